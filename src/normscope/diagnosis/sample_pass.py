@@ -7,6 +7,7 @@ other samples move; one argument with its samples moved by a place shows whether
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from ..core.untouched import random_state, seed_random, untouched
 from ..graph.call import Call, arguments, labels_of
 from ..listening.calls import float_tensors
 from ..listening.listener import ForwardListener
+from .autograd_flow import reached_leaves
 
 FEW_SAMPLES = 7
 """Samples that run once more: enough to see a change, cheap beside a batch, and hardly the width of anything."""
@@ -108,8 +110,8 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
                     ahead = _first_ahead(plain, run(_with_other_ends(few, ahead_of[0])), few, *ahead_of)
                 if _ends(plain) and run.draws:
                     rolled = run(few.rolled())
-                    if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.computes(few):
-                        random = _last_moved(plain, rolled)
+                    if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.ignores(few, _moved(plain, rolled)):
+                        random = next(reversed(_moved(plain, rolled)), "")
         if idle and training:  # some arguments are read in training alone
             with untouched(model, "train"):
                 in_training = _idle_arguments(run, few, run(few))
@@ -173,13 +175,21 @@ class _Runs:
         self.draws |= before != random_state(self.model)
         return listener.outputs
 
-    def computes(self, call: Call) -> bool:
-        """Whether weights take part in the first output: noise that is handed out beside it is no output."""
+    def ignores(self, call: Call, paths: Sequence[str]) -> bool:
+        """Whether weights take part in the first output, and none of those of some modules.
+
+        Noise that is handed out beside an output is none, and one that is chosen at random, or the likelihood of what
+        was drawn, teaches what it depends on all the same.
+        """
         copy = call.changed(torch.clone)
         self.forwards += 1
         with torch.enable_grad():
             made = float_tensors(self.model(*copy.args, **copy.kwargs))
-        return bool(made) and (made[0].requires_grad or not any(p.requires_grad for p in self.model.parameters()))
+        if not made or not (made[0].requires_grad or not any(p.requires_grad for p in self.model.parameters())):
+            return False
+        reached = reached_leaves(made[:1])
+        own = (parameter for path in paths for parameter in self.model.get_submodule(path).parameters(recurse=False))
+        return not any(id(parameter) in reached for parameter in own)
 
 
 class _OutputListener(ForwardListener):
@@ -285,9 +295,9 @@ def _first_ahead(plain: Outputs, changed: Outputs, call: Call, place: int, late:
     return next(iter(moved)) if "" in moved else None
 
 
-def _last_moved(plain: Outputs, rolled: Outputs) -> str:
-    """Return the last module whose output depends on the samples."""
-    return next((path for (path, a), (_, b) in zip(plain[::-1], rolled[::-1]) if path and have_moved(a, b)), "")
+def _moved(plain: Outputs, rolled: Outputs) -> list[str]:
+    """Return the modules whose output depends on the samples, in their order."""
+    return [path for (path, a), (_, b) in zip(plain, rolled) if path and have_moved(a, b)]
 
 
 def _is_random(plain: Tensor, rolled: Tensor) -> bool:

@@ -211,6 +211,7 @@ class Signal(Part):
         idle_label: the label of which no sample gets a gradient at the output, while others do.
         unregistered: attributes of modules that hold weights which are no parameters of the model, though it uses them.
         cut_values: layers whose values go on without their graph.
+        shared: the rows that several functions read, or one function and the caller of the model.
         labels_outside: labels that are none of the classes, so that the loss cannot be taken.
     """
 
@@ -232,6 +233,7 @@ class Signal(Part):
             "unregistered",
             "cut_values",
             "labels_outside",
+            "shared",
         )
     )
 
@@ -257,6 +259,7 @@ class Signal(Part):
     unregistered: tuple[str, ...] = ()
     cut_values: tuple[CutValue, ...] = ()
     labels_outside: LabelsOutside | None = None
+    shared: tuple[int, ...] = ()
 
     @property
     def skipped(self) -> list[tuple[str, str]]:

@@ -166,6 +166,7 @@ def watch_signal(
         labels_outside=listener.labels_outside,
         unregistered=listener.unregistered(),
         cut_values=listener.cut_values(),
+        shared=listener.shared(),
         idle_label=None if loss is None else listener.find_idle_label(labels_of(batch, call), loss),
     )
 
@@ -288,6 +289,7 @@ class _SignalListener(ForwardListener):
         self._by_step: dict[int, Tensor] = {}
         self._held_names: dict[int, tuple[bool, str]] = {}  # of parameters and buffers: do they map states, name
         self._reads = Counter[int]()
+        self._row_reads = Counter[int]()  # functions that read what a row handed on, by its id
         self._leaks: dict[int, Tensor | None] = {}
         self._cut: dict[int, tuple[str, float]] = {}
         self.returned: list[Tensor] = []
@@ -312,6 +314,7 @@ class _SignalListener(ForwardListener):
         self._silent: dict[int, Tensor] = {}
         self._silent_places: dict[int, list[Tensor]] = {}
         self._sites: dict[int, Site] = {}  # of what is held, by its id
+        self._row_ids: list[int] = []  # of what each row handed on; autograd keeps nearly all of them alive
         self._held: dict[int, tuple[Tensor, int]] = {}  # by address; autograd holds nearly all of them anyway
 
     def forward(self, call: Call) -> Any:
@@ -333,6 +336,7 @@ class _SignalListener(ForwardListener):
         self.draws = before != random_state(self.model)
         for leaf in tree_leaves(made):
             self._unread.pop(id(leaf), None)
+            self._row_reads[id(leaf)] += 1
             if id(leaf) in self._dropped:
                 self.dropouts.append(self._dropped[id(leaf)][1])
         self.complete = True
@@ -425,6 +429,10 @@ class _SignalListener(ForwardListener):
             if norm > 0.0
         )
 
+    def shared(self) -> tuple[int, ...]:
+        """Return the rows that several functions read, or the caller of the model as well."""
+        return tuple(number for number, key in enumerate(self._row_ids) if self._row_reads[key] > 1)
+
     def unregistered(self) -> tuple[str, ...]:
         """Return the attributes of modules that hold weights which learn, and which are no parameters of the model."""
         own = {id(parameter) for parameter in self.model.parameters()} | {id(leaf) for leaf in self._leaves}
@@ -483,6 +491,8 @@ class _SignalListener(ForwardListener):
         for leaf in tree_leaves((call.args, call.kwargs)):
             self._unread.pop(id(leaf), None)
             self._dropped.pop(id(leaf), None)
+            if id(leaf) in self._sites and call.name not in ("__get__", "size", "dim", "__len__"):
+                self._row_reads[id(leaf)] += 1
             if id(leaf) in self._held_names:
                 self._reads[id(leaf)] += 1
         if call.name == "detach" and self._detached_at is None and getattr(call.args[0], "requires_grad", False):
@@ -525,6 +535,7 @@ class _SignalListener(ForwardListener):
             self._held.clear()
         self._held[made.data_ptr()] = made, made._version
         self._sites[id(made)] = site
+        self._row_ids.append(id(made))
         if made.requires_grad:
             if site[1] in (INPUT, "embedding") and made.shape[:1] == (self._samples,):
                 self._differing[len(self._heard) - 1] = _by_place(made.detach() - made.detach()[:1])

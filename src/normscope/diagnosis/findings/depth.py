@@ -343,6 +343,8 @@ def no_gradient(examined: Examined) -> Iterator[Finding]:
     if signal is None or (_deep(examined) is not None and _back(signal) >= FADED_DECADES):
         return  # a gradient that fades may well end at zero
     rows = [row for row in signal.layers if row.log10_gradient is not None]
+    learning = {row.path for row in rows if row.log10_gradient != -math.inf}  # in another of its runs, at least
+    rows = [row for row in rows if row.log10_gradient != -math.inf or row.path not in learning]
     blocked = next((k for k, row in enumerate(rows) if row.log10_gradient != -math.inf), len(rows))
     if not 0 < blocked < len(rows):
         return

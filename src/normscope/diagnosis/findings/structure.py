@@ -44,7 +44,9 @@ def missing_activation(examined: Examined) -> Iterator[Finding]:
                 continue
             if _has_frozen_copy(examined, before):
                 continue  # a representation that is compared with that of a teacher: what reads it is a head of its own
-            if any(readers[place] > 1 for place in through) or _ends_pre_activation(examined, signal, through[-1], row):
+            if any(readers[place] > 1 or place in signal.shared for place in through) or _ends_pre_activation(
+                examined, signal, through[-1], row
+            ):
                 continue  # a skip, a gate or heads read it too, or activations stand before the convolutions
             yield Finding(
                 code="missing-activation",
