@@ -62,6 +62,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "gradient-jump": ("vanishing-gradient", "vanishing-signal", "exploding-gradient", "layer-scale-stands-out"),
     "saturated-units": ("saturated-units", "attention-saturated", "recurrent-weights-vanish"),
     "half-precision": ("precision",),
+    "softmax-axis": ("normalizer-wrong-axis",),
     "hidden-softmax": ("activation-unsuitable",),
     "strong-dropout": ("dropout-too-strong", "wrong-mode"),
     "no-loss-gradient": ("loss-gradient-zero", "no-gradient", "loss-does-not-fit"),

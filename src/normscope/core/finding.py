@@ -140,6 +140,7 @@ KINDS: dict[str, FindingKind] = {
     ),
     "mask-leaks": FindingKind("the mask of {where} does not hide"),
     "hidden-softmax": FindingKind("a softmax stands between two layers in {where}"),
+    "softmax-axis": FindingKind("the softmax of {where} works over another axis than the sum behind it"),
     "strong-dropout": FindingKind(
         "the dropout of {where} takes nearly everything away", "{count} dropouts take nearly everything away"
     ),

@@ -31,6 +31,8 @@ LOSSES: Mapping[str, Callable[..., Tensor]] = {
 """Losses by the names that `check` takes."""
 _NAMES = {function.__name__: name for name, function in LOSSES.items()}
 CLASSES, BINARY = ("cross_entropy", "nll"), ("bce", "bce_with_logits")
+NO_BETTER = 0.97
+"""A share of the loss of the best constant: a model that has learned anything is below it."""
 NO_CLASS = -100
 """Torch's own number for targets that do not count."""
 FEW_CLASSES = 100

@@ -212,6 +212,7 @@ class Signal(Part):
         unregistered: attributes of modules that hold weights which are no parameters of the model, though it uses them.
         cut_values: layers whose values go on without their graph.
         shared: the rows that several functions read, or one function and the caller of the model.
+        wrong_axis: a softmax whose shares are added up over another axis than its own: where, its axis, and the other.
         labels_outside: labels that are none of the classes, so that the loss cannot be taken.
     """
 
@@ -234,6 +235,7 @@ class Signal(Part):
             "cut_values",
             "labels_outside",
             "shared",
+            "wrong_axis",
         )
     )
 
@@ -260,6 +262,7 @@ class Signal(Part):
     cut_values: tuple[CutValue, ...] = ()
     labels_outside: LabelsOutside | None = None
     shared: tuple[int, ...] = ()
+    wrong_axis: tuple[str, int, int] | None = None
 
     @property
     def skipped(self) -> list[tuple[str, str]]:

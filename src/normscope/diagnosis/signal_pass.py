@@ -167,6 +167,7 @@ def watch_signal(
         unregistered=listener.unregistered(),
         cut_values=listener.cut_values(),
         shared=listener.shared(),
+        wrong_axis=listener.wrong_axis,
         idle_label=None if loss is None else listener.find_idle_label(labels_of(batch, call), loss),
     )
 
@@ -303,6 +304,8 @@ class _SignalListener(ForwardListener):
         self._heard: list[tuple[Site, tuple[int, ...], torch.dtype, Tensor]] = []
         self._gradients: dict[int, Tensor] = {}
         self._leaves: list[Tensor] = []
+        self._softmaxes: dict[int, tuple[Tensor, int]] = {}  # what a softmax returned, and over which axis
+        self.wrong_axis: tuple[str, int, int] | None = None
         self._cut_values: list[tuple[str, Tensor]] = []  # what goes on without its graph, by the layer that made it
         self._cut_readers: list[tuple[str, str, int]] = []
         self._cut_gradients: dict[int, Tensor] = {}
@@ -471,6 +474,8 @@ class _SignalListener(ForwardListener):
         self._hear(self.site(family), made, flat)
         if family == "softmax":
             self._leaks[len(self._heard) - 1] = _leak(call, made.detach(), dim)
+            if isinstance(dim, int) and made.ndim > 1:
+                self._softmaxes[id(made)] = made, dim % made.ndim
         return result
 
     def _follow_cut(self, call: FunctionCall, result: Tensor) -> Tensor:
@@ -495,6 +500,15 @@ class _SignalListener(ForwardListener):
                 self._row_reads[id(leaf)] += 1
             if id(leaf) in self._held_names:
                 self._reads[id(leaf)] += 1
+        if call.name in ("matmul", "bmm", "__matmul__", "mm") and len(call.args) == 2:
+            for operand, from_end in zip(call.args, (1, 2), strict=True):
+                softmax, axis = self._softmaxes.get(id(operand), (None, 0))
+                if softmax is not None and softmax.ndim >= from_end and axis != softmax.ndim - from_end:
+                    self.wrong_axis = self.wrong_axis or (
+                        self.path or self.maker(softmax),
+                        axis,
+                        softmax.ndim - from_end,
+                    )
         if call.name == "detach" and self._detached_at is None and getattr(call.args[0], "requires_grad", False):
             self._detached_at = self.path or self._heard[-1][0][0]
         if call.name in DROPOUTS:

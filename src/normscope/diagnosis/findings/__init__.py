@@ -65,7 +65,7 @@ from .parameters import (
 )
 from .samples import constant_input, input_ignored, mask_leaks, reads_ahead, samples_mixed
 from .scale import half_precision, input_scale, non_finite_activations, non_finite_weights, one_column
-from .structure import constant_output, flat_activation, hidden_softmax, missing_activation
+from .structure import constant_output, flat_activation, hidden_softmax, missing_activation, softmax_axis
 from .units import dead_channels, dead_layer, dead_relu, saturated_units
 
 LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
@@ -104,6 +104,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     missing_activation,
     flat_activation,
     hidden_softmax,
+    softmax_axis,
     strong_dropout,
     tiny_sets,
     eps_scale,

@@ -326,7 +326,7 @@ def gradient_jump(examined: Examined) -> Iterator[Finding]:
     yield Finding(
         code="gradient-jump",
         severity=Severity.WARNING,
-        where=row.path,
+        where=row.path or before.path,
         seen=f"Through `{row.path}` ({row.kind}) the gradient changes by a factor of {power(step)} on its way back to "
         f"`{before.path}`.",
         why="Layers on the two sides of such a jump cannot learn at one learning rate: one side does not move, or the "

@@ -10,7 +10,7 @@ from ...report.words import listed
 from ..autograd_flow import RANGES
 from ..descent_pass import SHORTEST, StepFacts
 from ..examined import Examined
-from ..loss_facts import BINARY, CLASSES, LossFacts, is_fresh, looks_fresh
+from ..loss_facts import BINARY, CLASSES, NO_BETTER, LossFacts, is_fresh, looks_fresh
 from ..signal import INPUT, NO_GRADIENT, RANDOM
 from .depth import WEIGHTS
 
@@ -18,8 +18,6 @@ LOSS = "the loss"
 """The place of what no module is to blame for."""
 APPLIED = {"cross_entropy": "softmax", "bce_with_logits": "sigmoid"}
 """The activation that a loss applies itself."""
-NO_BETTER = 0.97
-"""A share of the loss of the best constant: a model that has learned anything is below it."""
 MORE_OFTEN_RIGHT = 2.0
 """A factor between a model's accuracy and the share of the largest class. Where a batch has hardly more samples than
 classes, the best constant fits their frequencies by chance, and a model that knows much has no smaller loss."""
@@ -448,7 +446,7 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
             "the learning rate.",
             numbers=figures(loss=facts.value, blind=facts.blind),
         )
-    elif fresh and share >= (FAR_ABOVE if facts.name in (*CLASSES, *BINARY) else FAR_ABOVE**2):
+    elif fresh and _fresh_share(facts) >= (FAR_ABOVE if facts.name in (*CLASSES, *BINARY) else FAR_ABOVE**2):
         yield Finding(
             code="first-loss",
             severity=Severity.WARNING,
@@ -459,6 +457,17 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
             advice="Make the last layer's weights smaller at the start, or standardise the input and the targets.",
             numbers=figures(loss=facts.value, blind=facts.blind),
         )
+
+
+def _fresh_share(facts: LossFacts) -> float:
+    """Return the loss as a share of that of a blind guess, which knows nothing of rare classes either."""
+    classes = 2 if facts.name in BINARY else facts.output_shape[1] if len(facts.output_shape) > 1 else 1
+    guess = math.log(classes) if facts.name in (*CLASSES, *BINARY) else 0.0
+    return (
+        min(facts.share_of_blind or 0.0, facts.value / guess)
+        if guess and not facts.sum_of
+        else facts.share_of_blind or 0.0
+    )
 
 
 def _forgetting_layer(examined: Examined) -> tuple[str, float]:
@@ -487,7 +496,7 @@ def _steepest(examined: Examined) -> str:
     for row, feeds in zip(signal.rows, signal.feeds, strict=False) if signal is not None else ():
         sizes = [signal.rows[feed].root_mean_square or 0.0 for feed in feeds] if signal is not None else []
         read = 1.0 if row.kind == "embedding" else max(sizes, default=0.0)
-        if row.kind != INPUT and row.root_mean_square is not None and read > 0.0:
+        if row.kind != INPUT and row.path and row.root_mean_square is not None and read > 0.0:
             growths.append((row.path, row.root_mean_square / read))
     return max(growths, key=lambda growth: growth[1])[0]
 
@@ -498,6 +507,7 @@ def one_class(examined: Examined) -> Iterator[Finding]:
     if facts is None:
         return
     constant = facts.target_least == facts.target_greatest and math.prod(facts.target_shape) > 1
+    several = facts.name in BINARY and len(facts.output_shape) > 1 and facts.output_shape[1] > 2
     if constant and facts.own_targets:
         return
     if constant:
@@ -523,8 +533,8 @@ def one_class(examined: Examined) -> Iterator[Finding]:
         yield Finding(
             code="one-class",
             severity=Severity.WARNING
-            if examined.signal is not None and examined.signal.samples >= ENOUGH_LABELS
-            else Severity.INFO,
+            if examined.signal is not None and examined.signal.samples >= ENOUGH_LABELS and not several
+            else Severity.INFO,  # of many labels each is rare
             where="the targets",
             seen=f"{percent(facts.largest_class)} of the targets are of one class.",
             why="Always guessing this class is hard to beat, and accuracy says little.",

@@ -101,24 +101,21 @@ MOSTLY = 0.5
 
 def input_scale(examined: Examined) -> Iterator[Finding]:
     """An input far from the scale of what networks are usually trained on, and that the model does not scale itself."""
-    read = _first_read(examined)
-    if read is None or SMALL_INPUT <= read <= LARGE_INPUT or _statistics_agree(examined):
-        return
-    assert examined.signal is not None
-    for row in examined.signal.inputs:
+    for row, reader, read in _raw_reads(examined):
         size = row.root_mean_square
-        if not size or not read / SAME_SCALE <= size <= read * SAME_SCALE:
+        if SMALL_INPUT <= read <= LARGE_INPUT or not size or not read / SAME_SCALE <= size <= read * SAME_SCALE:
             continue
+        if _statistics_agree(examined):
+            return
         assert row.least is not None
         assert row.greatest is not None
         bytes_ = row.least >= 0.0 and 1.0 < row.greatest <= BYTES and size > LARGE_INPUT
         twice = row.least >= 0.0 and 0.5 < row.greatest * BYTES <= 1.001 and len(row.shape) > 3
-        reader = _reader(examined, row.path)
         stale = next((f.where for f in stale_statistics(examined) if f.severity > Severity.INFO), "")
         yield Finding(
             code="input-scale",
             severity=Severity.WARNING,
-            where=stale or (reader if len(examined.signal.inputs) > 1 and reader else row.path),
+            where=stale or (reader if examined.signal is not None and len(examined.signal.inputs) > 1 else row.path),
             seen=f"The {row.path} runs from {figure(row.least)} to {row.greatest:.3g} (mean {row.mean:.3g}, deviation "
             f"{row.deviation:.3g})"
             + (
@@ -127,8 +124,6 @@ def input_scale(examined: Examined) -> Iterator[Finding]:
                 else ": these look like pixels that were divided by 255 twice."
                 if twice
                 else f", and `{reader}` reads it so."
-                if reader
-                else "."
             )
             + (f" The statistics that `{stale}` keeps are those of other values." if stale else ""),
             why="Networks are usually trained on inputs of size 1: pixels in [0, 1] or standardised features. At "
@@ -146,15 +141,6 @@ def input_scale(examined: Examined) -> Iterator[Finding]:
             numbers=figures(least=row.least, greatest=row.greatest, mean=row.mean, deviation=row.deviation),
         )
         return
-
-
-def _reader(examined: Examined, path: str) -> str:
-    """Return the first weight layer that reads an input."""
-    signal = examined.signal
-    for number, row in enumerate(() if signal is None else signal.rows):
-        if signal is not None and row.kind in WEIGHTS and path in {signal.rows[k].path for k in signal.sources(number)}:
-            return row.path
-    return ""
 
 
 def one_column(examined: Examined) -> Iterator[Finding]:
@@ -196,15 +182,18 @@ def _scales_columns(table: SignalRow, reader: SignalRow, weight: WeightOverData 
     return reader.kind == "batch_norm" and len(table.shape) == 2
 
 
-def _first_read(examined: Examined) -> float | None:
-    """Return the root mean square of what the first weight layer reads, unless another layer hands it that."""
-    signal, data = examined.signal, examined.data
-    first = next((site for site in data.order if site in data.weights), None)
-    if signal is None or first is None:
-        return None
-    number = next((k for k, weight in rows_of_weights(signal, data).items() if weight.site == first), None)
-    feeds = () if number is None else signal.sources(number)
-    return data.weights[first].rms_input if all(signal.rows[feed].kind == INPUT for feed in feeds) else None
+def _raw_reads(examined: Examined) -> Iterator[tuple[SignalRow, str, float]]:
+    """Yield each input with the first weight layer that reads nothing but inputs, and the size of what that reads."""
+    signal = examined.signal
+    if signal is None:
+        return
+    taken: set[int] = set()
+    for number, weight in rows_of_weights(signal, examined.data).items():
+        sources = signal.sources(number)
+        if all(signal.rows[source].kind == INPUT for source in sources):
+            for source in sorted(sources - taken):
+                yield signal.rows[source], signal.rows[number].path, weight.rms_input
+            taken |= sources
 
 
 def _statistics_agree(examined: Examined) -> bool:

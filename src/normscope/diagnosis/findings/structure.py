@@ -106,6 +106,25 @@ def hidden_softmax(examined: Examined) -> Iterator[Finding]:
             )
 
 
+def softmax_axis(examined: Examined) -> Iterator[Finding]:
+    """A softmax whose shares are multiplied with values and added up over another axis than its own."""
+    if examined.signal is None or examined.signal.wrong_axis is None:
+        return
+    where, axis, summed = examined.signal.wrong_axis
+    yield Finding(
+        code="softmax-axis",
+        severity=Severity.WARNING,
+        where=where or "the model",
+        seen=f"The shares of a softmax in {f'`{where}`' if where else 'the model'} add up to 1 over axis {axis}, and "
+        f"the matrix product that reads them adds up over axis {summed}.",
+        why="Each result should be a mean of the values, weighted by shares that add up to 1: here some are far too "
+        "large, others next to nothing.",
+        advice=f"Take the softmax over the axis that the product adds up: softmax(dim={summed}); for scores of queries "
+        "and keys that is dim=-1.",
+        numbers=figures(axis=axis, summed=summed),
+    )
+
+
 def _is_factorization(examined: Examined, first: SignalRow, second: SignalRow) -> bool:
     """Whether two layers in a row are a product on purpose: through fewer channels, or channel by channel."""
     weights = (

@@ -15,7 +15,7 @@ from ...core.finding import Finding, Severity, figure, figures, percent, power
 from ...core.log10 import log10
 from ...report.words import pluralise
 from ..examined import Examined, ExaminedRow, NormalizerOverData
-from ..loss_facts import is_fresh
+from ..loss_facts import NO_BETTER, is_fresh
 from ..rows import constant_inputs, dead_filters, dead_scales
 from ..signal import SignalRow
 from .causes import GraphOrder
@@ -264,6 +264,8 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
         passing = 1.0 if examined.signal is None else examined.signal.passing(path, "relu", call)
         if count or passing < LITTLE_PASSES:
             before = frozenset() if examined.signal is None else examined.signal.paths_before(path, "relu", call)
+            if count < size and _reads_constant(examined, path, call):
+                continue  # what is the same for every sample is on or off for all of them
             chance = (2.0 if fresh else 1.0) * math.sqrt(0.25 / size)
             limit = CENTRED_OFF if before and before <= centred else HALF_OFF + chance
             limit = max(limit, LIVELY_OFF) if passing >= ENOUGH_PASSES and limit > HALF_OFF else limit
@@ -274,6 +276,16 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
             where = examined.name_place(path, before) if cause is None else cause.path
             where = next(iter(before)) if many and len(before) == 1 else where  # its weights are what stops learning
             yield _dead_relu(where, units.dead, data.samples, many, cause, passing)
+
+
+def _reads_constant(examined: Examined, path: str, call: int) -> bool:
+    """Whether what one call of a ReLU reads is the same for every sample."""
+    signal = examined.signal
+    numbers = (
+        [] if signal is None else [k for k, row in enumerate(signal.rows) if (row.path, row.kind) == (path, "relu")]
+    )
+    feeds = signal.feeds[numbers[call]] if signal is not None and call < len(numbers) and signal.feeds else ()
+    return signal is not None and bool(feeds) and all(signal.rows[feed].varies is False for feed in feeds)
 
 
 def _dead_relu(where: str, dead: Tensor, samples: int, many: bool, cause: _Bias | None, passing: float) -> Finding:
@@ -371,10 +383,13 @@ def saturated_units(examined: Examined) -> Iterator[Finding]:
     layers = () if signal is None else signal.layers
     fresh = signal is not None and bool(signal.parameters) and is_fresh(examined.model)
     fresh_outputs = layers[_last_weight(layers) :] if fresh else ()
+    share = None if signal is None or signal.loss is None else signal.loss.share_of_blind
+    useless = not fresh and share is not None and share >= NO_BETTER
     for row in (*layers[: _last_weight(layers)], *(r for r in fresh_outputs if r.kind in ("sigmoid", "tanh"))):
         call = runs[row.path, row.kind]
         runs[row.path, row.kind] += 1
-        if row.saturated is None or not row.saturated > (HALF if fresh and row.kind == "softmax" else MOST[row.kind]):
+        low = useless or (fresh and row.kind == "softmax")
+        if row.saturated is None or not row.saturated > (HALF if low else MOST[row.kind]):
             continue
         before = frozenset() if signal is None else signal.paths_before(row.path, row.kind, call)
         own = row.kind in ("softmax", "attention") and row.path
@@ -386,7 +401,9 @@ def saturated_units(examined: Examined) -> Iterator[Finding]:
             continue
         yield Finding(
             code="saturated-units",
-            severity=Severity.WARNING if row.saturated > NEARLY_ALL or row in fresh_outputs else Severity.INFO,
+            severity=Severity.WARNING
+            if row.saturated > NEARLY_ALL or row in fresh_outputs or useless
+            else Severity.INFO,
             where=path,
             seen=f"{percent(row.saturated)} of the {_counted(row)} of the {row.kind} in {where} "
             "lie within 1 % of its limits.",
