@@ -33,6 +33,8 @@ _NAMES = {function.__name__: name for name, function in LOSSES.items()}
 CLASSES, BINARY = ("cross_entropy", "nll"), ("bce", "bce_with_logits")
 NO_BETTER = 0.97
 """A share of the loss of the best constant: a model that has learned anything is below it."""
+FEWEST_BIASES = 16
+"""Of fewer a training may move none beyond the limits between which torch draws them."""
 NO_CLASS = -100
 """Torch's own number for targets that do not count."""
 FEW_CLASSES = 100
@@ -414,7 +416,8 @@ def looks_fresh(module: torch.nn.Module) -> bool:
 def is_fresh(model: torch.nn.Module) -> bool:
     """Whether a model looks as if it had never been trained.
 
-    A trained one has a normalizer whose scale is not 1, or a bias beside weights beyond the range of torch's default.
+    A trained one has a normalizer whose scale is not 1, or a bias, other than torch draws it, beside weights beyond the
+    range of torch's default.
     Normalizers that are all as they were born decide it where everything learns: one step moves them.
     """
     pairs = [(module._parameters.get("weight"), module._parameters.get("bias")) for module in model.modules()]
@@ -422,6 +425,7 @@ def is_fresh(model: torch.nn.Module) -> bool:
     born = all(bool((weight == weight[:1]).all()) and not bool(bias.any()) for weight, bias in norms)
     if norms and (not born or all(parameter.requires_grad for parameter in model.parameters())):
         return born
+    drawn: list[Tensor] = []  # the biases beside weights beyond the range of torch's default, as shares of theirs
     for module in model.modules():
         weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
         if weight is not None and bias is None and weight.ndim == 1 and bool((weight != weight[0]).any()):
@@ -434,5 +438,15 @@ def is_fresh(model: torch.nn.Module) -> bool:
         elif bool((bias != 0).any()):
             limit = 1.0 / math.sqrt(max(1, math.prod(weight.shape[1:])))
             if float(weight.detach().abs().max()) > limit * (1 + 1e-6):
-                return False
-    return True
+                drawn.append(bias.detach().double().flatten().cpu() / limit)
+    return not drawn or _as_drawn(torch.cat(drawn))
+
+
+def _as_drawn(shares: Tensor) -> bool:
+    """Whether biases, as shares of the limits between which torch draws them, are spread as it draws them.
+
+    Then the weights beside them were drawn anew, and not trained.
+    """
+    spread = float(shares.square().mean().sqrt()) * math.sqrt(3.0)
+    even = abs(spread - 1.0) < 4.0 / math.sqrt(5.0 * shares.numel())
+    return shares.numel() >= FEWEST_BIASES and even and float(shares.abs().max()) <= 1 + 1e-6

@@ -33,7 +33,7 @@ NEAR_ONE = 0.1
 """How far the deviation of a standardised column may be from 1: one sample more or less in its formula, and an eps."""
 FEWEST_STEPS = 4
 """Of a sequence whose labels are its next steps: in fewer that may be chance."""
-NO_INFLUENCE = 1e-4
+NO_INFLUENCE = 1e-3
 """The change of the output by one argument, as a share of the change by all of them."""
 
 

@@ -53,6 +53,7 @@ ANYWHERE = {
     "no-gradient": ("dead-relu", "dead-layer", "zero-weights"),
     "no-loss-gradient": ("zero-weights", "equal-units", "targets-scale"),
     "stale-statistics": ("input-scale",),
+    "dead-relu": ("input-scale",),
     "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer"),
     "gradient-jump": ("dead-layer", "layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),
     "branch-dominates": ("layer-scale",),
@@ -133,7 +134,11 @@ def unexplained(found: Sequence[Finding], examined: Examined) -> list[Finding]:
     flow, fresh = GraphOrder(examined), is_fresh(examined.model)
     # where units died in training, so did the scale of the weights: neither is how the network began
     causes = [cause for cause in found if fresh or cause.code != "layer-scale"]
-    return [finding for finding in found if not any(_explains(cause, finding, flow) for cause in causes)]
+    return [
+        finding
+        for finding in found
+        if not any(_explains(cause, finding, flow) for cause in (found if finding.code in SYMPTOMS else causes))
+    ]
 
 
 def _explains(cause: Finding, finding: Finding, flow: GraphOrder) -> bool:

@@ -359,7 +359,7 @@ def no_gradient(examined: Examined) -> Iterator[Finding]:
     yield Finding(
         code="no-gradient",
         severity=Severity.INFO if last else Severity.WARNING,
-        where=rows[place - 1].path if cut else row.path,
+        where=(rows[place - 1].path if cut else row.path) or next((r.path for r in rows[place::-1] if r.path), ""),
         seen=f"The gradient ends at `{row.path}` ({row.kind}): it is exactly zero in "
         f"{pluralise(place, 'layer')} before it, from `{rows[place - 1].path}` on.",
         why="Nothing before this layer learns, and at this batch the output does not depend on the input.",

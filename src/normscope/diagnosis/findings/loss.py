@@ -33,6 +33,8 @@ OTHER_SCALE = 30.0
 """A factor between the size of targets and that of outputs; training makes up for less soon."""
 SMALL_TARGETS = 1e-3
 """Root mean square: a fresh network's outputs are a hundred times as large."""
+FEW_HUNDREDTHS = 0.03
+"""Targets of a size below this may be too small for the outputs; larger ones are learned soon."""
 MOST_SMOOTHING = 0.5
 NOT_FITTED = 1e-3
 """A loss above this is no perfect fit."""
@@ -394,7 +396,7 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
             "do.",
             code="loss-does-not-fit",
         )
-    elif 0.0 < facts.target_size < SMALL_TARGETS:
+    elif 0.0 < facts.target_size < max(SMALL_TARGETS, min(facts.output_size / OTHER_SCALE**1.5, FEW_HUNDREDTHS)):
         yield _mismatch(
             facts,
             f"The targets have size {figure(facts.target_size)}.",
@@ -496,7 +498,7 @@ def _steepest(examined: Examined) -> str:
     for row, feeds in zip(signal.rows, signal.feeds, strict=False) if signal is not None else ():
         sizes = [signal.rows[feed].root_mean_square or 0.0 for feed in feeds] if signal is not None else []
         read = 1.0 if row.kind == "embedding" else max(sizes, default=0.0)
-        if row.kind != INPUT and row.path and row.root_mean_square is not None and read > 0.0:
+        if row.kind != INPUT and row.root_mean_square is not None and read > 0.0:
             growths.append((row.path, row.root_mean_square / read))
     return max(growths, key=lambda growth: growth[1])[0]
 

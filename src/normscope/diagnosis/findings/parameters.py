@@ -18,8 +18,10 @@ from ..loss_facts import is_fresh, looks_fresh
 from ..signal import RANDOM, DropoutCall, ParameterRow, Signal
 from .depth import WEIGHTS, without_numbers
 
-STANDS_OUT = 30.0
+STANDS_OUT = 18.0
 """A factor between the scale of one layer and that of the others; trained networks stay within 10."""
+LEAST_USUAL, MOST_USUAL = 0.3, 1.5
+"""Root mean square times root of the width: torch's default gives 0.58, He's initialisation 1.4."""
 RANK_ONE = 0.98
 """The share of squared weights along one direction; a random matrix of four rows has about 0.4."""
 RECURRENT = ("lstm", "gru", "rnn")
@@ -373,7 +375,9 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
     sizes = {row.name: row.root_mean_square * math.sqrt(math.prod(row.shape[1:])) for row in layers}
     if not sizes:
         return
-    last, usual = layers[-1].name, median(sizes.values()) if len(sizes) > 2 else 1.0
+    last, usual = layers[-1].name, median(sizes.values())
+    if len(sizes) < 3:
+        usual = min(max(min(sizes.values()), LEAST_USUAL), MOST_USUAL)
     fresh = is_fresh(examined.model)
     normalized = _normalized(signal)
     for row in layers:
@@ -449,19 +453,13 @@ def branch_dominates(examined: Examined) -> Iterator[Finding]:
             or not seen.log10_median / 2.0 > math.log10(BRANCH * size)
         ):
             continue
-        factor = 10.0 ** (seen.log10_median / 2.0) / size
-        yield Finding(
-            code="branch-dominates",
-            severity=Severity.WARNING,
-            where=place.path,
-            seen=f"What `{place.path}` normalizes is {figure(factor)} times as large as what the layers before it hand "
-            f"on (such as `{signal.rows[before[-1]].path}`): a factor multiplies it on the way.",
-            why="A branch that is multiplied so drowns what it is added to, and the skip connection carries nothing.",
-            advice="Take out the factor, or scale the branch by 1/sqrt(number of blocks) instead.",
-            numbers=figures(ratio=factor),
-        )
+        yield _multiplied_branch(signal, place.path, before, 10.0 ** (seen.log10_median / 2.0) / size)
         return
     for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False)):
+        summands = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in feeds))
+        if row.kind == "relu" and len(feeds) > 1 and (row.root_mean_square or 0.0) > BRANCH * summands > 0.0:
+            yield _multiplied_branch(signal, row.path, feeds, (row.root_mean_square or 0.0) / summands)
+            return
         normalizer = row.kind in NORMALIZERS
         if not (row.kind[:1].isupper() or normalizer) or len(feeds) < 2:
             continue
@@ -484,6 +482,22 @@ def branch_dominates(examined: Examined) -> Iterator[Finding]:
             numbers=figures(ratio=large / small),
         )
         return
+
+
+def _multiplied_branch(signal: Signal, path: str, summands: Sequence[int], factor: float) -> Finding:
+    """A sum that is far larger than what is added up, so that a factor multiplies one of the summands."""
+    rows = [signal.rows[number] for number in summands]
+    embedding = next((row.path for row in rows if row.kind == "embedding"), None)
+    return Finding(
+        code="branch-dominates",
+        severity=Severity.WARNING,
+        where=embedding or path or rows[-1].path,
+        seen=f"What {f'`{path}`' if path else 'the model'} reads is {figure(factor)} times as large as what the layers "
+        f"before it hand on ({listed([f'`{row.path}`' for row in rows], most=3)}): a factor multiplies it on the way.",
+        why="A branch that is multiplied so drowns what it is added to, and the skip connection carries nothing.",
+        advice="Take out the factor, or scale the branch by 1/sqrt(number of blocks) instead.",
+        numbers=figures(ratio=factor),
+    )
 
 
 def strong_dropout(examined: Examined) -> Iterator[Finding]:
@@ -570,7 +584,7 @@ def recurrent_scale(examined: Examined) -> Iterator[Finding]:
     if signal is None:
         return
     rows = {row.path: row for row in signal.layers if row.kind in RECURRENT}
-    yield from _steps_of_sequences(signal, set(rows))
+    yield from _steps_of_sequences(signal, set(rows), fresh=is_fresh(examined.model))
     for row in signal.parameters:
         layer = rows.get(row.module)
         if layer is None or "weight_hh" not in row.name:
@@ -601,13 +615,15 @@ def _is_inside(module: str, path: str) -> bool:
     return module == path or module.startswith(f"{path}.")
 
 
-def _steps_of_sequences(signal: Signal, layers: set[str]) -> Iterator[Finding]:
+def _steps_of_sequences(signal: Signal, layers: set[str], *, fresh: bool) -> Iterator[Finding]:
     """Loops over the steps of a sequence through which gradients grow or fade, as the gradients of the steps show."""
     for row in signal.rows:
         name, factor = row.recurrence or ("", 1.0)
         steps = row.shape[1] if len(row.shape) > 1 else 0
         grows = factor > 1.0
-        if name in layers or not (factor < LEAST_STEP_FACTOR or steps * math.log(factor) > math.log(MOST_GROWTH)):
+        if name in layers and (grows or not fresh):
+            continue  # their weights tell, and a trained layer may have learned to forget
+        if not (factor < LEAST_STEP_FACTOR or steps * math.log(factor) > math.log(MOST_GROWTH)):
             continue
         yield Finding(
             code="recurrent-scale",
@@ -619,7 +635,8 @@ def _steps_of_sequences(signal: Signal, layers: set[str]) -> Iterator[Finding]:
             if grows
             else "Over a sequence that is a power: the state forgets within a step or two, and gradients vanish.",
             advice="Initialise what multiplies the state so that a step keeps its size (a spectral radius of 1, a "
-            "decay of 0.9 to 0.999), " + ("clip gradients, or use LSTM or GRU." if grows else "or use LSTM or GRU."),
+            "decay of 0.9 to 0.999; the bias of an LSTM's forget gate at 1), "
+            + ("clip gradients, or use LSTM or GRU." if grows else "or use LSTM or GRU."),
             numbers=figures(gain=factor),
         )
 

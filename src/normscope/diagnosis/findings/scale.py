@@ -83,9 +83,11 @@ def non_finite_activations(examined: Examined) -> Iterator[Finding]:
     )
 
 
-LARGE_INPUT, SMALL_INPUT = 30.0, 5e-3
+LARGE_INPUT, SMALL_INPUT = 18.0, 0.012
 """Root mean squares: standardised inputs have 1, pixels in [0, 1] half of that, waveforms a tenth; bytes have 100, and
 pixels that were divided by 255 twice 0.002."""
+OFF_CENTRE, OFF_CENTRE_SIZE = 8.0, 2.0
+"""A mean that is this many deviations from zero, in inputs of at least this size: what varies is lost beside it."""
 SAME_SCALE = 2.0
 """Within this factor the first layer reads the input as it is, and the model does not scale it itself."""
 BYTES = 255.0
@@ -103,7 +105,9 @@ def input_scale(examined: Examined) -> Iterator[Finding]:
     """An input far from the scale of what networks are usually trained on, and that the model does not scale itself."""
     for row, reader, read in _raw_reads(examined):
         size = row.root_mean_square
-        if SMALL_INPUT <= read <= LARGE_INPUT or not size or not read / SAME_SCALE <= size <= read * SAME_SCALE:
+        shifted = abs(row.mean or 0.0) > OFF_CENTRE * (row.deviation or 0.0) and (size or 0.0) > OFF_CENTRE_SIZE
+        usual = SMALL_INPUT <= read <= LARGE_INPUT and not shifted
+        if usual or not size or not read / SAME_SCALE <= size <= read * SAME_SCALE or row.deviation == 0.0:
             continue
         if _statistics_agree(examined):
             return
@@ -134,7 +138,7 @@ def input_scale(examined: Examined) -> Iterator[Finding]:
                 if bytes_
                 else "Divide the pixels by 255 once, and standardise the input"
                 if twice
-                else "Scale the input to a size of about 1,"
+                else "Standardise the input (subtract its mean, divide by its deviation),"
             )
             + " as in training, before anything else that this report advises."
             + ("" if stale else " If the model was trained on such values there is nothing to do."),
