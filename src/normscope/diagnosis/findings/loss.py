@@ -11,7 +11,7 @@ from ..autograd_flow import RANGES
 from ..descent_pass import SHORTEST, StepFacts
 from ..examined import Examined
 from ..loss_facts import BINARY, CLASSES, NO_BETTER, LossFacts, is_fresh, looks_fresh
-from ..signal import INPUT, NO_GRADIENT, RANDOM
+from ..signal import INPUT, NO_GRADIENT, RANDOM, Signal
 from .depth import WEIGHTS
 
 LOSS = "the loss"
@@ -571,6 +571,8 @@ TOO_LONG = 2.0
 """A step that makes the loss this many times as large is too long."""
 TOO_MANY_STEPS = 1e6
 """Nobody makes as many steps to halve a loss."""
+SHALLOW = 0.02
+"""A factor between the sizes of what an operator without weights hands on and reads; means keep a tenth."""
 STRONG_DECAY = 0.01
 """A share of the weights; a usual decay takes less than a thousandth of them at each step."""
 
@@ -673,6 +675,22 @@ def loss_rises(examined: Examined) -> Iterator[Finding]:
     if steps is None or steps.fall is None or examined.signal is None or steps.loss <= NOT_FITTED:
         return
     if steps.step_share is not None and steps.step_share > 1.0 and _is_untrained(examined):
+        before, after, factor = _steepest_fall(examined.signal)
+        if factor < SHALLOW:
+            yield Finding(
+                code="gradient-vanishing",
+                severity=Severity.WARNING,
+                where=before,
+                seen=f"Behind `{before}` values are multiplied by {figure(factor)} on their way to "
+                f"{f'`{after}`' if after else 'what reads them'}: to lower the loss by a hundredth, the weights would "
+                f"have to change by {figure(steps.step_share)} times their size.",
+                why="Values that nearly vanish on their way hardly count in the outputs, and their gradients vanish "
+                "alike.",
+                advice="Look at what lies between: a softmax or a mean over the wrong axis (check its dim), a factor "
+                "far below 1; or scale what comes out of it up.",
+                numbers=figures(factor=factor, step_share=steps.step_share),
+            )
+            return
         yield Finding(
             code="no-loss-gradient",
             severity=Severity.WARNING,
@@ -700,6 +718,19 @@ def loss_rises(examined: Examined) -> Iterator[Finding]:
         "for a layer whose weights are far too large.",
         numbers=figures(fall=steps.fall),
     )
+
+
+def _steepest_fall(signal: Signal) -> tuple[str, str, float]:
+    """Return the two layers between which values become smallest beside what they were, and the factor."""
+    falls = [
+        ((row.root_mean_square or 0.0) / size, signal.rows[feed].path, row.path)
+        for row, feeds in zip(signal.rows, signal.feeds, strict=False)
+        if row.kind not in WEIGHTS and feeds
+        for size, feed in [max((signal.rows[feed].root_mean_square or 0.0, feed) for feed in feeds)]
+        if size > 0.0 and signal.rows[feed].path
+    ]
+    factor, before, after = min(falls, default=(1.0, "", ""))
+    return before, after, factor
 
 
 def _is_untrained(examined: Examined) -> bool:
