@@ -50,7 +50,7 @@ BEYOND = {
 
 ANYWHERE = {
     "gradient-mismatch": ("gradient-cut",),
-    "no-gradient": ("dead-relu", "dead-layer", "zero-weights"),
+    "no-gradient": ("dead-relu", "dead-layer", "zero-weights", "half-precision"),
     "no-loss-gradient": ("zero-weights", "equal-units", "targets-scale"),
     "stale-statistics": ("input-scale",),
     "dead-relu": ("input-scale",),
@@ -148,7 +148,12 @@ def _explains(cause: Finding, finding: Finding, flow: GraphOrder) -> bool:
         return True
     if cause.where == finding.where and cause.code in SAME.get(finding.code, ()):
         return True
-    if cause.code in ANYWHERE.get(finding.code, ()) and Severity.INFO < finding.severity <= cause.severity:
+    whole = finding.numbers.get("share") == 1.0  # a layer that is off as a whole does not learn whatever the cause is
+    if (
+        cause.code in ANYWHERE.get(finding.code, ())
+        and Severity.INFO < finding.severity <= cause.severity
+        and not whole
+    ):
         return True
     total = cause.code != "dead-relu" or cause.numbers.get("share") == 1.0
     if total and cause.code in BEYOND.get(finding.code, ()) and flow.behind(finding.where, cause.where):

@@ -285,7 +285,9 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
     cut = all(row.gradient is None for row in trained)
     inner = 0.0 if signal.loss is None else signal.loss.value
     masked = not cut and signal.loss_value == 0.0 and inner > NOT_FITTED
-    idle = signal.loss is None and signal.loss_value == 0.0 and is_fresh(examined.model)
+    idle = (
+        signal.loss is None and signal.loss_value == 0.0 and is_fresh(examined.model) and not _head_is_biased(examined)
+    )
     if not cut and not masked and not idle and (signal.loss_value is None or not signal.loss_value > NOT_FITTED):
         return  # a loss at its minimum has no gradient either
     yield Finding(
@@ -313,6 +315,15 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
         "use a loss that is differentiable in the outputs.",
         numbers=figures(parameters=len(trained)),
     )
+
+
+def _head_is_biased(examined: Examined) -> bool:
+    """Whether the biases of the last linear layer are larger than torch draws them, as those of a solution may be."""
+    head = dict(examined.model.named_modules()).get(_last_linear(examined))
+    weight, bias = (None, None) if head is None else (head._parameters.get("weight"), head._parameters.get("bias"))
+    if weight is None or bias is None:
+        return False
+    return float(bias.detach().abs().max()) > (1.0 + 1e-6) / math.sqrt(math.prod(weight.shape[1:]))
 
 
 def labels_outside(examined: Examined) -> Iterator[Finding]:

@@ -457,7 +457,8 @@ def branch_dominates(examined: Examined) -> Iterator[Finding]:
         return
     for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False)):
         summands = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in feeds))
-        if row.kind == "relu" and len(feeds) > 1 and (row.root_mean_square or 0.0) > BRANCH * summands > 0.0:
+        mixes = row.kind == "attention" or (row.kind == "relu" and len(feeds) > 1)
+        if mixes and (row.root_mean_square or 0.0) > BRANCH * summands > 0.0:
             yield _multiplied_branch(signal, row.path, feeds, (row.root_mean_square or 0.0) / summands)
             return
         normalizer = row.kind in NORMALIZERS
@@ -487,7 +488,7 @@ def branch_dominates(examined: Examined) -> Iterator[Finding]:
 def _multiplied_branch(signal: Signal, path: str, summands: Sequence[int], factor: float) -> Finding:
     """A sum that is far larger than what is added up, so that a factor multiplies one of the summands."""
     rows = [signal.rows[number] for number in summands]
-    embedding = next((row.path for row in rows if row.kind == "embedding"), None)
+    embedding = rows[0].path if all(row.kind == "embedding" for row in rows) else None
     return Finding(
         code="branch-dominates",
         severity=Severity.WARNING,
