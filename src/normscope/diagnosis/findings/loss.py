@@ -285,9 +285,9 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
     cut = all(row.gradient is None for row in trained)
     inner = 0.0 if signal.loss is None else signal.loss.value
     masked = not cut and signal.loss_value == 0.0 and inner > NOT_FITTED
-    idle = (
-        signal.loss is None and signal.loss_value == 0.0 and is_fresh(examined.model) and not _head_is_biased(examined)
-    )
+    half = any(row.dtype == "float16" for row in signal.rows)  # where a small loss becomes zero
+    idle = signal.loss is None and signal.loss_value == 0.0 and not half
+    idle = idle and is_fresh(examined.model) and not _head_is_biased(examined)
     if not cut and not masked and not idle and (signal.loss_value is None or not signal.loss_value > NOT_FITTED):
         return  # a loss at its minimum has no gradient either
     yield Finding(

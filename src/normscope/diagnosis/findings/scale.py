@@ -13,7 +13,8 @@ from ...graph.call import broken_tensors
 from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
 from ..examined import Examined, WeightOverData
-from ..signal import BFLOAT16_LARGEST, FLOAT16_LARGEST, FLOAT16_NORMAL, INPUT, Signal, SignalRow
+from ..loss_facts import is_fresh
+from ..signal import BFLOAT16_LARGEST, FLOAT16_LARGEST, FLOAT16_NORMAL, INPUT, SignalRow
 from .depth import WEIGHTS, rows_of_weights
 from .normalizers import stale_statistics
 
@@ -235,7 +236,7 @@ def half_precision(examined: Examined) -> Iterator[Finding]:
         )
         return
     halves = [row for row in rows if row.dtype == "float16" and row.kind != "softmax"]
-    faint = _faint_gradients(examined.signal) if halves and not zeros else None
+    faint = _faint_gradients(examined) if halves and not zeros else None
     if faint is not None:
         last = next((row.path for row in reversed(halves) if row.kind in WEIGHTS), halves[-1].path)
         yield Finding(
@@ -263,11 +264,14 @@ def half_precision(examined: Examined) -> Iterator[Finding]:
         )
 
 
-def _faint_gradients(signal: Signal) -> float | None:
+def _faint_gradients(examined: Examined) -> float | None:
     """Return the size of the gradient of the weights if that of the loss is next to nothing in half precision."""
+    signal = examined.signal
+    if signal is None or signal.loss_value is None or (signal.loss_value == 0.0 and not is_fresh(examined.model)):
+        return None
     trained = [row for row in signal.parameters if row.trainable and row.gradient is not None and len(row.shape) > 1]
     sizes = [(row.gradient or 0.0) / math.sqrt(math.prod(row.shape)) for row in trained]
-    return max(sizes) if sizes and signal.loss_value and max(sizes) < FAINT else None
+    return max(sizes) if sizes and max(sizes) < FAINT else None
 
 
 def _size(row: SignalRow) -> float:
