@@ -84,7 +84,7 @@ def non_finite_activations(examined: Examined) -> Iterator[Finding]:
     )
 
 
-LARGE_INPUT, SMALL_INPUT = 18.0, 0.012
+LARGE_INPUT, SMALL_INPUT = 18.0, 0.008
 """Root mean squares: standardised inputs have 1, pixels in [0, 1] half of that, waveforms a tenth; bytes have 100, and
 pixels that were divided by 255 twice 0.002."""
 OFF_CENTRE, OFF_CENTRE_SIZE = 8.0, 2.0
@@ -194,7 +194,8 @@ def _raw_reads(examined: Examined) -> Iterator[tuple[SignalRow, str, float]]:
         return
     taken: set[int] = set()
     for number, weight in rows_of_weights(signal, examined.data).items():
-        sources = signal.sources(number)
+        inputs = {k for k, row in enumerate(signal.rows) if row.kind == INPUT}
+        sources = signal.sources(number) if signal.feeds else frozenset(inputs)  # without a graph nobody knows better
         if all(signal.rows[source].kind == INPUT for source in sources):
             for source in sorted(sources - taken):
                 yield signal.rows[source], signal.rows[number].path, weight.rms_input

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...core.finding import Finding, Severity, figure, figures, percent, power
 from ...core.log10 import log10
@@ -38,6 +38,8 @@ HALF_OFF = 0.5
 model, where chance alone decides, two) it is a fault."""
 FAR_BELOW = 3.0
 """A bias that lies this many deviations below zero keeps its channel off for nearly every input."""
+EVEN_SIDES = 0.2
+"""The least share of biases on either side of zero, if chance put them there."""
 BIASED_OFF = 0.3
 """A share that is off by a bias is no chance."""
 LITTLE_PASSES = 0.03
@@ -268,7 +270,8 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
                 continue  # what is the same for every sample is on or off for all of them
             chance = (2.0 if fresh else 1.0) * math.sqrt(0.25 / size)
             limit = CENTRED_OFF if before and before <= centred else HALF_OFF + chance
-            limit = max(limit, LIVELY_OFF) if passing >= ENOUGH_PASSES and limit > HALF_OFF else limit
+            lively = fresh or passing >= ENOUGH_PASSES  # a fresh layer of small inputs is on or off by its biases
+            limit = max(limit, LIVELY_OFF) if lively and limit > HALF_OFF else limit
             many = count == size or count / size > limit
             off = units.dead if passing >= LITTLE_PASSES else torch.ones_like(units.dead)
             cause = _bias_below(examined, before, off) if many or off.double().mean() > BIASED_OFF else None
@@ -340,13 +343,26 @@ def _bias_below(examined: Examined, before: frozenset[str], dead: Tensor) -> _Bi
     bias, spread = getattr(module, "bias", None), _spread(place, getattr(module, "weight", None))
     if not isinstance(bias, Tensor) or spread is None or not bias.shape == spread.shape == dead.shape:
         return None
-    bias, spread = bias.detach().double().cpu()[dead], spread[dead]
+    bias = bias.detach().double().cpu()
+    if _is_drawn(bias, module):
+        return None
+    bias, spread = bias[dead], spread[dead]
     if float((bias < -FAR_BELOW * spread).double().mean()) <= HALF_OFF:
         return None
     middle, usual = float(bias.median()), float(spread.median())
     what = "its scale there is" if place.normalizer is not None else "a typical input moves them by"
     where = f"The bias of `{place.path}` is {figure(middle)} in these channels (median)"
     return _Bias(place.path, middle, f"{where}; {what} {figure(usual)}.")
+
+
+def _is_drawn(bias: Tensor, module: nn.Module) -> bool:
+    """Whether biases lie within the limits between which torch draws them, on both sides of zero."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or weight.ndim < 2:
+        return False
+    limit = 1.0 / math.sqrt(math.prod(weight.shape[1:]))
+    below = float((bias < 0).double().mean())
+    return float(bias.abs().max()) <= limit * (1 + 1e-6) and EVEN_SIDES < below < 1.0 - EVEN_SIDES
 
 
 def _spread(place: ExaminedRow, weight: object) -> Tensor | None:
