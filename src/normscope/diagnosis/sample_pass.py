@@ -23,7 +23,6 @@ from ..core.untouched import random_state, seed_random, untouched
 from ..graph.call import Call, arguments, labels_of
 from ..listening.calls import float_tensors
 from ..listening.listener import ForwardListener
-from .autograd_flow import reached_leaves
 
 FEW_SAMPLES = 7
 """Samples that run once more: enough to see a change, cheap beside a batch, and hardly the width of anything."""
@@ -176,7 +175,7 @@ class _Runs:
         return listener.outputs
 
     def ignores(self, call: Call, paths: Sequence[str]) -> bool:
-        """Whether weights take part in the first output, and none of those of some modules.
+        """Whether weights take part in the first output, and no gradient comes back to those of some modules.
 
         Noise that is handed out beside an output is none, and one that is chosen at random, or the likelihood of what
         was drawn, teaches what it depends on all the same.
@@ -187,9 +186,13 @@ class _Runs:
             made = float_tensors(self.model(*copy.args, **copy.kwargs))
         if not made or not (made[0].requires_grad or not any(p.requires_grad for p in self.model.parameters())):
             return False
-        reached = reached_leaves(made[:1])
-        own = (parameter for path in paths for parameter in self.model.get_submodule(path).parameters(recurse=False))
-        return not any(id(parameter) in reached for parameter in own)
+        modules = [self.model.get_submodule(path) for path in paths]
+        own = [p for module in modules for p in module.parameters(recurse=False) if p.requires_grad]
+        if not own or not made[0].requires_grad:
+            return True
+        (value,) = made[:1]
+        gradients = torch.autograd.grad(value, own, torch.rand_like(value) + 0.5, allow_unused=True)
+        return not any(gradient is not None and bool(gradient.any()) for gradient in gradients)
 
 
 class _OutputListener(ForwardListener):
@@ -289,8 +292,9 @@ def _first_ahead(plain: Outputs, changed: Outputs, call: Call, place: int, late:
     moved = [
         path
         for (path, before), (_, after) in zip(plain, changed)
-        if before.ndim > 2 and before.shape[:2] == (call.count, steps)
-        if have_moved(before[:, :early], after[:, :early])
+        if before.ndim > 2 and len(before) == call.count and steps in (before.shape[1], before.shape[-1])
+        for axis in (1 if before.shape[1] == steps else -1,)
+        if have_moved(before.movedim(axis, 1)[:, :early], after.movedim(axis, 1)[:, :early])
     ]
     return next(iter(moved)) if "" in moved else None
 
