@@ -134,7 +134,7 @@ def try_steps(
         facts |= _attempt("the two halves of the batch", lambda: {"agreement": _agreement(trial)}, skipped)
     elif not math.isnan(again) and not repeats:
         skipped.append(("steps", f"a second run with the same weights has another loss, {again:.6g} after {value:.6g}"))
-    optimizers = optimizer if isinstance(optimizer, list | tuple) else [] if optimizer is None else [optimizer]
+    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer or ())
     if optimizers:
         facts |= _settings(model, optimizers)
     if len(optimizers) == 1 and repeats:
