@@ -309,6 +309,47 @@ def test_columns_that_are_standardised_over_the_batch():
     assert found(model, X) == [("samples-mixed", "1")]
 
 
+class Ending(nn.Module):
+    """Ends in a function."""
+
+    def __init__(self, end, outputs: int) -> None:
+        super().__init__()
+        self.net, self.end = mlp(outputs=outputs), end
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply it to the last layer."""
+        return self.end(self.net(x))
+
+
+@pytest.mark.parametrize("end", [F.softplus, torch.exp, torch.abs])
+def test_outputs_that_cannot_be_negative(end):
+    assert found(Ending(end, 1), (X, X[:, :1]), loss="mse") == [("targets-out-of-range", "net.2")]
+    assert found(Ending(end, 1), (X, X[:, :1].abs()), loss="mse") == []
+
+
+def test_scores_that_are_clamped():
+    data = X, CLASSES
+    narrow, wide = (Ending(lambda scores, limit=limit: scores.clamp(-limit, limit), 4) for limit in (1.0, 30.0))
+    assert found(narrow, data, loss="cross_entropy") == [("activation-before-loss", "net.2")]
+    assert found(wide, data, loss="cross_entropy") == []
+
+
+def test_channels_that_are_not_read():
+    class Grey(nn.Module):
+        def __init__(self, channels: int) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.head, self.channels = nn.Conv2d(channels, 8, 3), nn.Linear(8, 4), channels
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Read some of the channels."""
+            return self.head(self.first(x[:, : self.channels]).relu().mean((2, 3)))
+
+    images = torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert found(Grey(1), images) == [("input-ignored", "input")]
+    assert found(Grey(3), images) == []
+
+
 def test_several_optimizers():
     model = mlp()
     first, last = torch.optim.SGD(model[0].parameters(), lr=0.1), torch.optim.Adam(model[2].parameters())

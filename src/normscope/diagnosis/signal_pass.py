@@ -898,11 +898,13 @@ def _parameter_statistics(parameter: Tensor) -> Tensor:
 
 
 def _by_place(values: Tensor) -> list[Tensor]:
-    """Return where values are not zero for any sample: by column, by position and feature, or by pixel."""
+    """Return where values are not zero for any sample: by column, by position and feature, or by pixel and channel."""
     there = (values != 0).any(0)
     if there.ndim == 2:
         return [there.any(1), there.any(0)]
-    return [there.any(0)] if there.ndim > 2 else [there] if there.ndim else []
+    if there.ndim > 2:
+        return [there.any(0), there.flatten(1).any(1).reshape(-1, *(1,) * (there.ndim - 1))]
+    return [there] if there.ndim else []
 
 
 @torch.no_grad()

@@ -54,6 +54,7 @@ ANYWHERE = {
     "no-loss-gradient": ("zero-weights", "equal-units", "targets-scale"),
     "stale-statistics": ("input-scale",),
     "dead-relu": ("input-scale",),
+    "gradient-vanishing": ("activation-before-loss",),
     "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer"),
     "gradient-jump": ("dead-layer", "layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),
     "branch-dominates": ("layer-scale",),

@@ -188,6 +188,14 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
             "Scale the outputs up: a temperature of training divides by 1 or less (0.1), and one for sampling has no "
             "place in training.",
         )
+    elif facts.name in ("cross_entropy", BINARY[1]) and facts.last not in RANGES and _is_held_narrow(facts):
+        low, high = facts.limits or (0.0, 0.0)
+        yield _mismatch(
+            facts,
+            f"A clamp holds the outputs between {low:g} and {high:g}.",
+            "Between these limits no class can become certain, and what lies beyond them gets no gradient.",
+            "Remove the clamp at the end of the model: the loss takes scores without limits (logits).",
+        )
     elif facts.name in (*CLASSES, *BINARY[1:]) and facts.cosines is not None and _is_narrow(facts, facts.cosines):
         yield _mismatch(
             facts,
@@ -229,6 +237,11 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
 def _is_narrow(facts: LossFacts, factor: float) -> bool:
     """Whether cosines times a factor stay within small limits; a temperature inside of them shows in larger values."""
     return abs(factor) < SMALL_LIMIT and facts.output_greatest < 1.001 * max(abs(factor), 1.0)
+
+
+def _is_held_narrow(facts: LossFacts) -> bool:
+    """Whether outputs are held between limits that are both small."""
+    return facts.limits is not None and max(map(abs, facts.limits)) < SMALL_LIMIT
 
 
 def _last_factor(examined: Examined, facts: LossFacts) -> float | None:

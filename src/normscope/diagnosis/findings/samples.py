@@ -147,7 +147,7 @@ def _silent_places(signal: Signal) -> Iterator[Finding]:
             yield _ignored(
                 attention or row.path,
                 f"{percent(row.silent)} of the places of `{row.path}` that differ from sample to sample (columns, "
-                "positions or pixels) have no influence on the output.",
+                "positions, channels or pixels) have no influence on the output.",
                 "Check the mask of the attention, if there is one: in torch's key_padding_mask and attn_mask True "
                 "hides a place, in others it shows one; invert it. Otherwise look for an index, a slice or a stride "
                 "that skips places. If the output is meant to read a few places, there is nothing to do.",
