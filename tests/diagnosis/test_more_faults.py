@@ -119,6 +119,22 @@ def test_values_that_are_logged_keep_their_gradients():
     assert [finding for finding in check.findings if finding.severity > ns.Severity.INFO] == []
 
 
+class Returned(Logged):
+    """Returns values without their graph beside its output."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Run both layers."""
+        hidden = self.first(x)
+        return self.head(hidden.relu()), hidden.data
+
+
+def test_a_loss_that_hands_values_to_numpy():
+    def loss(output: tuple[Tensor, Tensor], y: Tensor) -> Tensor:
+        return F.cross_entropy(output[0], y) + float(output[1].numpy().mean())
+
+    assert found(Returned(), (X, CLASSES), loss=loss) == []
+
+
 def test_dropout_of_the_outputs():
     assert found(mlp(nn.Dropout(0.3)), (X, CLASSES), loss="cross_entropy") == [("strong-dropout", "3")]
     hidden = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 4))
@@ -252,7 +268,9 @@ def test_zeros_that_do_not_train_and_networks_of_zeros():
     assert (first.code, first.severity) == ("zero-weights", ns.Severity.ERROR)
 
 
-@pytest.mark.parametrize("change", [lambda x: x * 5e-3, lambda x: x + 25.0, lambda x: x * 20.0], ids=str)
+@pytest.mark.parametrize(
+    "change", [lambda x: x * 5e-3, lambda x: x + 25.0, lambda x: x * 20.0], ids=["small", "off centre", "large"]
+)
 def test_inputs_that_are_small_or_large_or_off_centre(change):
     assert found(mlp(), (change(X), CLASSES), loss="cross_entropy") == [("input-scale", "input")]
 

@@ -118,29 +118,27 @@ def watch_signal(
         stack.enter_context(ignore_warnings("Converting a tensor with requires_grad=True"))  # a branch on a value
         stack.enter_context(ignore_warnings("Full backward hook is firing"))  # a hook of the user's
         samples = next((leaf.shape[0] for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim), 1)
-        failed = 0
+        runs = 0
         for follow_cuts in (True, False):  # what asks for a gradient can be written to or handed to numpy no more
-            listener, reason = _SignalListener(model, samples, follow_cuts=follow_cuts), None
+            listener, reason, runs = _SignalListener(model, samples, follow_cuts=follow_cuts), None, runs + 1
             try:
                 reason = _both_ways(listener, call, batch, output, loss)
-            except InputError:
-                raise
             except Exception as error:  # a forward that cannot be differentiated may still run
+                if isinstance(error, InputError) and not listener.has_cuts:
+                    raise
                 reason = f"autograd cannot follow the model ({describe_error(error)})"
                 listener.forget_gradients()
-                failed += 1
             if reason is None or not listener.has_cuts:
                 break
-        failed = failed if listener.complete else max(failed, 1)
         if not listener.complete:
-            listener = _SignalListener(model, samples)
+            listener, runs = _SignalListener(model, samples), runs + 1
             _without_gradient(listener, call)
         steps = None
         if loss is not None and listener.of_parameters and listener.loss_value is not None:
             steps = _steps(listener, call, batch, output, loss, float(listener.loss_value), optimizer)
         tried = listener.confirm_silent(call)
     rows = listener.rows({} if units is None else units)
-    forwards, backwards = 1 + failed + tried, int(reason is None)
+    forwards, backwards = runs + tried, int(reason is None)
     count("passes", forwards * call.count)
     count("backwards", backwards * call.count)
     if steps is not None:

@@ -20,6 +20,8 @@ from .depth import WEIGHTS, without_numbers
 
 STANDS_OUT = 18.0
 """A factor between the scale of one layer and that of the others; trained networks stay within 10."""
+FAR_FROM_ONE = 30.0
+"""The same for a layer that is alone, whose scale nobody can compare."""
 LEAST_USUAL, MOST_USUAL = 0.3, 1.5
 """Root mean square times root of the width: torch's default gives 0.58, He's initialisation 1.4."""
 RANK_ONE = 0.98
@@ -377,7 +379,8 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
         return
     last, usual = layers[-1].name, median(sizes.values())
     if len(sizes) < 3:
-        usual = min(max(min(sizes.values()), LEAST_USUAL), MOST_USUAL)
+        usual = min(max(min(sizes.values()), LEAST_USUAL), MOST_USUAL) if len(sizes) > 1 else 1.0
+    most = STANDS_OUT if len(sizes) > 1 else FAR_FROM_ONE
     fresh = is_fresh(examined.model)
     normalized = _normalized(signal)
     for row in layers:
@@ -385,7 +388,7 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
             continue
         factor = sizes[row.name] / usual
         harmless = factor < 1.0 and ((fresh and row.name == last) or row.module in normalized)
-        if STANDS_OUT > factor > 1.0 / STANDS_OUT or harmless:
+        if most > factor > 1.0 / most or harmless:
             continue  # a small last layer is a common start, and a normalizer undoes a small scale
         yield Finding(
             code="layer-scale",
