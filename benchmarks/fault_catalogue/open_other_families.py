@@ -285,7 +285,7 @@ def score_of_an_energy() -> Case:
 
         def forward(self, x: Tensor) -> Tensor:
             with torch.enable_grad():
-                x = x.detach().requires_grad_(True)
+                x = x if x.requires_grad else x.detach().requires_grad_(True)
                 return -torch.autograd.grad(self.energy(x).sum(), x, create_graph=True)[0]
 
     x, _ = parts.regression_table()
