@@ -9,6 +9,7 @@ from . import (
     open_more_sequences,
     open_more_tables,
     open_normalizers,
+    open_other_families,
     open_rarer_healthy,
     open_sequences,
     open_signal,
@@ -27,5 +28,6 @@ FAULTS = [
     *open_more_sequences.FAULTS,
     *open_more_tables.FAULTS,
     *open_more_layers.FAULTS,
+    *open_other_families.FAULTS,
 ]
-HEALTHY = [*open_healthy.HEALTHY, *open_more_healthy.HEALTHY, *open_rarer_healthy.HEALTHY]
+HEALTHY = [*open_healthy.HEALTHY, *open_more_healthy.HEALTHY, *open_rarer_healthy.HEALTHY, *open_other_families.HEALTHY]

@@ -90,6 +90,8 @@ def test_a_layer_that_changes_the_resolution_needs_no_activation():
     assert warned(nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3)), image) == [("missing-activation", "1")]
 
 
+SMOOTHED, SUMMED = nn.CrossEntropyLoss(label_smoothing=0.9), nn.MSELoss(reduction="sum")
+OWN_FAULT = (SMOOTHED, SUMMED)
 SEVERAL = (torch.rand(64, 5, generator=torch.Generator().manual_seed(2)) > 0.5).float()
 NUMBERS = torch.randn(64, 1, generator=torch.Generator().manual_seed(1))
 
@@ -109,7 +111,7 @@ NUMBERS = torch.randn(64, 1, generator=torch.Generator().manual_seed(1))
         (mlp(lambda model: None, nn.Tanh(), outputs=1), 5.0 * NUMBERS, "mse", "targets-out-of-range"),
         (mlp(), 0 * CLASSES, "cross_entropy", "one-class"),
         (mlp(outputs=1), 1e-5 * NUMBERS, "mse", "targets-scale"),
-        (mlp(), CLASSES, nn.CrossEntropyLoss(label_smoothing=0.9), "loss-does-not-fit"),
+        (mlp(), CLASSES, SMOOTHED, "loss-does-not-fit"),
         (mlp(), CLASSES, nn.CrossEntropyLoss(label_smoothing=0.1), None),
         (mlp(), CLASSES, lambda output, y: (output.argmax(1) != y).float().mean(), "no-loss-gradient"),
         (mlp(), CLASSES, lambda output, y: nn.functional.cross_entropy(output.clamp(9.0, 9.5), y), "no-loss-gradient"),
@@ -118,7 +120,7 @@ NUMBERS = torch.randn(64, 1, generator=torch.Generator().manual_seed(1))
         (mlp(), SEVERAL, nn.BCEWithLogitsLoss(), None),
         (mlp(), SEVERAL, "cross_entropy", "loss-does-not-fit"),
         (mlp(lambda model: None, nn.Softmax(1)), SEVERAL, "bce", "activation-before-loss"),
-        (mlp(outputs=1), NUMBERS.repeat(4, 1), nn.MSELoss(reduction="sum"), "loss-does-not-fit"),
+        (mlp(outputs=1), NUMBERS.repeat(4, 1), SUMMED, "loss-does-not-fit"),
         (mlp(outputs=1), NUMBERS, lambda output, y: nn.MSELoss(reduction="sum")(output, y) / 64, None),
         (
             mlp(outputs=1),
@@ -133,7 +135,9 @@ NUMBERS = torch.randn(64, 1, generator=torch.Generator().manual_seed(1))
 )
 @pytest.mark.filterwarnings("ignore:Using a target size")
 def test_losses(model, target, loss, expected):
-    place = "5" if expected == "activation-before-loss" else "the loss"
+    """What is wrong with the outputs stands at the module that made them, what is wrong with the loss at the loss."""
+    of_the_loss = expected in ("no-loss-gradient", "one-class", "loss-not-finite") or loss in OWN_FAULT
+    place = "the loss" if of_the_loss or (target is SEVERAL and loss == "cross_entropy") else str(len(model) - 1)
     inputs = X.repeat(len(target) // len(X), 1)
     found = [pair for pair in warned(model, inputs, target, loss=loss) if pair[0] != "gradient-not-finite"]
     assert found == ([] if expected is None else [(expected, place)])

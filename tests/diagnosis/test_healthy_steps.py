@@ -233,8 +233,8 @@ def test_a_loss_is_left_as_found(wrapped: bool) -> None:
 @pytest.mark.parametrize("function", [ns.check, ns.audit])
 def test_what_is_no_optimizer_is_refused(function: Any) -> None:
     model, batch = nn.Linear(8, 3), (torch.randn(32, 8), torch.arange(32) % 3)
-    several = [torch.optim.SGD(model.parameters(), lr=0.1)]
-    with pytest.raises(InputError, match="optimizer is a list"):
+    several = [torch.optim.SGD(model.parameters(), lr=0.1), model.parameters()]
+    with pytest.raises(InputError, match="optimizer is a generator"):
         function(model, batch, loss="cross_entropy", optimizer=several)
 
 

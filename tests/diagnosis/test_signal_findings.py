@@ -512,8 +512,8 @@ class TestByHand:
             assert told == ([] if severity is None else [severity]), (dtype, largest)
 
     def test_the_first_layer_must_read_the_input_as_it_is(self) -> None:
-        row = self.row("input", "input", mean=0.0, deviation=100.0, least=-300.0, greatest=300.0)
-        assert list(input_scale(self.examined(row, rms_input=100.0)))
-        assert not list(input_scale(self.examined(row, rms_input=1.0)))
-        assert not list(input_scale(self.examined(row, rms_input=1e4)))  # some other input
-        assert not list(input_scale(self.examined(row)))
+        rows = self.row("input", "input", mean=0.0, deviation=100.0, least=-300.0, greatest=300.0), self.row("0")
+        assert list(input_scale(self.examined(*rows, rms_input=100.0)))
+        assert not list(input_scale(self.examined(*rows, rms_input=1.0)))
+        assert not list(input_scale(self.examined(*rows, rms_input=1e4)))  # some other input
+        assert not list(input_scale(self.examined(*rows)))

@@ -101,7 +101,7 @@ KINDS: dict[str, FindingKind] = {
     "non-finite-activations": FindingKind(
         "{where} returns NaN or infinite values", "{count} modules return NaN or infinite values"
     ),
-    "input-scale": FindingKind("the {where} is at an unusual scale"),
+    "input-scale": FindingKind("an input is at an unusual scale ({where})"),
     "input-columns": FindingKind("one column of the {where} is far larger than the others"),
     "gradient-mismatch": FindingKind(
         "the gradient through {where} is not that of its forward",
@@ -140,6 +140,7 @@ KINDS: dict[str, FindingKind] = {
     ),
     "mask-leaks": FindingKind("the mask of {where} does not hide"),
     "hidden-softmax": FindingKind("a softmax stands between two layers in {where}"),
+    "softmax-axis": FindingKind("the softmax of {where} works over another axis than the sum behind it"),
     "strong-dropout": FindingKind(
         "the dropout of {where} takes nearly everything away", "{count} dropouts take nearly everything away"
     ),
@@ -190,6 +191,9 @@ KINDS: dict[str, FindingKind] = {
         "the stored statistics do not fit the data, from {where} on",
         "the stored statistics of {norms} do not fit the data",
         note=("the statistics of {where} were never taken", "the statistics of {norms} were never taken"),
+    ),
+    "wrong-mode": FindingKind(
+        "{where} is in train mode, the model is not", "{norms} are in train mode, the model is not"
     ),
     "small-batch": FindingKind("the batch is too small for {where}", "the batch is too small for {norms}"),
     "eps-dominated": FindingKind(

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from ..bounds.captured import Bounding, Captured
 from ..bounds.derivative import Mismatch, mismatches
@@ -27,6 +26,7 @@ from ..graph.capturing import NO_TIME, expected_seconds, trace_model
 from ..graph.data_reader import Batches
 from ..graph.ir import Graph, Unit
 from .data_pass import WRONG_BATCH, watch_data
+from .descent_pass import Optimizers
 from .examined import DataSeen
 from .sample_pass import compare_samples
 from .signal import Signal
@@ -67,7 +67,7 @@ class AuditRequest:
     device: torch.device
     loader: Batches | None
     loss: Loss | None
-    optimizer: Optimizer | None
+    optimizer: Optimizers | None
     domain: Domain | None
     asked: str | None
     mode: str

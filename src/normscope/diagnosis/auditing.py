@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torch import nn
-from torch.optim import Optimizer
 
 from ..bounds.applied import multiplications, passes
 from ..bounds.captured import Bounding, Captured
@@ -46,6 +45,7 @@ from .audit_steps import (
     wrong_backwards,
 )
 from .checking import TOGETHER, read_source
+from .descent_pass import Optimizers
 from .examined import DataSeen, Examined, ExaminedRow
 from .findings import look
 from .loss_facts import check_loss_given, resolve_loss
@@ -82,7 +82,7 @@ def audit(
     labels: Any = None,
     loader: Any = None,
     loss: Loss | str | None = None,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     domain: Domain | None = None,
     mode: Mode | None = None,
     output: str | int | None = None,

@@ -18,7 +18,10 @@ REARRANGING = frozenset({
     "Slice", "Select", "Alias", "ToCopy", "Unbind",
 })  # fmt: skip
 """Derivatives of operators that move entries: between two weight layers they are no activation."""
-RANGES = {"Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf)}
+RANGES = {
+    "Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Hardsigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0),
+    "Relu": (0.0, math.inf), "Softplus": (0.0, math.inf), "Exp": (0.0, math.inf), "Abs": (0.0, math.inf),
+}  # fmt: skip
 """What comes out of an activation."""
 
 
@@ -61,6 +64,15 @@ def _feeds_of(function: Any, numbers: Mapping[Any, int]) -> tuple[Feed, ...]:
         rearranged = rearranged and operator_name(node) in REARRANGING
         waiting.extend((before, rearranged) for before, _ in node.next_functions)
     return tuple(Feed(number, rearranged) for number, rearranged in sorted(feeds.items()))
+
+
+def find_makers(made: Tensor, functions: Sequence[Any]) -> tuple[int, ...]:
+    """Return the numbers of the layers whose outputs a tensor is computed from with no other layer between."""
+    numbers = {function: number for number, function in enumerate(functions) if function is not None}
+    if made.grad_fn is None:
+        return ()
+    own = numbers.get(made.grad_fn)
+    return tuple(feed.layer for feed in _feeds_of(made.grad_fn, numbers)) if own is None else (own,)
 
 
 def last_operator(made: Tensor) -> str:
@@ -126,12 +138,20 @@ def _skip_rearranging(function: Any) -> Any:
     return function
 
 
-def reached_parameters(outputs: Iterable[Tensor]) -> set[int]:
-    """Return the ids of the parameters to which gradients of these outputs can flow."""
-    reached: set[int] = set()
+def find_readers(leaf: Tensor, functions: Sequence[Any]) -> list[int]:
+    """Return the numbers of the layers that read a leaf with no other layer between."""
+    numbers = {function: number for number, function in enumerate(functions) if function is not None}
+    numbers[leaf.view_as(leaf).grad_fn.next_functions[0][0]] = -1  # type: ignore[union-attr]
+    feeds = ((number, _feeds_of(function, numbers)) for function, number in numbers.items() if number >= 0)
+    return [number for number, layers in feeds if any(feed.layer == -1 for feed in layers)]
+
+
+def reached_leaves(outputs: Iterable[Tensor]) -> dict[int, Tensor]:
+    """Return the parameters and other leaves to which gradients of these outputs can flow, by their ids."""
+    reached: dict[int, Tensor] = {}
     visited: set[Any] = set()
     waiting: list[Any] = [output.grad_fn for output in outputs]
-    reached.update(id(output) for output in outputs if isinstance(output, nn.Parameter))
+    reached.update((id(output), output) for output in outputs if isinstance(output, nn.Parameter))
     while waiting:
         node = waiting.pop()
         if node is None or node in visited:
@@ -139,6 +159,6 @@ def reached_parameters(outputs: Iterable[Tensor]) -> set[int]:
         visited.add(node)
         variable = getattr(node, "variable", None)
         if variable is not None:
-            reached.add(id(variable))
+            reached[id(variable)] = variable
         waiting.extend(before for before, _ in node.next_functions)
     return reached

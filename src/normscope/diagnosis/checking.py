@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from ..core.errors import InputError
 from ..core.provenance import provenance
@@ -18,6 +17,7 @@ from ..graph.capturing import accepts_graph
 from ..graph.data_reader import Batches
 from .checked import Check, Passes
 from .data_pass import WRONG_BATCH, watch_data
+from .descent_pass import Optimizers
 from .examined import DataSeen, Examined
 from .findings import look
 from .loss_facts import check_loss_given, resolve_loss
@@ -40,7 +40,7 @@ def check(
     labels: Any = None,
     loader: Any = None,
     loss: Loss | str | None = None,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     mode: Mode | None = None,
     output: str | int | None = None,
     name: str | None = None,
@@ -59,11 +59,11 @@ def check(
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         loader: other data to take these statistics from.
         loss: a function from the output (and the labels, if there are any) to a scalar, or its name:
-            `"cross_entropy"`, `"nll"`, `"bce"`, `"bce_with_logits"`, `"mse"`, `"l1"`, `"smooth_l1"` or `"huber"`.
-            Gradients are then those of the loss, and it is looked at whether outputs and targets fit it. Without it
-            gradients are those of a random direction of the output.
+            `"cross_entropy"`, `"nll"`, `"bce"`, `"bce_with_logits"`, `"mse"`, `"l1"`, `"smooth_l1"`, `"huber"` or
+            `"kl_div"`. Gradients are then those of the loss, and it is looked at whether outputs and targets fit it.
+            Without it gradients are those of a random direction of the output.
         optimizer: the one that trains the model; with a loss it is looked at what its next step would do (made by a
-            copy of it), and whether it holds the model's parameters.
+            copy of it), and whether it holds the model's parameters. Several that train it together are a list.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to differentiate, for models with several; all of them together if not given.
         name: how the report calls the model; its class if not given.
@@ -131,7 +131,7 @@ def _passes(
     mode: str | None,
     output: str | int | None,
     loss: Loss | None,
-    optimizer: Optimizer | None,
+    optimizer: Optimizers | None,
 ) -> tuple[DataSeen, Signal | None, list[tuple[str, str]]]:
     """Make the pass over the data, then that of values and gradients; return both, and what was left out and why.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -36,6 +36,7 @@ REPEATS = 1e-5
 """The share by which the loss of a second run with the same weights may differ."""
 Gradients = Mapping[str, Tensor]
 """By the name of the parameter."""
+Optimizers = Optimizer | Sequence[Optimizer]
 LossOf = Callable[[Any, slice], Tensor]
 """From what the model returns for some samples of the batch, and their places, to the loss."""
 
@@ -104,7 +105,7 @@ class StepFacts(Part):
 
 
 def try_steps(
-    model: nn.Module, call: Call, loss_of: LossOf, gradients: Gradients, value: float, optimizer: Optimizer | None
+    model: nn.Module, call: Call, loss_of: LossOf, gradients: Gradients, value: float, optimizer: Optimizers | None
 ) -> StepFacts:
     """Try a short step along the gradient and one of the optimizer; to be called where the model is put back after.
 
@@ -114,7 +115,8 @@ def try_steps(
         loss_of: the user's loss.
         gradients: those of the loss.
         value: the loss.
-        optimizer: the user's; left as found.
+        optimizer: the user's; left as found. Of several that each train a part of the model no step is tried: each has
+            a loss of its own.
 
     Returns:
         The facts; those that cannot be taken, because the model or the optimizer raises, are left out.
@@ -132,10 +134,12 @@ def try_steps(
         facts |= _attempt("the two halves of the batch", lambda: {"agreement": _agreement(trial)}, skipped)
     elif not math.isnan(again) and not repeats:
         skipped.append(("steps", f"a second run with the same weights has another loss, {again:.6g} after {value:.6g}"))
-    if optimizer is not None:
-        facts |= _settings(model, optimizer)
-        own_step = functools.partial(_own_step, trial, gradients, optimizer)
-        facts |= _attempt("a step of the optimizer", own_step, skipped) if repeats else {}
+    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer or ())
+    if optimizers:
+        facts |= _settings(model, optimizers)
+    if len(optimizers) == 1 and repeats:
+        own_step = functools.partial(_own_step, trial, gradients, optimizers[0])
+        facts |= _attempt("a step of the optimizer", own_step, skipped)
     forwards, backwards = (round(samples / call.count) for samples in (trial.forward_samples, trial.backward_samples))
     count("passes", trial.forward_samples)
     count("backwards", trial.backward_samples)
@@ -207,16 +211,17 @@ def _agreement(trial: _Trial) -> float | None:
     return _dot(first, second) / size if 0.0 < size < math.inf else None
 
 
-def _settings(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Return what the optimizer holds, and its rate and decay."""
+def _settings(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Any]:
+    """Return what the optimizers hold, and their largest rate and decay."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     trained = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
     own = {id(p) for p in model.parameters()}
-    held = [id(p) for group in optimizer.param_groups for p in group["params"]]
-    rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
-    scheduled = [float(group["initial_lr"]) for group in optimizer.param_groups if "initial_lr" in group]
-    decays = [float(group.get("weight_decay", 0.0)) * float(group.get("lr", 0.0)) for group in optimizer.param_groups]
+    held = [id(p) for group in groups for p in group["params"]]
+    rates = [float(group["lr"]) for group in groups if "lr" in group]
+    scheduled = [float(group["initial_lr"]) for group in groups if "initial_lr" in group]
+    decays = [float(group.get("weight_decay", 0.0)) * float(group.get("lr", 0.0)) for group in groups]
     return {
-        "optimizer": type(optimizer).__name__,
+        "optimizer": " and ".join(dict.fromkeys(type(optimizer).__name__ for optimizer in optimizers)),
         "rate": max(rates, default=None),
         "scheduled_rate": max(scheduled, default=None),
         "decay": max(decays, default=None),

@@ -15,7 +15,7 @@ from ..listening.calls import Site
 from ..rules.effects import Effect
 from ..rules.invariance import FeedingLayer
 from .audit_result import Row, Variance
-from .signal import Signal
+from .signal import INPUT, Signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +176,15 @@ class Examined:
         module = dict(self.model.named_modules()).get(path)
         called = module is None or any(True for _ in module.children())
         return next(iter(before)) if called and len(before) == 1 else path
+
+    def reads_input(self, place: ExaminedRow) -> bool:
+        """Whether a layer reads the inputs of the model and nothing else."""
+        if self.signal is None:
+            return False
+        rows = self.signal.rows
+        own = [number for number, row in enumerate(rows) if (row.path, row.kind) == (place.path, place.row.operator)]
+        before = frozenset[int]().union(*map(self.signal.sources, own))
+        return bool(before) and all(rows[number].kind == INPUT for number in before)
 
     def normalizers(self) -> Iterator[tuple[ExaminedRow, NormalizerOverData]]:
         """Yield the normalizers that saw data."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,6 +19,10 @@ from .autograd_flow import cosine_factor, last_operator, output_limits
 
 _NAMES = {function.__name__: name for name, function in TRAINING_LOSSES.items()}
 CLASSES, BINARY = ("cross_entropy", "nll"), ("bce", "bce_with_logits")
+NO_BETTER = 0.97
+"""A share of the loss of the best constant: a model that has learned anything is below it."""
+FEWEST_BIASES = 16
+"""Of fewer a training may move none beyond the limits between which torch draws them."""
 NO_CLASS = -100
 """Torch's own number for targets that do not count."""
 FEW_CLASSES = 100
@@ -55,6 +59,9 @@ class LossFacts(Part):
         labels_per_sample: the mean of the sum of the targets over the classes, where they are given for each class.
         largest_class: the share of the most frequent target; `None` for numbers.
         accuracy: the share of samples that are classified right; `None` for numbers.
+        made_by: the module that made the outputs; empty where nobody can tell.
+        negated: whether the value that is minimised falls where this loss, the only one, rises.
+        without_weight: the share of the targets that are of classes with a weight of zero.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
@@ -71,6 +78,9 @@ class LossFacts(Part):
             "integer_labels",
             "padding",
             "floor",
+            "made_by",
+            "negated",
+            "without_weight",
         )
     )
 
@@ -104,6 +114,9 @@ class LossFacts(Part):
     integer_labels: bool = False
     padding: float = 0.0
     floor: float = 0.0
+    made_by: str = ""
+    negated: bool = False
+    without_weight: float = 0.0
 
     @property
     def share_of_blind(self) -> float | None:
@@ -123,11 +136,12 @@ def resolve_loss(loss: Any) -> Any:
 
 def check_loss_given(loss: Any, optimizer: Any) -> None:
     """Refuse what is no optimizer, and one without a loss: its step needs the gradient of one."""
-    if optimizer is not None and not isinstance(optimizer, Optimizer):
-        raise InputError(
-            f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer: pass the one that trains the "
-            "model; of several, one at a time"
-        )
+    for one in optimizer if isinstance(optimizer, list | tuple) else () if optimizer is None else (optimizer,):
+        if not isinstance(one, Optimizer):
+            raise InputError(
+                f"optimizer is a {type(one).__name__}, not a torch.optim.Optimizer: pass the one that trains the "
+                "model; several as a list"
+            )
     if optimizer is not None and loss is None:
         raise InputError('optimizer= needs loss=: pass it too, as in check(model, (x, y), loss="cross_entropy")')
 
@@ -142,7 +156,49 @@ class _LossCall(NamedTuple):
     smoothing: float = 0.0
     reduction: str = "mean"
     ignored: int = NO_CLASS
-    weighted: bool = False
+    weight: Tensor | None = None
+
+    @property
+    def weighted(self) -> bool:
+        """Whether classes or samples have weights."""
+        return self.weight is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsOutside(Part):
+    """Labels that are none of the classes: the least and the greatest of them, and how many classes there are."""
+
+    least: int
+    greatest: int
+    classes: int
+
+    @property
+    def said(self) -> str:
+        """The labels and the classes, in a clause."""
+        return (
+            f"the labels run from {self.least} to {self.greatest}, and outputs for {self.classes} classes take labels "
+            f"from 0 to {self.classes - 1}"
+        )
+
+
+@torch.no_grad()
+def _labels_outside(given: Mapping[str, Any]) -> LabelsOutside | None:
+    """Return the labels of a loss over classes if some of them are none of its classes."""
+    output, target = given.get("input"), given.get("target")
+    if (
+        not isinstance(output, Tensor)
+        or not isinstance(target, Tensor)
+        or target.is_floating_point()
+        or not output.ndim
+    ):
+        return None
+    counting = target[target != given.get("ignore_index", NO_CLASS)]
+    if not counting.numel():
+        return None
+    least, greatest = (int(end) for end in counting.long().aminmax())
+    classes = output.shape[1] if output.ndim > 1 else output.shape[0]
+    inside = 0 <= least <= greatest < classes
+    return None if inside else LabelsOutside(least=least, greatest=greatest, classes=classes)
 
 
 class LossListener(TorchFunctionMode):
@@ -152,13 +208,21 @@ class LossListener(TorchFunctionMode):
         super().__init__()
         self.calls: list[_LossCall] = []
         self.in_loss = False
+        self.outside: LabelsOutside | None = None
+        self._pulls: list[Tensor] = []  # the gradients of what is minimised with respect to the losses
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the function, and keep what a loss was given."""
-        result = func(*args, **(kwargs or {}))
+        """Run the function, and keep what a loss was given; refuse labels that are none of its classes."""
         name = _NAMES.get(getattr(func, "__name__", ""))
+        if name in CLASSES and self.in_loss:
+            self.outside = _labels_outside({**dict(zip(("input", "target"), args)), **(kwargs or {})})
+            if self.outside is not None:
+                raise IndexError(self.outside.said)
+        result = func(*args, **(kwargs or {}))
         if name is not None and isinstance(result, Tensor):
             given = {**dict(zip(("input", "target"), args)), **(kwargs or {})}
+            if result.requires_grad and self.in_loss:
+                result.register_hook(lambda gradient: self._pulls.append(gradient.detach().sum()))
             if isinstance(given.get("input"), Tensor) and isinstance(given.get("target"), Tensor):
                 self.calls.append(
                     _LossCall(
@@ -169,14 +233,24 @@ class LossListener(TorchFunctionMode):
                         smoothing=float(given.get("label_smoothing", 0.0)),
                         reduction=str(given.get("reduction", "mean")),
                         ignored=given.get("ignore_index", NO_CLASS),
-                        weighted=given.get("weight") is not None,
+                        weight=given.get("weight"),
                     )
                 )
         elif self.in_loss and not self.calls and _broadcasts(func, args):
             self.calls.append(_LossCall("the difference", args[0], args[1], result.square().mean()))
         return result
 
-    def facts(self, labels: Sequence[Any] | None) -> LossFacts | None:
+    @property
+    def is_negated(self) -> bool:
+        """Whether the one loss that was called is made larger; to be asked after the backward."""
+        return len(self.calls) == len(self._pulls) == 1 and float(self._pulls[0]) < 0.0
+
+    @property
+    def output(self) -> Tensor | None:
+        """The outputs that the last call of a loss was given."""
+        return self.calls[-1].output if self.calls else None
+
+    def facts(self, labels: Sequence[Any] | None, made_by: str) -> LossFacts | None:
         """Return what the last call of a loss shows; `labels` are what the user's loss was given, if there is one.
 
         Targets that are all the same beside labels that are not, or without any, are those of the loss itself, such as
@@ -190,6 +264,7 @@ class LossListener(TorchFunctionMode):
         return replace(
             read_loss(call),
             own_targets=made,
+            made_by=made_by,
             integer_labels=bool(same) and not same[0].is_floating_point() and same[0].dtype != torch.bool,
             padding=_padding(same[0], call) if same and call.reduction == "mean" and not call.weighted else 0.0,
         )
@@ -251,15 +326,16 @@ def read_loss(call: _LossCall) -> LossFacts:
         probabilities=bool(output.min() >= 0) and bool((sums - 1).abs().max() < 1e-3),
         log_probabilities=over_classes and bool(logs.abs().max() < 1e-3),
         smoothing=call.smoothing,
+        without_weight=float((call.weight[target[counting]] == 0).double().mean())
+        if indices and call.weight is not None
+        else 0.0,
         sum_of=len(output) if call.reduction == "sum" else 0,
         labels_per_sample=float(numbers.sum(1).mean()) if over_classes and numbers.shape == output.shape else None,
         whole_targets=len(values) if whole and len(values) <= FEW_CLASSES else 0,
         largest_class=float(counts.max() / counts.sum()) if indices or name in BINARY else None,
         floor=_floor(call, numbers),
         alike=over_classes and bool((output == output[:, :1]).all()),
-        log_axis=next(
-            (axis for axis in range(2, output.ndim) if bool(output.logsumexp(axis).abs().max() < 1e-3)), None
-        ),
+        log_axis=next((k for k in range(output.ndim) if k != 1 and bool(output.logsumexp(k).abs().max() < 1e-3)), None),
         accuracy=float((output.argmax(1) == target)[counting].double().mean()) if fits else None,
     )
 
@@ -328,7 +404,8 @@ def looks_fresh(module: torch.nn.Module) -> bool:
 def is_fresh(model: torch.nn.Module) -> bool:
     """Whether a model looks as if it had never been trained.
 
-    A trained one has a normalizer whose scale is not 1, or a bias beside weights beyond the range of torch's default.
+    A trained one has a normalizer whose scale is not 1, or a bias, other than torch draws it, beside weights beyond the
+    range of torch's default.
     Normalizers that are all as they were born decide it where everything learns: one step moves them.
     """
     pairs = [(module._parameters.get("weight"), module._parameters.get("bias")) for module in model.modules()]
@@ -336,6 +413,7 @@ def is_fresh(model: torch.nn.Module) -> bool:
     born = all(bool((weight == weight[:1]).all()) and not bool(bias.any()) for weight, bias in norms)
     if norms and (not born or all(parameter.requires_grad for parameter in model.parameters())):
         return born
+    drawn: list[Tensor] = []  # the biases beside weights beyond the range of torch's default, as shares of theirs
     for module in model.modules():
         weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
         if weight is not None and bias is None and weight.ndim == 1 and bool((weight != weight[0]).any()):
@@ -348,5 +426,15 @@ def is_fresh(model: torch.nn.Module) -> bool:
         elif bool((bias != 0).any()):
             limit = 1.0 / math.sqrt(max(1, math.prod(weight.shape[1:])))
             if float(weight.detach().abs().max()) > limit * (1 + 1e-6):
-                return False
-    return True
+                drawn.append(bias.detach().double().flatten().cpu() / limit)
+    return not drawn or _as_drawn(torch.cat(drawn))
+
+
+def _as_drawn(shares: Tensor) -> bool:
+    """Whether biases, as shares of the limits between which torch draws them, are spread as it draws them.
+
+    Then the weights beside them were drawn anew, and not trained.
+    """
+    spread = float(shares.square().mean().sqrt()) * math.sqrt(3.0)
+    even = abs(spread - 1.0) < 4.0 / math.sqrt(5.0 * shares.numel())
+    return shares.numel() >= FEWEST_BIASES and even and float(shares.abs().max()) <= 1 + 1e-6

@@ -7,6 +7,7 @@ other samples move; one argument with its samples moved by a place shows whether
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -27,7 +28,11 @@ FEW_SAMPLES = 7
 """Samples that run once more: enough to see a change, cheap beside a batch, and hardly the width of anything."""
 MOVES = 1e-3
 """A share of the size of a value: batched kernels round by far less."""
-NO_INFLUENCE = 1e-4
+NEAR_ONE = 0.1
+"""How far the deviation of a standardised column may be from 1: one sample more or less in its formula, and an eps."""
+FEWEST_STEPS = 4
+"""Of a sequence whose labels are its next steps: in fewer that may be chance."""
+NO_INFLUENCE = 1e-3
 """The change of the output by one argument, as a share of the change by all of them."""
 
 
@@ -40,18 +45,21 @@ class SampleFacts(Part):
         mixed_at: the first module whose output for one sample moves with another sample; `None` if there is none.
         certain: whether labels show that the first dimension counts samples, or the model knows no order in it.
         idle: the arguments that the output does not depend on, by name, each with the first module that reads it.
+        reads_ahead: where an argument holds the labels: the first module whose output at a step moves with the label
+            of that step or later ones; `None` if there is none.
         random: where the first output differs from sample to sample and does not depend on any argument: the last
             module that does.
         forwards: passes of at most seven samples that this took.
         reason: why samples were not compared, where the model raised.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("random", "reason"))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("reads_ahead", "random", "reason"))
 
     identical: bool = False
     mixed_at: str | None = None
     certain: bool = False
     idle: tuple[tuple[str, str], ...] = ()
+    reads_ahead: str | None = None
     random: str | None = None
     forwards: int = 0
     reason: str | None = None
@@ -79,6 +87,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
         return SampleFacts(identical=True)
     few, training, run = call.first(min(samples, FEW_SAMPLES)), model.training, _Runs(model)
     mixed, idle, random, certain = None, dict[str, str](), None, _labels_count_samples(model, call, batch)
+    ahead, ahead_of = None, _find_shifted(call, batch)
     with uncompiled(), torch.no_grad():
         with untouched(model, "eval"):
             try:
@@ -95,10 +104,13 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
                 idle = {} if few is call else _idle_arguments(run, few, plain)
                 if mixed is not None and not certain and _has_labels(call, batch):
                     certain = _is_order_free(plain, run(few.rolled()))
+                certain = certain or (mixed is not None and _standardises_columns(plain, mixed))
+                if ahead_of is not None:
+                    ahead = _first_ahead(plain, run(_with_other_ends(few, ahead_of[0])), few, *ahead_of)
                 if _ends(plain) and run.draws:
                     rolled = run(few.rolled())
-                    if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.computes(few):
-                        random = _last_moved(plain, rolled)
+                    if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.ignores(few, _moved(plain, rolled)):
+                        random = next(reversed(_moved(plain, rolled)), "")
         if idle and training:  # some arguments are read in training alone
             with untouched(model, "train"):
                 in_training = _idle_arguments(run, few, run(few))
@@ -110,6 +122,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
         mixed_at=mixed,
         certain=certain,
         idle=tuple(idle.items()),
+        reads_ahead=ahead,
         random=random,
         forwards=run.forwards,
     )
@@ -161,13 +174,25 @@ class _Runs:
         self.draws |= before != random_state(self.model)
         return listener.outputs
 
-    def computes(self, call: Call) -> bool:
-        """Whether weights take part in the first output: noise that is handed out beside it is no output."""
+    def ignores(self, call: Call, paths: Sequence[str]) -> bool:
+        """Whether weights take part in the first output, and no gradient comes back to those of some modules.
+
+        Noise that is handed out beside an output is none, and one that is chosen at random, or the likelihood of what
+        was drawn, teaches what it depends on all the same.
+        """
         copy = call.changed(torch.clone)
         self.forwards += 1
         with torch.enable_grad():
             made = float_tensors(self.model(*copy.args, **copy.kwargs))
-        return bool(made) and (made[0].requires_grad or not any(p.requires_grad for p in self.model.parameters()))
+        if not made or not (made[0].requires_grad or not any(p.requires_grad for p in self.model.parameters())):
+            return False
+        modules = [self.model.get_submodule(path) for path in paths]
+        own = [p for module in modules for p in module.parameters(recurse=False) if p.requires_grad]
+        if not own or not made[0].requires_grad:
+            return True
+        (value,) = made[:1]
+        gradients = torch.autograd.grad(value, own, torch.rand_like(value) + 0.5, allow_unused=True)
+        return not any(gradient is not None and bool(gradient.any()) for gradient in gradients)
 
 
 class _OutputListener(ForwardListener):
@@ -222,9 +247,61 @@ def _is_order_free(plain: Outputs, rolled: Outputs) -> bool:
     )
 
 
-def _last_moved(plain: Outputs, rolled: Outputs) -> str:
-    """Return the last module whose output depends on the samples."""
-    return next((path for (path, a), (_, b) in zip(plain[::-1], rolled[::-1]) if path and have_moved(a, b)), "")
+def _standardises_columns(plain: Outputs, path: str) -> bool:
+    """Whether a module standardises each column over the samples of the batch."""
+    made = next(
+        (tensor for own, tensor in plain if own == path and path and tensor.ndim == 2 and len(tensor) > 2), None
+    )
+    if made is None or made.shape[1] < 2:
+        return False
+    deviation, mean = torch.std_mean(made.double(), 0)
+    return bool((mean.abs() < MOVES).all()) and bool(((deviation - 1.0).abs() < NEAR_ONE).all())
+
+
+def _find_shifted(call: Call, batch: Any) -> tuple[int, int] | None:
+    """Return the place of an argument that holds the labels, and by how many steps it is late: one, or none.
+
+    That labels are the input itself is what an autoencoder learns: of one argument it says nothing, nor of numbers.
+    """
+    labels = next(iter(labels_of(batch, call)), None)
+    for place, leaf in enumerate(call.leaves):
+        if not isinstance(leaf, Tensor) or not isinstance(labels, Tensor) or leaf.shape != labels.shape:
+            continue
+        if leaf.ndim < 2 or leaf.shape[1] < FEWEST_STEPS or not bool((leaf != leaf[:1]).any()):
+            continue
+        if bool((leaf[:, 1:] == labels[:, :-1]).all()) and bool((leaf[:, 1:] != leaf[:, :-1]).any()):
+            return place, 1
+        if len(call.leaves) > 1 and not leaf.is_floating_point() and bool((leaf == labels).all()):
+            return place, 0
+    return None
+
+
+def _with_other_ends(call: Call, place: int) -> Call:
+    """Return a call with the later half of the steps of one argument from the sample before."""
+    chosen = call.leaves[place]
+    half = chosen.shape[1] // 2
+    return call.changed(
+        lambda leaf: torch.cat([leaf[:, :half], leaf[:, half:].roll(1, 0)], 1) if leaf is chosen else leaf
+    )
+
+
+def _first_ahead(plain: Outputs, changed: Outputs, call: Call, place: int, late: int) -> str | None:
+    """Return the first module whose early steps moved with late inputs, if those of the model's output did."""
+    steps = call.leaves[place].shape[1]
+    early = steps // 2 + 1 - late  # the last of them has its label in the later half of the inputs
+    moved = [
+        path
+        for (path, before), (_, after) in zip(plain, changed)
+        if before.ndim > 2 and len(before) == call.count and steps in (before.shape[1], before.shape[-1])
+        for axis in (1 if before.shape[1] == steps else -1,)
+        if have_moved(before.movedim(axis, 1)[:, :early], after.movedim(axis, 1)[:, :early])
+    ]
+    return next(iter(moved)) if "" in moved else None
+
+
+def _moved(plain: Outputs, rolled: Outputs) -> list[str]:
+    """Return the modules whose output depends on the samples, in their order."""
+    return [path for (path, a), (_, b) in zip(plain, rolled) if path and have_moved(a, b)]
 
 
 def _is_random(plain: Tensor, rolled: Tensor) -> bool:
@@ -261,5 +338,8 @@ def _rolled_if(chosen: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _distances(plain: Outputs, changed: Outputs) -> list[float]:
-    """Return how far each output of the model moved."""
-    return [float((a - b).double().norm()) for a, b in zip(_ends(plain), _ends(changed), strict=True)]
+    """Return how far each output of the model moved; large values such as those of a mask count by their logarithm."""
+    return [
+        float((a.double().asinh() - b.double().asinh()).norm())
+        for a, b in zip(_ends(plain), _ends(changed), strict=True)
+    ]

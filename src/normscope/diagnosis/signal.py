@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from ..core.codec import JsonForm, Part
 from .descent_pass import StepFacts
-from .loss_facts import LossFacts
+from .loss_facts import LabelsOutside, LossFacts
 from .sample_pass import SampleFacts
 
 FLOAT16_LARGEST, BFLOAT16_LARGEST = 65504.0, float.fromhex("0x1.fep127")
@@ -124,11 +124,25 @@ class WidestColumn(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropoutCall(Part):
-    """A call of a function of dropout that would drop values: where, the share, and whether in eval mode too."""
+    """A call of a function of dropout that would drop values: where, the share, and whether in eval mode too.
+
+    One that drops from what the model returns (`on_output`) may be that of a module.
+    """
+
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("on_output",))
 
     path: str
     rate: float
     in_eval: bool
+    on_output: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutValue(Part):
+    """A layer whose values go on without their graph (`.data`, a random draw), and the first layer that reads them."""
+
+    path: str
+    reader: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +209,11 @@ class Signal(Part):
         draws: whether the forward draws random numbers, dropout apart.
         unread: modules that ran and whose output nothing read.
         idle_label: the label of which no sample gets a gradient at the output, while others do.
+        unregistered: attributes of modules that hold weights which are no parameters of the model, though it uses them.
+        cut_values: layers whose values go on without their graph.
+        shared: the rows that several functions read, or one function and the caller of the model.
+        wrong_axis: a softmax whose shares are added up over another axis than its own: where, its axis, and the other.
+        labels_outside: labels that are none of the classes, so that the loss cannot be taken.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
@@ -212,6 +231,11 @@ class Signal(Part):
             "draws",
             "unread",
             "idle_label",
+            "unregistered",
+            "cut_values",
+            "labels_outside",
+            "shared",
+            "wrong_axis",
         )
     )
 
@@ -234,6 +258,11 @@ class Signal(Part):
     draws: bool = False
     unread: tuple[str, ...] = ()
     idle_label: float | None = None
+    unregistered: tuple[str, ...] = ()
+    cut_values: tuple[CutValue, ...] = ()
+    labels_outside: LabelsOutside | None = None
+    shared: tuple[int, ...] = ()
+    wrong_axis: tuple[str, int, int] | None = None
 
     @property
     def skipped(self) -> list[tuple[str, str]]:
@@ -259,6 +288,14 @@ class Signal(Part):
         own = own if call is None else own[call : call + 1]
         feeds = {feed for number in own if number < len(self.feeds) for feed in self.feeds[number]}
         return frozenset(self.rows[feed].path for feed in feeds)
+
+    def sources(self, number: int) -> frozenset[int]:
+        """Return the rows that a row reads, seen through modules that only rearrange what they are given."""
+        found = frozenset[int]()
+        for feed in self.feeds[number] if number < len(self.feeds) else ():
+            rearranges = self.rows[feed].kind[:1].isupper() and self.linear_feeds[feed] == self.feeds[feed] != ()
+            found |= self.sources(feed) if rearranges else {feed}
+        return found
 
     def passing(self, path: str, kind: str, call: int) -> float:
         """Return the size of what one call of a layer hands on over that of what it reads; 1 where nobody can tell."""

@@ -9,15 +9,15 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.budget import count
@@ -26,12 +26,12 @@ from ..core.log10 import log10
 from ..core.threads import ignore_warnings, uncompiled
 from ..core.untouched import DROPOUTS, on_copies, random_state, seed_random, untouched
 from ..graph.call import ALL_OUTPUTS, Call, arguments, labels_of, select
-from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, FunctionCall, Site, float_tensors
+from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, WEIGHTS, FunctionCall, Site, float_tensors
 from ..listening.listener import ForwardListener
-from .autograd_flow import Feed, find_feeds, operator_name, reached_parameters
-from .descent_pass import StepFacts, try_steps
+from .autograd_flow import Feed, find_feeds, find_makers, find_readers, operator_name, reached_leaves
+from .descent_pass import Optimizers, StepFacts, try_steps
 from .examined import UnitsOverData
-from .loss_facts import LossFacts, LossListener
+from .loss_facts import LabelsOutside, LossFacts, LossListener
 from .sample_pass import have_moved
 from .signal import (
     BFLOAT16_NORMAL,
@@ -40,6 +40,7 @@ from .signal import (
     MOST_SILENT,
     NO_GRADIENT,
     RANDOM,
+    CutValue,
     DropoutCall,
     ParameterRow,
     Signal,
@@ -86,7 +87,7 @@ def watch_signal(
     mode: str | None = None,
     output: str | int | None = None,
     loss: Loss | None = None,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     units: Mapping[Site, UnitsOverData] | None = None,
 ) -> Signal:
     """Run a model forward and backward on a batch and summarise the values and gradients of every layer.
@@ -117,31 +118,34 @@ def watch_signal(
         stack.enter_context(ignore_warnings("Converting a tensor with requires_grad=True"))  # a branch on a value
         stack.enter_context(ignore_warnings("Full backward hook is firing"))  # a hook of the user's
         samples = next((leaf.shape[0] for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim), 1)
-        listener, reason = _SignalListener(model, samples), None
-        try:
-            reason = _both_ways(listener, call, batch, output, loss)
-        except InputError:
-            raise
-        except Exception as error:  # a forward that cannot be differentiated may still run
-            reason = f"autograd cannot follow the model ({describe_error(error)})"
-            listener.forget_gradients()
-        failed = not listener.complete
-        if failed:
-            listener = _SignalListener(model, samples)
+        runs = 0
+        for follow_cuts in (True, False):  # what asks for a gradient can be written to or handed to numpy no more
+            listener, reason, runs = _SignalListener(model, samples, follow_cuts=follow_cuts), None, runs + 1
+            try:
+                reason = _both_ways(listener, call, batch, output, loss)
+            except Exception as error:  # a forward that cannot be differentiated may still run
+                if isinstance(error, InputError) and not listener.has_cuts:
+                    raise
+                reason = f"autograd cannot follow the model ({describe_error(error)})"
+                listener.forget_gradients()
+            if reason is None or not listener.has_cuts:
+                break
+        if not listener.complete:
+            listener, runs = _SignalListener(model, samples), runs + 1
             _without_gradient(listener, call)
         steps = None
         if loss is not None and listener.of_parameters and listener.loss_value is not None:
             steps = _steps(listener, call, batch, output, loss, float(listener.loss_value), optimizer)
         tried = listener.confirm_silent(call)
     rows = listener.rows({} if units is None else units)
-    forwards, backwards = 1 + failed + tried, int(reason is None)
+    forwards, backwards = runs + tried, int(reason is None)
     count("passes", forwards * call.count)
     count("backwards", backwards * call.count)
     if steps is not None:
         forwards, backwards = forwards + steps.forwards, backwards + steps.backwards
     return Signal(
         rows=rows,
-        gradient_of=RANDOM if loss is None else LOSS,
+        gradient_of=RANDOM if loss is None or listener.labels_outside is not None else LOSS,
         samples=samples,
         forwards=forwards,
         backwards=backwards,
@@ -157,6 +161,11 @@ def watch_signal(
         steps=steps,
         draws=listener.draws,
         unread=listener.unread(),
+        labels_outside=listener.labels_outside,
+        unregistered=listener.unregistered(),
+        cut_values=listener.cut_values(),
+        shared=listener.shared(),
+        wrong_axis=listener.wrong_axis,
         idle_label=None if loss is None else listener.find_idle_label(labels_of(batch, call), loss),
     )
 
@@ -176,7 +185,7 @@ def _steps(
     output: str | int | None,
     loss: Loss,
     value: float,
-    optimizer: Optimizer | None,
+    optimizer: Optimizers | None,
 ) -> StepFacts:
     """Try steps along the gradients that the backward has left."""
 
@@ -201,11 +210,19 @@ def _both_ways(
             listener.outputs = len(outputs)
             listener.returned = [tensor.detach() for tensor in float_tensors(made)]
             losses.in_loss = True
-            objective = outputs if loss is None else [_loss_of(loss, made, outputs, labels_of(batch, call))]
+            try:
+                objective = outputs if loss is None else [_loss_of(loss, made, outputs, labels_of(batch, call))]
+            except InputError:
+                if losses.outside is None:
+                    raise
+                listener.labels_outside, loss, objective = losses.outside, None, outputs
             listener.loss_value = None if loss is None else objective[0].detach()
-        listener.loss = losses.facts(None if loss is None else labels_of(batch, call))
+        listener.loss = losses.facts(None if loss is None else labels_of(batch, call), listener.maker(losses.output))
         listener.read_graph(objective if loss is not None else float_tensors(made))
-        return listener.backward(objective, outputs, random=loss is None)
+        reason = listener.backward(objective, outputs, random=loss is None)
+        if listener.loss is not None and loss is not None:
+            listener.loss = replace(listener.loss, negated=losses.is_negated)
+        return reason
 
 
 def _without_gradient(listener: _SignalListener, call: Call) -> None:
@@ -255,11 +272,13 @@ def _loss_of(loss: Loss, made: Any, outputs: Sequence[Tensor], labels: Sequence[
 class _SignalListener(ForwardListener):
     """Keeps the statistics of every layer's output, and of the gradient that comes back to it, on the device."""
 
-    def __init__(self, model: nn.Module, samples: int) -> None:
+    def __init__(self, model: nn.Module, samples: int, *, follow_cuts: bool = True) -> None:
         super().__init__(model, dropout=False)
+        self.follow_cuts = follow_cuts
         self.complete = False
         self.feeds: list[tuple[Feed, ...]] = []
         self.loss: LossFacts | None = None
+        self.labels_outside: LabelsOutside | None = None
         self.loss_value: Tensor | None = None
         self.outputs = 1
         self.draws = False
@@ -269,6 +288,7 @@ class _SignalListener(ForwardListener):
         self._by_step: dict[int, Tensor] = {}
         self._held_names: dict[int, tuple[bool, str]] = {}  # of parameters and buffers: do they map states, name
         self._reads = Counter[int]()
+        self._row_reads = Counter[int]()  # functions that read what a row handed on, by its id
         self._leaks: dict[int, Tensor | None] = {}
         self._cut: dict[int, tuple[str, float]] = {}
         self.returned: list[Tensor] = []
@@ -277,15 +297,25 @@ class _SignalListener(ForwardListener):
         self._samples = samples
         self._functions: list[Any] = []  # autograd's node of every row
         self._used: set[int] = set()
-        self._reached: set[int] = set()
+        self._reached: dict[int, Tensor] = {}
         self.of_parameters: dict[int, Tensor] = {}  # gradients by the parameter's id
         self._heard: list[tuple[Site, tuple[int, ...], torch.dtype, Tensor]] = []
         self._gradients: dict[int, Tensor] = {}
         self._leaves: list[Tensor] = []
+        self._softmaxes: dict[int, tuple[Tensor, int]] = {}  # what a softmax returned, and over which axis
+        self.wrong_axis: tuple[str, int, int] | None = None
+        self._cut_values: list[tuple[str, Tensor]] = []  # what goes on without its graph, by the layer that made it
+        self._cut_readers: list[tuple[str, str, int]] = []
+        self._cut_gradients: dict[int, Tensor] = {}
+        self._dropped: dict[
+            int, tuple[Tensor, DropoutCall]
+        ] = {}  # what was dropped from, and no function has read since
         self._end: list[Tensor] = []
         self._differing: dict[int, list[Tensor]] = {}  # places of inputs and embeddings that differ between samples
         self._silent: dict[int, Tensor] = {}
         self._silent_places: dict[int, list[Tensor]] = {}
+        self._sites: dict[int, Site] = {}  # of what is held, by its id
+        self._row_ids: list[int] = []  # of what each row handed on; autograd keeps nearly all of them alive
         self._held: dict[int, tuple[Tensor, int]] = {}  # by address; autograd holds nearly all of them anyway
 
     def forward(self, call: Call) -> Any:
@@ -307,6 +337,9 @@ class _SignalListener(ForwardListener):
         self.draws = before != random_state(self.model)
         for leaf in tree_leaves(made):
             self._unread.pop(id(leaf), None)
+            self._row_reads[id(leaf)] += 1
+            if id(leaf) in self._dropped:
+                self.dropouts.append(self._dropped[id(leaf)][1])
         self.complete = True
         self._held.clear()
         return made
@@ -334,6 +367,11 @@ class _SignalListener(ForwardListener):
         if gradient.shape[:1] == (self._samples,):
             self._moves.append((gradient.detach() != 0).reshape(self._samples, -1).any(1))
 
+    @property
+    def has_cuts(self) -> bool:
+        """Whether a gradient was asked for where the model goes on without one."""
+        return bool(self._cut_values)
+
     def find_idle_label(self, labels: Sequence[Any], loss: Loss) -> float | None:
         """Return the label whose samples get no gradient at the output, all of them, though their loss is not zero."""
         kinds = [v for v in labels if isinstance(v, Tensor) and v.numel() == self._samples and not v.is_complex()]
@@ -358,11 +396,55 @@ class _SignalListener(ForwardListener):
         """Return the modules whose output was thrown away."""
         return tuple(dict.fromkeys(path for _, path in self._unread.values() if path))
 
+    def maker(self, made: Tensor | None) -> str:
+        """Return the module that made a tensor: of the layers before it the last one that is a module of its own."""
+        waiting = [] if made is None else list(find_makers(made, self._functions))
+        feeds = find_feeds(self._functions) if waiting else []
+        while waiting:
+            number = max(waiting)
+            if self._heard[number][0][0] and self._heard[number][0][1] != INPUT:
+                return self._heard[number][0][0]
+            waiting = [k for k in waiting if k != number] + [feed.layer for feed in feeds[number]]
+        return ""
+
     def read_graph(self, outputs: Sequence[Tensor]) -> None:
         """Note which rows read which, and what gradients of these outputs can reach."""
         self.feeds = find_feeds(self._functions)
-        self._reached = reached_parameters(outputs)
+        self._reached = reached_leaves(outputs)
+        weights = {k for k, (site, *_) in enumerate(self._heard) if site[1] in (*WEIGHTS.values(), *OTHERS.values())}
+        for path, leaf in self._cut_values:
+            reader = next((k for k in find_readers(leaf, self._functions) if k in weights), None)
+            if reader is not None:
+                self._cut_readers.append((path, self._heard[reader][0][0], id(leaf)))
         self._functions = []
+
+    def cut_values(self) -> tuple[CutValue, ...]:
+        """Return the layers whose values go on without their graph, into layers that a gradient comes back from."""
+        fetched = _fetched(
+            [self._cut_gradients[key].reshape(1) for *_, key in self._cut_readers if key in self._cut_gradients]
+        )
+        readers = [own for own in self._cut_readers if own[2] in self._cut_gradients]
+        return tuple(
+            CutValue(path=path, reader=reader)
+            for (path, reader, _), (norm,) in zip(readers, fetched, strict=True)
+            if norm > 0.0
+        )
+
+    def shared(self) -> tuple[int, ...]:
+        """Return the rows that several functions read, or the caller of the model as well."""
+        return tuple(number for number, key in enumerate(self._row_ids) if self._row_reads[key] > 1)
+
+    def unregistered(self) -> tuple[str, ...]:
+        """Return the attributes of modules that hold weights which learn, and which are no parameters of the model."""
+        own = {id(parameter) for parameter in self.model.parameters()} | {id(leaf) for leaf in self._leaves}
+        strangers = self._reached.keys() - own
+        return tuple(
+            f"{path}.{name}".lstrip(".")
+            for path, module in self.model.named_modules()
+            for name, value in (vars(module).items() if strangers else ())
+            if name not in ("_parameters", "_buffers", "_modules")
+            and any(id(t) in strangers for t in _weights_in(value))
+        )
 
     def forget_gradients(self) -> None:
         """Drop what a backward that did not end has left."""
@@ -371,6 +453,8 @@ class _SignalListener(ForwardListener):
     def after_call(self, call: FunctionCall, result: Any) -> Any:
         """Hear what a layer's function returns; an embedding starts a graph, as a float input does."""
         self._used.update(id(leaf) for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, nn.Parameter))
+        if self.follow_cuts and isinstance(result, Tensor) and _cuts(call):
+            return self._follow_cut(call, result)
         family = _family(call, result)
         if family is None:
             return result
@@ -388,14 +472,41 @@ class _SignalListener(ForwardListener):
         self._hear(self.site(family), made, flat)
         if family == "softmax":
             self._leaks[len(self._heard) - 1] = _leak(call, made.detach(), dim)
+            if isinstance(dim, int) and made.ndim > 1:
+                self._softmaxes[id(made)] = made, dim % made.ndim
+        return result
+
+    def _follow_cut(self, call: FunctionCall, result: Tensor) -> Tensor:
+        """Let values that go on without the graph of the layer that made them show the gradient that is lost."""
+        sources = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
+        held = (self._held.get(leaf.data_ptr()) for leaf in sources)
+        site = next((self._sites[id(row[0])] for row in held if row is not None and row[0].requires_grad), None)
+        if site is None or not result.is_floating_point():
+            return result
+        result = (result.detach() if result.requires_grad else result).requires_grad_(True)  # that of a draw is zero
+        self._leaves.append(result)
+        self._cut_values.append((site[0], result))
+        result.register_hook(lambda gradient: self._cut_gradients.update({id(result): _norm(gradient)}))
         return result
 
     def before_call(self, call: FunctionCall) -> None:
         """Note a function of dropout that is switched on, although modules of dropout are off; note a detach."""
         for leaf in tree_leaves((call.args, call.kwargs)):
             self._unread.pop(id(leaf), None)
+            self._dropped.pop(id(leaf), None)
+            if id(leaf) in self._sites and call.name not in ("__get__", "size", "dim", "__len__"):
+                self._row_reads[id(leaf)] += 1
             if id(leaf) in self._held_names:
                 self._reads[id(leaf)] += 1
+        if call.name in ("matmul", "bmm", "__matmul__", "mm") and len(call.args) == 2:
+            for operand, from_end in zip(call.args, (1, 2), strict=True):
+                softmax, axis = self._softmaxes.get(id(operand), (None, 0))
+                if softmax is not None and softmax.ndim >= from_end and axis != softmax.ndim - from_end:
+                    self.wrong_axis = self.wrong_axis or (
+                        self.path or self.maker(softmax),
+                        axis,
+                        softmax.ndim - from_end,
+                    )
         if call.name == "detach" and self._detached_at is None and getattr(call.args[0], "requires_grad", False):
             self._detached_at = self.path or self._heard[-1][0][0]
         if call.name in DROPOUTS:
@@ -403,6 +514,10 @@ class _SignalListener(ForwardListener):
             if asked.get("training", asked.get("train", True)) and asked.get("p", 0.5):
                 in_eval = not self.modules.get(self.path, self.model).training
                 self.dropouts.append(DropoutCall(path=self.path, rate=float(asked.get("p", 0.5)), in_eval=in_eval))
+            rate = vars(self.modules.get(self.path, self.model)).get("p", asked.get("p", 0.5))
+            if isinstance(rate, int | float) and rate and isinstance(asked.get("input"), Tensor):
+                here = DropoutCall(path=self.path, rate=float(rate), in_eval=False, on_output=True)
+                self._dropped[id(asked["input"])] = asked["input"], here
 
     def left(self, module: nn.Module, path: str, made: Any) -> None:
         """Hear what a module returns, unless a layer that was heard returned it."""
@@ -431,6 +546,8 @@ class _SignalListener(ForwardListener):
         if not torch.is_grad_enabled():
             self._held.clear()
         self._held[made.data_ptr()] = made, made._version
+        self._sites[id(made)] = site
+        self._row_ids.append(id(made))
         if made.requires_grad:
             if site[1] in (INPUT, "embedding") and made.shape[:1] == (self._samples,):
                 self._differing[len(self._heard) - 1] = _by_place(made.detach() - made.detach()[:1])
@@ -546,6 +663,18 @@ class _SignalListener(ForwardListener):
         return (name, math.exp(middle)) if name and steady >= STEADY_SHARE * len(ratios) else None
 
 
+def _weights_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
+    """Yield the tensors that an attribute holds: itself, in a module, a list or dict, or in a plain object."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, nn.Module):
+        yield from value.parameters()
+    elif depth and not isinstance(value, type | ModuleType):
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
+        for item in inside or (vars(value).values() if hasattr(value, "__dict__") else ()):
+            yield from _weights_in(item, depth - 1)
+
+
 class _PlaceChanger(ForwardListener):
     """Runs a model with other values at some places of an input or an embedding."""
 
@@ -573,6 +702,13 @@ class _PlaceChanger(ForwardListener):
         wide = [self._places[0][:, None], self._places[1]] if values.ndim == 3 else self._places
         there = functools.reduce(torch.logical_or, (places.expand(values.shape[1:]) for places in wide))
         return torch.where(there, values + FAR * (values.roll(1, 0) - values), values)
+
+
+def _cuts(call: FunctionCall) -> bool:
+    """Whether a call hands values on without their graph: `.data`, or a draw from a distribution that they describe."""
+    return call.name in ("normal", "bernoulli") or (
+        call.name == "__get__" and getattr(getattr(call.func, "__self__", None), "__name__", "") == "data"
+    )
 
 
 def _family(call: FunctionCall, result: Any) -> str | None:
@@ -760,11 +896,13 @@ def _parameter_statistics(parameter: Tensor) -> Tensor:
 
 
 def _by_place(values: Tensor) -> list[Tensor]:
-    """Return where values are not zero for any sample: by column, by position and feature, or by pixel."""
+    """Return where values are not zero for any sample: by column, by position and feature, or by pixel and channel."""
     there = (values != 0).any(0)
     if there.ndim == 2:
         return [there.any(1), there.any(0)]
-    return [there.any(0)] if there.ndim > 2 else [there] if there.ndim else []
+    if there.ndim > 2:
+        return [there.any(0), there.flatten(1).any(1).reshape(-1, *(1,) * (there.ndim - 1))]
+    return [there] if there.ndim else []
 
 
 @torch.no_grad()

@@ -26,6 +26,7 @@ from .loss import (
     activation_before_loss,
     equal_outputs,
     idle_label,
+    labels_outside,
     loss_not_finite,
     loss_rises,
     next_step,
@@ -43,6 +44,7 @@ from .normalizers import (
     spectral_norm_off,
     stale_statistics,
     tiny_sets,
+    wrong_mode,
 )
 from .parameters import (
     branch_dominates,
@@ -52,22 +54,25 @@ from .parameters import (
     equal_units,
     frozen_layer,
     gradient_not_finite,
+    lost_draws,
     rank_one,
     recurrent_scale,
     scale_stands_out,
     strong_dropout,
+    unregistered_weights,
     unused_parameters,
     zero_weights,
 )
-from .samples import constant_input, input_ignored, mask_leaks, samples_mixed
+from .samples import constant_input, input_ignored, mask_leaks, reads_ahead, samples_mixed
 from .scale import half_precision, input_scale, non_finite_activations, non_finite_weights, one_column
-from .structure import constant_output, flat_activation, hidden_softmax, missing_activation
+from .structure import constant_output, flat_activation, hidden_softmax, missing_activation, softmax_axis
 from .units import dead_channels, dead_layer, dead_relu, saturated_units
 
 LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     non_finite_weights,
     non_finite_activations,
     loss_not_finite,
+    labels_outside,
     activation_before_loss,
     targets_do_not_fit,
     one_class,
@@ -81,9 +86,12 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     samples_mixed,
     input_ignored,
     mask_leaks,
+    reads_ahead,
     gradient_mismatch,
     wrong_parameters,
+    unregistered_weights,
     cut_gradient,
+    lost_draws,
     unused_parameters,
     equal_units,
     zero_weights,
@@ -96,6 +104,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     missing_activation,
     flat_activation,
     hidden_softmax,
+    softmax_axis,
     strong_dropout,
     tiny_sets,
     eps_scale,
@@ -112,6 +121,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     gradient_jump,
     half_precision,
     dead_channels,
+    wrong_mode,
     stale_statistics,
     small_batch,
     eps_dominated,

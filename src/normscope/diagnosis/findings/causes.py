@@ -15,7 +15,7 @@ from ..loss_facts import is_fresh
 SAME = {
     "eps-dominated": ("tiny-sets", "eps-scale", "dead-layer", "dead-channels"),
     "dead-channels": ("tiny-sets", "dead-layer", "eps-scale"),
-    "small-batch": ("tiny-sets",),
+    "small-batch": ("tiny-sets", "wrong-mode"),
     "expanding-normalizer": ("tiny-sets", "eps-scale", "dead-layer", "dead-channels", "eps-dominated"),
     "not-lipschitz": ("eps-scale",),
     "stale-statistics": ("dead-layer",),
@@ -50,9 +50,11 @@ BEYOND = {
 
 ANYWHERE = {
     "gradient-mismatch": ("gradient-cut",),
-    "no-gradient": ("dead-relu", "dead-layer", "zero-weights"),
-    "no-loss-gradient": ("zero-weights", "equal-units"),
+    "no-gradient": ("dead-relu", "dead-layer", "zero-weights", "half-precision"),
+    "no-loss-gradient": ("zero-weights", "equal-units", "targets-scale"),
     "stale-statistics": ("input-scale",),
+    "dead-relu": ("input-scale",),
+    "gradient-vanishing": ("activation-before-loss",),
     "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer"),
     "gradient-jump": ("dead-layer", "layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),
     "branch-dominates": ("layer-scale",),
@@ -133,7 +135,11 @@ def unexplained(found: Sequence[Finding], examined: Examined) -> list[Finding]:
     flow, fresh = GraphOrder(examined), is_fresh(examined.model)
     # where units died in training, so did the scale of the weights: neither is how the network began
     causes = [cause for cause in found if fresh or cause.code != "layer-scale"]
-    return [finding for finding in found if not any(_explains(cause, finding, flow) for cause in causes)]
+    return [
+        finding
+        for finding in found
+        if not any(_explains(cause, finding, flow) for cause in (found if finding.code in SYMPTOMS else causes))
+    ]
 
 
 def _explains(cause: Finding, finding: Finding, flow: GraphOrder) -> bool:
@@ -143,7 +149,12 @@ def _explains(cause: Finding, finding: Finding, flow: GraphOrder) -> bool:
         return True
     if cause.where == finding.where and cause.code in SAME.get(finding.code, ()):
         return True
-    if cause.code in ANYWHERE.get(finding.code, ()) and Severity.INFO < finding.severity <= cause.severity:
+    whole = finding.numbers.get("share") == 1.0  # a layer that is off as a whole does not learn whatever the cause is
+    if (
+        cause.code in ANYWHERE.get(finding.code, ())
+        and Severity.INFO < finding.severity <= cause.severity
+        and not whole
+    ):
         return True
     total = cause.code != "dead-relu" or cause.numbers.get("share") == 1.0
     if total and cause.code in BEYOND.get(finding.code, ()) and flow.behind(finding.where, cause.where):

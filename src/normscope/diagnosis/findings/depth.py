@@ -326,7 +326,7 @@ def gradient_jump(examined: Examined) -> Iterator[Finding]:
     yield Finding(
         code="gradient-jump",
         severity=Severity.WARNING,
-        where=row.path,
+        where=row.path or before.path,
         seen=f"Through `{row.path}` ({row.kind}) the gradient changes by a factor of {power(step)} on its way back to "
         f"`{before.path}`.",
         why="Layers on the two sides of such a jump cannot learn at one learning rate: one side does not move, or the "
@@ -343,6 +343,8 @@ def no_gradient(examined: Examined) -> Iterator[Finding]:
     if signal is None or (_deep(examined) is not None and _back(signal) >= FADED_DECADES):
         return  # a gradient that fades may well end at zero
     rows = [row for row in signal.layers if row.log10_gradient is not None]
+    learning = {row.path for row in rows if row.log10_gradient != -math.inf}  # in another of its runs, at least
+    rows = [row for row in rows if row.log10_gradient != -math.inf or row.path not in learning]
     blocked = next((k for k, row in enumerate(rows) if row.log10_gradient != -math.inf), len(rows))
     if not 0 < blocked < len(rows):
         return
@@ -357,7 +359,7 @@ def no_gradient(examined: Examined) -> Iterator[Finding]:
     yield Finding(
         code="no-gradient",
         severity=Severity.INFO if last else Severity.WARNING,
-        where=rows[place - 1].path if cut else row.path,
+        where=(rows[place - 1].path if cut else row.path) or next((r.path for r in rows[place::-1] if r.path), ""),
         seen=f"The gradient ends at `{row.path}` ({row.kind}): it is exactly zero in "
         f"{pluralise(place, 'layer')} before it, from `{rows[place - 1].path}` on.",
         why="Nothing before this layer learns, and at this batch the output does not depend on the input.",

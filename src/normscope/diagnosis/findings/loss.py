@@ -10,18 +10,21 @@ from ...report.words import listed
 from ..autograd_flow import RANGES
 from ..descent_pass import SHORTEST, StepFacts
 from ..examined import Examined
-from ..loss_facts import BINARY, CLASSES, LossFacts, is_fresh, looks_fresh
-from ..signal import INPUT, NO_GRADIENT, RANDOM
+from ..loss_facts import BINARY, CLASSES, NO_BETTER, LossFacts, is_fresh, looks_fresh
+from ..signal import INPUT, NO_GRADIENT, RANDOM, Signal
+from .depth import WEIGHTS
 
+LOSS = "the loss"
+"""The place of what no module is to blame for."""
 APPLIED = {"cross_entropy": "softmax", "bce_with_logits": "sigmoid"}
 """The activation that a loss applies itself."""
-NO_BETTER = 0.97
-"""A share of the loss of the best constant: a model that has learned anything is below it."""
 MORE_OFTEN_RIGHT = 2.0
 """A factor between a model's accuracy and the share of the largest class. Where a batch has hardly more samples than
 classes, the best constant fits their frequencies by chance, and a model that knows much has no smaller loss."""
 FAR_WORSE = 3.0
 """A share of that loss that no model has that is merely still in training."""
+NEARLY_CONSTANT = 0.05
+"""The deviation of outputs over the samples, as a share of their size."""
 STEEP = 5.0
 """A factor between what a layer hands on and what it reads: a fresh layer's is about 1."""
 FAR_ABOVE = 10.0
@@ -30,6 +33,8 @@ OTHER_SCALE = 30.0
 """A factor between the size of targets and that of outputs; training makes up for less soon."""
 SMALL_TARGETS = 1e-3
 """Root mean square: a fresh network's outputs are a hundred times as large."""
+FEW_HUNDREDTHS = 0.03
+"""Targets of a size below this may be too small for the outputs; larger ones are learned soon."""
 MOST_SMOOTHING = 0.5
 NOT_FITTED = 1e-3
 """A loss above this is no perfect fit."""
@@ -63,7 +68,7 @@ def loss_not_finite(examined: Examined) -> Iterator[Finding]:
     yield Finding(
         code="loss-not-finite",
         severity=Severity.ERROR,
-        where="the loss",
+        where=LOSS,
         seen=f"The loss{name} is {value}{limits}.",
         why="Its gradient is no number either: one step makes every weight NaN.",
         advice=(
@@ -83,9 +88,10 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
     facts = _facts(examined)
     if facts is None:
         return
-    applied, place = APPLIED.get(facts.name), _last_activation(examined, facts)
+    applied = APPLIED.get(facts.name)
     if facts.name in CLASSES and len(facts.output_shape) > 1 and facts.output_shape[1] == 1:
         yield _mismatch(
+            facts,
             "The output has one class: its softmax is 1 whatever the input, and the loss is 0.",
             "No gradient comes back, and nothing is learned.",
             "Give the last layer one output per class, or use one output with loss bce_with_logits.",
@@ -93,42 +99,43 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
         )
     elif facts.last == "Softmax" and facts.output_shape[-1] == 1:
         yield _mismatch(
+            facts,
             "The model ends in a softmax over one output, which is 1 whatever the input.",
             "The output does not depend on the input, and no gradient comes back.",
             "Remove the softmax: for one output use the loss bce_with_logits on the raw score, or a sigmoid with bce.",
-            where=place,
         )
     elif facts.name == "cross_entropy" and (facts.probabilities or facts.last in RANGES):
         what = "a softmax" if facts.probabilities else f"a {facts.last.lower()}"
         twice = facts.probabilities
         yield _mismatch(
+            facts,
             f"The outputs come out of {what} and run from {figure(facts.output_least)} to "
             f"{figure(facts.output_greatest)}, "
             f"and cross_entropy applies a softmax{' once more' if twice else ' to them'}.",
             "Cross entropy expects scores without limits: between these limits no class can become certain, the "
             "gradients are small, and the loss cannot fall far.",
             f"Remove {what} at the end of the model: cross_entropy takes the scores (logits) of the last layer.",
-            where=place,
         )
     elif facts.name == "bce_with_logits" and facts.last in RANGES:
         yield _mismatch(
+            facts,
             f"The outputs come out of a {facts.last.lower()}, and bce_with_logits applies a sigmoid to them"
             f"{' once more' if applied == facts.last.lower() else ''}.",
             "The probability of a class cannot leave a small range, gradients are small, and the loss cannot fall far.",
             f"Remove the {facts.last.lower()} at the end of the model, or use the loss bce on probabilities.",
-            where=place,
         )
     elif facts.name == "nll" and not facts.log_probabilities and facts.log_axis is not None:
         yield _mismatch(
+            facts,
             f"The exponentials of the outputs add up to 1 over axis {facts.log_axis}, and nll_loss looks for the "
             "classes in axis 1.",
             "What all places of that axis share is taken away, and the classes of one place are not compared.",
             "Apply log_softmax with dim=1 at the end of the model.",
             code="loss-does-not-fit",
-            where=_last_module(examined),
         )
     elif facts.name == "nll" and not facts.log_probabilities:
         yield _mismatch(
+            facts,
             "nll_loss expects logarithms of probabilities, and the exponentials of the outputs do not add up to 1.",
             "The loss can fall without limit by making all outputs large: it measures nothing.",
             "End the model in log_softmax, or use cross_entropy, which applies it.",
@@ -136,6 +143,7 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
         )
     elif facts.name == "kl_div" and not facts.log_probabilities:
         yield _mismatch(
+            facts,
             "kl_div expects logarithms of probabilities as its input, and the exponentials of the outputs do not add "
             "up to 1.",
             "It then measures no divergence: it can be negative, and its smallest value is not where the two agree.",
@@ -145,54 +153,95 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
     several = facts.labels_per_sample is not None and abs(facts.labels_per_sample - 1.0) > 0.05
     if several and facts.name == "cross_entropy":
         yield _mismatch(
+            facts,
             f"The targets add up to {figure(facts.labels_per_sample or 0.0)} over axis 1, which cross_entropy takes "
             "for the classes.",
             "It compares one distribution over the classes with another: targets that do not add up to 1 are none.",
             "If a sample may have several labels, use the loss bce_with_logits. If the classes are in another axis, "
             "move that axis to place 1 (transpose), or pass the numbers of the classes.",
             code="loss-does-not-fit",
+            where=LOSS,
         )
     elif several and facts.name == "bce" and facts.probabilities and facts.output_shape[1] > 2:
         yield _mismatch(
+            facts,
             "The outputs come out of a softmax, and the targets have several labels per sample.",
             "A softmax shares one certainty among all labels: two of them cannot both be certain.",
             "Remove the softmax and use the loss bce_with_logits, or replace it by a sigmoid.",
-            where=place,
         )
     if facts.sum_of >= LARGE_SUM and examined.signal is not None and facts.value == examined.signal.loss_value:
         yield _mismatch(
+            facts,
             f"The loss is the sum over {facts.sum_of:,} samples.",
             "Gradients and steps are as many times as long as those of a mean, and grow with the batch.",
             'Use the loss with reduction="mean", or divide it by the number of samples.',
             code="loss-does-not-fit",
+            where=LOSS,
         )
     factor = _last_factor(examined, facts)
     if facts.name in (*CLASSES, *BINARY[1:]) and factor is not None and factor < SMALL_FACTOR:
         yield _mismatch(
+            facts,
             f"The scores of the last layer are multiplied by {figure(factor)} before the loss.",
             "No class can become certain before the weights have grown as many times, and gradients are as much "
             "smaller.",
             "Scale the outputs up: a temperature of training divides by 1 or less (0.1), and one for sampling has no "
             "place in training.",
         )
+    elif facts.name in ("cross_entropy", BINARY[1]) and facts.last not in RANGES and _is_held_narrow(facts):
+        low, high = facts.limits or (0.0, 0.0)
+        yield _mismatch(
+            facts,
+            f"A clamp holds the outputs between {low:g} and {high:g}.",
+            "Between these limits no class can become certain, and what lies beyond them gets no gradient.",
+            "Remove the clamp at the end of the model: the loss takes scores without limits (logits).",
+        )
     elif facts.name in (*CLASSES, *BINARY[1:]) and facts.cosines is not None and _is_narrow(facts, facts.cosines):
         yield _mismatch(
+            facts,
             f"The outputs are cosines times {facts.cosines:g}.",
             "Between these limits no class can become certain, whatever the weights are.",
             "Scale the outputs: multiply the cosines by 10 to 30 (divide by a temperature of 0.03 to 0.1).",
         )
+    if facts.negated and facts.target_least < facts.target_greatest:  # a generator's targets are all the same
+        yield _mismatch(
+            facts,
+            f"What is minimised falls where {facts.name} rises.",
+            "The steps make the error larger: outputs move away from their targets without limit.",
+            "Change the sign of the loss: minimise it as it is. If it is meant to grow (an adversary, a penalty), "
+            "there is nothing to do.",
+            code="loss-does-not-fit",
+            where=LOSS,
+        )
+    if facts.without_weight > 0.0:
+        yield _mismatch(
+            facts,
+            f"{percent(facts.without_weight)} of the targets are of classes whose weight in the loss is zero.",
+            "Nothing is learned from these samples, and nothing keeps the model from giving them any other class.",
+            "Use the loss with class weights above zero, such as one over the share of the class; for targets that "
+            "shall not count use ignore_index.",
+            code="loss-does-not-fit",
+            where=LOSS,
+        )
     if facts.smoothing > MOST_SMOOTHING:
         yield _mismatch(
+            facts,
             f"The loss spreads {percent(facts.smoothing)} of each label over all classes (label_smoothing).",
             "What is left of the label is less than what is spread: the best output hardly names a class.",
             "Use the loss with a label_smoothing of 0.1 or none.",
             code="loss-does-not-fit",
+            where=LOSS,
         )
 
 
 def _is_narrow(facts: LossFacts, factor: float) -> bool:
     """Whether cosines times a factor stay within small limits; a temperature inside of them shows in larger values."""
     return abs(factor) < SMALL_LIMIT and facts.output_greatest < 1.001 * max(abs(factor), 1.0)
+
+
+def _is_held_narrow(facts: LossFacts) -> bool:
+    """Whether outputs are held between limits that are both small."""
+    return facts.limits is not None and max(map(abs, facts.limits)) < SMALL_LIMIT
 
 
 def _last_factor(examined: Examined, facts: LossFacts) -> float | None:
@@ -212,7 +261,7 @@ def equal_outputs(examined: Examined) -> Iterator[Finding]:
     yield Finding(
         code="equal-units",
         severity=Severity.WARNING,
-        where=_last_linear(examined) or "the loss",
+        where=_last_linear(examined) or LOSS,
         seen=f"In every sample the outputs for all {facts.output_shape[1]} classes are the same.",
         why="Outputs that are copies of each other get the same gradient: no class is ever preferred.",
         advice="Give every output weights of its own, drawn at random: nn.ModuleList([head] * n) holds one layer n "
@@ -229,7 +278,7 @@ def idle_label(examined: Examined) -> Iterator[Finding]:
     yield Finding(
         code="no-loss-gradient",
         severity=Severity.WARNING,
-        where="the loss",
+        where=LOSS,
         seen=f"No sample with the label {signal.idle_label:g} gets a gradient from the loss, all others do.",
         why="Nothing is learned from samples without a gradient.",
         advice="Change the targets to what the loss takes: a hinge loss takes -1 and 1, and a label of 0 makes it "
@@ -249,16 +298,20 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
     cut = all(row.gradient is None for row in trained)
     inner = 0.0 if signal.loss is None else signal.loss.value
     masked = not cut and signal.loss_value == 0.0 and inner > NOT_FITTED
-    if not cut and not masked and (signal.loss_value is None or not signal.loss_value > NOT_FITTED):
+    half = any(row.dtype == "float16" for row in signal.rows)  # where a small loss becomes zero
+    idle = signal.loss is None and signal.loss_value == 0.0 and not half
+    idle = idle and is_fresh(examined.model) and not _head_is_biased(examined)
+    if not cut and not masked and not idle and (signal.loss_value is None or not signal.loss_value > NOT_FITTED):
         return  # a loss at its minimum has no gradient either
     yield Finding(
         code="no-loss-gradient",
         severity=Severity.ERROR,
-        where="the loss",
+        where=LOSS,
         seen="No gradient of the loss reaches any parameter: it is not differentiable, or autograd's graph is cut."
         if cut
         else "The gradient of the loss is exactly zero for every parameter."
-        + (f" The loss is 0, and {signal.loss.name} gave {figure(inner)}." if masked and signal.loss else ""),
+        + (f" The loss is 0, and {signal.loss.name} gave {figure(inner)}." if masked and signal.loss else "")
+        + (" The loss is 0, though the model looks fresh." if idle else ""),
         why="No step changes anything, however long the training is.",
         advice="Train on a loss that is differentiable in the outputs: use cross_entropy or mse in place of a rate of "
         "errors, and avoid argmax, rounding, comparisons, .item() and detach() on its way."
@@ -266,6 +319,10 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
         else "Look at the factor that makes the loss zero: a mask that is empty or the wrong way around (invert the "
         "mask), or weights of zero."
         if masked
+        else "Look at the loss: a margin with the wrong sign or far too small, a clamp or a ReLU that holds it at "
+        "zero, outputs and targets that are the same tensor. Use a loss that is differentiable in the outputs and "
+        "above zero for a model that knows nothing."
+        if idle
         else "Look at what stands between the last layer and the loss: a clamp that holds every output, a softmax over "
         "one output, a ReLU that is never positive, a rounding or a sign. Remove it, let the last layer be linear, and "
         "use a loss that is differentiable in the outputs.",
@@ -273,12 +330,33 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
     )
 
 
-def _last_activation(examined: Examined, facts: LossFacts) -> str:
-    """Return the module that made the outputs, if it is an activation; otherwise the loss."""
-    layers = () if examined.signal is None else examined.signal.layers
-    last = layers[-1] if layers else None
-    named = last is not None and last.path and last.kind.replace("_", "") == facts.last.lower()
-    return last.path if last is not None and named else "the loss"
+def _head_is_biased(examined: Examined) -> bool:
+    """Whether the biases of the last linear layer are larger than torch draws them, as those of a solution may be."""
+    head = dict(examined.model.named_modules()).get(_last_linear(examined))
+    weight, bias = (None, None) if head is None else (head._parameters.get("weight"), head._parameters.get("bias"))
+    if weight is None or bias is None:
+        return False
+    return float(bias.detach().abs().max()) > (1.0 + 1e-6) / math.sqrt(math.prod(weight.shape[1:]))
+
+
+def labels_outside(examined: Examined) -> Iterator[Finding]:
+    """Labels that are none of the classes of the outputs."""
+    labels = None if examined.signal is None else examined.signal.labels_outside
+    if labels is None:
+        return
+    from_one = labels.least == 1 and labels.greatest == labels.classes
+    yield Finding(
+        code="targets-out-of-range",
+        severity=Severity.ERROR,
+        where=_last_linear(examined) or LOSS,
+        seen=f"{labels.said[0].upper()}{labels.said[1:]}.",
+        why="The loss cannot be taken: it raises an error, or stops the device.",
+        advice="Subtract 1 from the labels: classes count from 0."
+        if from_one
+        else "Check the labels: number the classes from 0 without gaps, and give labels that shall not count the value "
+        f"of ignore_index; or give the last layer one output per class, {labels.greatest + 1} in all.",
+        numbers=figures(least=labels.least, greatest=labels.greatest, classes=labels.classes),
+    )
 
 
 def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
@@ -291,16 +369,17 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
         low, high = facts.limits
     if facts.last == "NativeBatchNorm" and abs(facts.output_mean - facts.target_mean) > facts.output_size:
         yield _mismatch(
+            facts,
             f"The model ends in a BatchNorm, whose outputs have mean {figure(facts.output_mean)}; the targets have "
             f"{figure(facts.target_mean)} and size {figure(facts.target_size)}.",
             "A normalizer takes the mean and the scale of the predictions away, and depends on the batch.",
             "Remove the normalizer after the last layer, or standardise the targets.",
-            where=_last_module(examined),
         )
     span = facts.target_greatest - facts.target_least
     limited = f"the {facts.last.lower()}" if facts.last in RANGES else "the last activation"
     if facts.output_shape != facts.target_shape:
         yield _mismatch(
+            facts,
             f"The output has shape {_shape(facts.output_shape)} and the target {_shape(facts.target_shape)}: "
             f"{facts.name} broadcasts them and compares every output with every target.",
             "The best the model can do then is to predict the mean of all targets.",
@@ -309,6 +388,7 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
         )
     elif facts.target_least < low - 0.01 * span or facts.target_greatest > high + 0.01 * span:
         yield _mismatch(
+            facts,
             f"The targets run from {figure(facts.target_least)} to {figure(facts.target_greatest)}, and "
             f"{limited} holds the outputs between {low:g} and {high:g}.",
             "Outputs cannot reach targets outside the range of the last activation.",
@@ -319,6 +399,7 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
     elif facts.name in BINARY:
         if facts.target_least < 0.0 or facts.target_greatest > 1.0:
             yield _mismatch(
+                facts,
                 f"The targets run from {figure(facts.target_least)} to {figure(facts.target_greatest)}, and "
                 f"{facts.name} takes probabilities.",
                 "Outside 0 to 1 the loss has no lower limit.",
@@ -331,6 +412,7 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
         and facts.target_greatest < facts.whole_targets
     ):
         yield _mismatch(
+            facts,
             f"The targets are the whole numbers from 0 to {facts.target_greatest:.0f}, as numbers of classes are, "
             f"and the loss is {facts.name}.",
             "A number of a class is a name: a loss of distances takes class 3 for the mean of 2 and 4.",
@@ -338,8 +420,9 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
             "do.",
             code="loss-does-not-fit",
         )
-    elif 0.0 < facts.target_size < SMALL_TARGETS:
+    elif 0.0 < facts.target_size < max(SMALL_TARGETS, min(facts.output_size / OTHER_SCALE**1.5, FEW_HUNDREDTHS)):
         yield _mismatch(
+            facts,
             f"The targets have size {figure(facts.target_size)}.",
             "Errors of this size have a loss near zero whatever the model says: gradients are tiny, and a constant "
             "looks perfect.",
@@ -348,6 +431,7 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
         )
     elif facts.target_size > OTHER_SCALE * max(facts.output_size, 1.0):
         yield _mismatch(
+            facts,
             f"The targets have size {figure(facts.target_size)} and the outputs {figure(facts.output_size)}.",
             "The gradient is as large as the error: the first steps are far too long for the layers, and the "
             "output's bias takes most of the training.",
@@ -369,18 +453,26 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
         told += f" (accuracy {percent(facts.accuracy)}, the largest class has {percent(facts.largest_class or 0.0)})"
     knows = facts.accuracy is not None and facts.accuracy >= MORE_OFTEN_RIGHT * (facts.largest_class or 1.0)
     if not fresh and share >= (FAR_WORSE if knows else NO_BETTER):
+        layer, left = _forgetting_layer(examined)
         yield Finding(
             code="no-better-than-constant",
             severity=Severity.INFO if examined.mode == "train" and share < FAR_WORSE else Severity.WARNING,
-            where="the loss",
-            seen=f"{told}.",
+            where=layer or LOSS,
+            seen=f"{told}."
+            + (
+                f" The outputs hardly differ from sample to sample, and in `{layer}` most of that is lost."
+                * bool(layer)
+            ),
             why="The model has learned nothing about its input, or forgets it: a constant would do as well.",
-            advice="Check the labels first: do they belong to these rows, in this order, from class 0? Then try to fit "
+            advice=f"Look at the weights of `{layer}`, which hand on {percent(left)} of what varies: lower the weight "
+            "decay or the learning rate that made them so, and initialise them again or load an earlier checkpoint."
+            if layer
+            else "Check the labels first: do they belong to these rows, in this order, from class 0? Then try to fit "
             "ten samples: if even their loss does not fall, the fault is in the model or the loss; if it does, lower "
             "the learning rate.",
             numbers=figures(loss=facts.value, blind=facts.blind),
         )
-    elif fresh and share >= (FAR_ABOVE if facts.name in (*CLASSES, *BINARY) else FAR_ABOVE**2):
+    elif fresh and _fresh_share(facts) >= (FAR_ABOVE if facts.name in (*CLASSES, *BINARY) else FAR_ABOVE**2):
         yield Finding(
             code="first-loss",
             severity=Severity.WARNING,
@@ -393,10 +485,40 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
         )
 
 
+def _fresh_share(facts: LossFacts) -> float:
+    """Return the loss as a share of that of a blind guess, which knows nothing of rare classes either."""
+    classes = 2 if facts.name in BINARY else facts.output_shape[1] if len(facts.output_shape) > 1 else 1
+    guess = math.log(classes) if facts.name in (*CLASSES, *BINARY) else 0.0
+    return (
+        min(facts.share_of_blind or 0.0, facts.value / guess)
+        if guess and not facts.sum_of
+        else facts.share_of_blind or 0.0
+    )
+
+
+def _forgetting_layer(examined: Examined) -> tuple[str, float]:
+    """Return where outputs that are nearly constant lose most of what varies: the weight layer, and the share left."""
+    signal, facts = examined.signal, _facts(examined)
+    if signal is None or facts is None:
+        return "", 1.0
+    shares = [(row.sample_deviation or 0.0) / (row.root_mean_square or 1.0) for row in signal.rows]
+    ends = [share for share, row in zip(shares, signal.rows, strict=True) if row.path == facts.made_by]
+    if not ends or ends[-1] > NEARLY_CONSTANT:
+        return "", 1.0
+    losses = [
+        (shares[number] / most, row.path)
+        for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False))
+        if row.sample_deviation is not None and row.kind in WEIGHTS
+        if (most := max((shares[feed] for feed in feeds), default=0.0)) > 0.0
+    ]
+    left, path = min(losses, default=(1.0, ""))
+    return path, left
+
+
 def _steepest(examined: Examined) -> str:
     """Return the layer whose values are largest beside those that it reads, if one stands out; otherwise the loss."""
     signal = examined.signal
-    growths = [("the loss", STEEP)]
+    growths = [(LOSS, STEEP)]
     for row, feeds in zip(signal.rows, signal.feeds, strict=False) if signal is not None else ():
         sizes = [signal.rows[feed].root_mean_square or 0.0 for feed in feeds] if signal is not None else []
         read = 1.0 if row.kind == "embedding" else max(sizes, default=0.0)
@@ -411,29 +533,34 @@ def one_class(examined: Examined) -> Iterator[Finding]:
     if facts is None:
         return
     constant = facts.target_least == facts.target_greatest and math.prod(facts.target_shape) > 1
+    several = facts.name in BINARY and len(facts.output_shape) > 1 and facts.output_shape[1] > 2
     if constant and facts.own_targets:
         return
     if constant:
         yield _mismatch(
+            facts,
             f"All targets of the batch are {figure(facts.target_least)}.",
             "A constant output fits them: nothing can be learned from this batch.",
             "Look at how labels are read, and shuffle the data: batches that are sorted by class look like this.",
             code="one-class",
+            where=LOSS,
         )
     elif facts.padding > MOSTLY_PADDING:
         yield _mismatch(
+            facts,
             f"{percent(facts.padding)} of the targets fill up the ends of the rows with one value, and the loss "
             "counts them.",
             "Nearly all of the gradient teaches the model to repeat the padding.",
             "Use the loss with ignore_index set to the value of the padding, or change these targets to -100.",
             code="one-class",
+            where=LOSS,
         )
     elif facts.largest_class is not None and facts.largest_class > ONE_SIDED:
         yield Finding(
             code="one-class",
             severity=Severity.WARNING
-            if examined.signal is not None and examined.signal.samples >= ENOUGH_LABELS
-            else Severity.INFO,
+            if examined.signal is not None and examined.signal.samples >= ENOUGH_LABELS and not several
+            else Severity.INFO,  # of many labels each is rare
             where="the targets",
             seen=f"{percent(facts.largest_class)} of the targets are of one class.",
             why="Always guessing this class is hard to beat, and accuracy says little.",
@@ -452,19 +579,15 @@ def _last_linear(examined: Examined) -> str:
     return next((row.path for row in reversed(layers) if row.kind == "linear"), "")
 
 
-def _last_module(examined: Examined) -> str:
-    """Return the module of the last row."""
-    layers = () if examined.signal is None else examined.signal.layers
-    return layers[-1].path if layers else "the loss"
-
-
 def _shape(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
 def _mismatch(
-    seen: str, why: str, advice: str, *, code: str = "activation-before-loss", where: str = "the loss"
+    facts: LossFacts, seen: str, why: str, advice: str, *, code: str = "activation-before-loss", where: str = ""
 ) -> Finding:
+    """What does not fit the loss: the place is the module that made the outputs, if there is one."""
+    where = where or facts.made_by or LOSS
     return Finding(code=code, severity=Severity.WARNING, where=where, seen=seen, why=why, advice=advice, numbers={})
 
 
@@ -472,6 +595,8 @@ TOO_LONG = 2.0
 """A step that makes the loss this many times as large is too long."""
 TOO_MANY_STEPS = 1e6
 """Nobody makes as many steps to halve a loss."""
+SHALLOW = 0.02
+"""A factor between the sizes of what an operator without weights hands on and reads; means keep a tenth."""
 STRONG_DECAY = 0.01
 """A share of the weights; a usual decay takes less than a thousandth of them at each step."""
 
@@ -574,10 +699,26 @@ def loss_rises(examined: Examined) -> Iterator[Finding]:
     if steps is None or steps.fall is None or examined.signal is None or steps.loss <= NOT_FITTED:
         return
     if steps.step_share is not None and steps.step_share > 1.0 and _is_untrained(examined):
+        before, after, factor = _steepest_fall(examined.signal)
+        if factor < SHALLOW:
+            yield Finding(
+                code="gradient-vanishing",
+                severity=Severity.WARNING,
+                where=before,
+                seen=f"Behind `{before}` values are multiplied by {figure(factor)} on their way to "
+                f"{f'`{after}`' if after else 'what reads them'}: to lower the loss by a hundredth, the weights would "
+                f"have to change by {figure(steps.step_share)} times their size.",
+                why="Values that nearly vanish on their way hardly count in the outputs, and their gradients vanish "
+                "alike.",
+                advice="Look at what lies between: a softmax or a mean over the wrong axis (check its dim), a factor "
+                "far below 1; or scale what comes out of it up.",
+                numbers=figures(factor=factor, step_share=steps.step_share),
+            )
+            return
         yield Finding(
             code="no-loss-gradient",
             severity=Severity.WARNING,
-            where="the loss",
+            where=LOSS,
             seen="The gradient of the loss is next to nothing: to lower the loss by a hundredth along it, the weights "
             f"would have to change by {figure(steps.step_share)} times their size.",
             why="Steps along such a gradient hardly change the loss.",
@@ -593,7 +734,7 @@ def loss_rises(examined: Examined) -> Iterator[Finding]:
     yield Finding(
         code="gradient-does-not-descend",
         severity=Severity.WARNING,
-        where="the loss",
+        where=LOSS,
         seen="A short step along the negative gradient, which should lower the loss by a millionth, "
         + ("raises it." if math.isfinite(steps.fall) else "makes it infinite."),
         why="The gradient is then not that of the loss, or the loss is so rough that gradients say nothing of it.",
@@ -601,6 +742,19 @@ def loss_rises(examined: Examined) -> Iterator[Finding]:
         "for a layer whose weights are far too large.",
         numbers=figures(fall=steps.fall),
     )
+
+
+def _steepest_fall(signal: Signal) -> tuple[str, str, float]:
+    """Return the two layers between which values become smallest beside what they were, and the factor."""
+    falls = [
+        ((row.root_mean_square or 0.0) / size, signal.rows[feed].path, row.path)
+        for row, feeds in zip(signal.rows, signal.feeds, strict=False)
+        if row.kind not in WEIGHTS and feeds
+        for size, feed in [max((signal.rows[feed].root_mean_square or 0.0, feed) for feed in feeds)]
+        if size > 0.0 and signal.rows[feed].path
+    ]
+    factor, before, after = min(falls, default=(1.0, "", ""))
+    return before, after, factor
 
 
 def _is_untrained(examined: Examined) -> bool:

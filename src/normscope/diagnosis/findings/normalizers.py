@@ -12,7 +12,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 
 from ...core.finding import Finding, Severity, figure, figures, percent, power
 from ...core.log10 import log10, power10
-from ...report.words import pluralise
+from ...report.words import listed, pluralise
 from ..examined import Examined, ExaminedRow, NormalizerOverData
 from ..loss_facts import is_fresh
 
@@ -103,6 +103,28 @@ def small_batch(examined: Examined) -> Iterator[Finding]:
             advice="Use batches of 32 or more (torch.nn.SyncBatchNorm joins devices), drop a small last batch "
             "(drop_last=True), or use GroupNorm or LayerNorm, which do not look at the batch.",
             numbers=figures(entries=seen.entries, samples=seen.samples, relative_error=noise, batch_spread=spread),
+        )
+
+
+def wrong_mode(examined: Examined) -> Iterator[Finding]:
+    """BatchNorms that take the statistics of the batch, though the model is in eval mode and they keep others."""
+    noisy = [
+        place.path
+        for place, seen in examined.normalizers()
+        if examined.mode == "eval" and not seen.uses_running and seen.running_mean is not None
+    ]
+    if noisy:
+        yield Finding(
+            code="wrong-mode",
+            severity=Severity.WARNING,
+            where=noisy[0],
+            seen=f"The model is in eval mode, and {listed([f'`{path}`' for path in noisy], most=3)} "
+            f"{'normalizes' if len(noisy) == 1 else 'normalize'} with the statistics of the batch.",
+            why="What the model says of one sample then depends on the others of the batch, and its running statistics "
+            "move.",
+            advice="Call model.eval() after whatever switched this part back to train mode; in F.batch_norm pass "
+            "training=self.training.",
+            numbers=figures(count=len(noisy)),
         )
 
 
@@ -242,7 +264,7 @@ def eps_dominated(examined: Examined) -> Iterator[Finding]:
         if not share > 0.0 or seen.eps == 0.0:
             continue
         where, much = place.path, share >= MUCH
-        median = seen.log10_median
+        median, raw = seen.log10_median, examined.reads_input(place)
         yield Finding(
             code="eps-dominated",
             severity=Severity.WARNING if much else Severity.INFO,
@@ -252,8 +274,13 @@ def eps_dominated(examined: Examined) -> Iterator[Finding]:
             f"{power(median)}).",
             why="There eps decides the result: the output is smaller than normalized, and rescaling the weights before "
             "the layer changes the function.",
-            advice="Raise the scale of what comes before (its weights, or a skip that carries them), exclude those "
-            f"weights from weight decay, or lower eps below {power(median - 2)}."
+            advice=(
+                "Scale the input (divide it by its deviation over the data)"
+                if raw
+                else "Raise the scale of what comes before (its weights, or a skip that carries them), exclude those "
+                "weights from weight decay"
+            )
+            + f", or lower eps below {power(median - 2)}."
             if math.isfinite(median) and much
             else "Look at the quiet sets: constant channels, padded positions or empty patches end up here.",
             numbers=figures(share=share, eps=seen.eps, log10_median=median),

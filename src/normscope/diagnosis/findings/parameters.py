@@ -15,11 +15,15 @@ from ...listening.calls import NORMALIZERS
 from ...report.words import listed, pluralise
 from ..examined import Examined
 from ..loss_facts import is_fresh, looks_fresh
-from ..signal import ParameterRow, Signal
+from ..signal import RANDOM, DropoutCall, ParameterRow, Signal
 from .depth import WEIGHTS, without_numbers
 
-STANDS_OUT = 30.0
+STANDS_OUT = 18.0
 """A factor between the scale of one layer and that of the others; trained networks stay within 10."""
+FAR_FROM_ONE = 30.0
+"""The same for a layer that is alone, whose scale nobody can compare."""
+LEAST_USUAL, MOST_USUAL = 0.3, 1.5
+"""Root mean square times root of the width: torch's default gives 0.58, He's initialisation 1.4."""
 RANK_ONE = 0.98
 """The share of squared weights along one direction; a random matrix of four rows has about 0.4."""
 RECURRENT = ("lstm", "gru", "rnn")
@@ -69,7 +73,9 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None or not signal.backwards:
         return
+    learning = {row.module for row in signal.parameters if row.reached}  # a bias may drop out where its weight counts
     cut = [row for row in signal.parameters if row.trainable and row.used and not row.reached]
+    cut = [row for row in cut if row.module not in learning or not row.name.endswith("bias")]
     unread = {path for path in signal.unread if any(_is_inside(row.module, path) for row in cut)}
     for path in sorted(unread):
         yield Finding(
@@ -99,6 +105,55 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
         "from values; for argmax or rounding use a softmax or a straight-through estimator. If these layers are frozen "
         "on purpose, set requires_grad_(False).",
         numbers=figures(parameters=len(cut), share=share),
+    )
+
+
+def lost_draws(examined: Examined) -> Iterator[Finding]:
+    """Layers whose values go on without their graph, by `.data` or a random draw, into layers that learn."""
+    signal = examined.signal
+    if signal is None or signal.gradient_of == RANDOM or examined.mode != "train":
+        return
+    learning = {row.module for row in signal.parameters if row.trainable}
+    cuts = [cut for cut in signal.cut_values if cut.path in learning and cut.reader in learning]
+    if cuts:
+        yield Finding(
+            code="gradient-cut",
+            severity=Severity.WARNING,
+            where=cuts[0].path,
+            seen=f"What {listed([f'`{path}`' for path in dict.fromkeys(cut.path for cut in cuts)], most=3)} made goes "
+            f"on to `{cuts[0].reader}` without its graph: no gradient comes back from there.",
+            why="What is read of these values does not teach the layers that make them: other terms of the loss alone "
+            "do.",
+            advice="Remove .data, and draw with rsample() in place of sample(), or as mean + deviation * "
+            "torch.randn_like(deviation), so that the draw stays in the graph; of draws of zeros and ones use the "
+            "straight-through estimator.",
+            numbers=figures(layers=len(cuts)),
+        )
+
+
+def unregistered_weights(examined: Examined) -> Iterator[Finding]:
+    """Weights that the forward uses and that are no parameters of the model."""
+    signal = examined.signal
+    if signal is None or not signal.unregistered:
+        return
+    where, steps = signal.unregistered[0], signal.steps
+    held = steps is not None and steps.foreign > 0
+    named = listed([f"`{name}`" for name in signal.unregistered], most=3)
+    yield Finding(
+        code="frozen-layer",
+        severity=Severity.INFO
+        if held
+        else Severity.WARNING
+        if any(row.trainable for row in signal.parameters)
+        else Severity.ERROR,
+        where=where,
+        seen=f"{named} {'hold' if len(signal.unregistered) > 1 else 'holds'} weights that the forward uses and that "
+        "are no parameters of the model.",
+        why="model.parameters() does not list them: an optimizer built over it never trains them, and state_dict() and "
+        "to(device) leave them out.",
+        advice="Keep layers in nn.ModuleList or nn.ModuleDict in place of a list or dict, and single tensors as "
+        "nn.Parameter(tensor, requires_grad=True), before the optimizer is built.",
+        numbers=figures(attributes=len(signal.unregistered)),
     )
 
 
@@ -196,26 +251,35 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
         other = any(own.is_zero and own is not row and own.module == row.module for own in layers)
         stuck = row.trainable and row.gradient == 0.0 and (other or is_fresh(examined.model)) and not closed
         stuck = stuck and not opening
-        closed = closed or stuck
+        frozen = not row.trainable and any(other.trainable for other in signal.parameters)
+        closed = closed or stuck or frozen
+        nothing_learns = closed and number == 0 and len(layers) > 1 and all(other.is_zero for other in layers)
         where = row.module or row.name
         yield Finding(
             code="zero-weights",
-            severity=Severity.WARNING if closed else Severity.INFO,
+            severity=Severity.ERROR if nothing_learns else Severity.WARNING if closed else Severity.INFO,
             where=where,
             seen=f"All {math.prod(row.shape):,} weights of `{where}` are exactly zero"
             + (
-                ", and so is their gradient."
+                ", and they do not train (requires_grad is False)."
+                if frozen
+                else ", and so are those of all other layers, and their gradients."
+                if nothing_learns
+                else ", and so is their gradient."
                 if stuck
                 else ", and no gradient gets past it to the layers before." * closed
             )
             + ("" if closed else "."),
-            why="It is zero because another factor is zero as well: neither of them can open."
+            why="What it is given has no influence on the output, and no training changes that."
+            if frozen
+            else "It is zero because another factor is zero as well: neither of them can open."
             if stuck
             else "The output does not depend on the input, and the layers before do not learn."
             if closed
             else "This is how residual branches and last layers are often initialised: the branch adds nothing at "
             "first and opens with the first steps.",
-            advice="Initialise it at random: torch.nn.init.kaiming_normal_(weight)."
+            advice="Initialise it at random: torch.nn.init.kaiming_normal_(weight)"
+            + (", and call requires_grad_(True) on it." if frozen else ".")
             if closed
             else "Nothing to do for a fresh model. After training it means that the layer got no gradient.",
             numbers={},
@@ -313,7 +377,10 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
     sizes = {row.name: row.root_mean_square * math.sqrt(math.prod(row.shape[1:])) for row in layers}
     if not sizes:
         return
-    last, usual = layers[-1].name, median(sizes.values()) if len(sizes) > 2 else 1.0
+    last, usual = layers[-1].name, median(sizes.values())
+    if len(sizes) < 3:
+        usual = min(max(min(sizes.values()), LEAST_USUAL), MOST_USUAL) if len(sizes) > 1 else 1.0
+    most = STANDS_OUT if len(sizes) > 1 else FAR_FROM_ONE
     fresh = is_fresh(examined.model)
     normalized = _normalized(signal)
     for row in layers:
@@ -321,7 +388,7 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
             continue
         factor = sizes[row.name] / usual
         harmless = factor < 1.0 and ((fresh and row.name == last) or row.module in normalized)
-        if STANDS_OUT > factor > 1.0 / STANDS_OUT or harmless:
+        if most > factor > 1.0 / most or harmless:
             continue  # a small last layer is a common start, and a normalizer undoes a small scale
         yield Finding(
             code="layer-scale",
@@ -389,19 +456,14 @@ def branch_dominates(examined: Examined) -> Iterator[Finding]:
             or not seen.log10_median / 2.0 > math.log10(BRANCH * size)
         ):
             continue
-        factor = 10.0 ** (seen.log10_median / 2.0) / size
-        yield Finding(
-            code="branch-dominates",
-            severity=Severity.WARNING,
-            where=place.path,
-            seen=f"What `{place.path}` normalizes is {figure(factor)} times as large as what the layers before it hand "
-            f"on (such as `{signal.rows[before[-1]].path}`): a factor multiplies it on the way.",
-            why="A branch that is multiplied so drowns what it is added to, and the skip connection carries nothing.",
-            advice="Take out the factor, or scale the branch by 1/sqrt(number of blocks) instead.",
-            numbers=figures(ratio=factor),
-        )
+        yield _multiplied_branch(signal, place.path, before, 10.0 ** (seen.log10_median / 2.0) / size)
         return
     for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False)):
+        summands = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in feeds))
+        mixes = row.kind == "attention" or (row.kind == "relu" and len(feeds) > 1)
+        if mixes and (row.root_mean_square or 0.0) > BRANCH * summands > 0.0:
+            yield _multiplied_branch(signal, row.path, feeds, (row.root_mean_square or 0.0) / summands)
+            return
         normalizer = row.kind in NORMALIZERS
         if not (row.kind[:1].isupper() or normalizer) or len(feeds) < 2:
             continue
@@ -426,11 +488,30 @@ def branch_dominates(examined: Examined) -> Iterator[Finding]:
         return
 
 
+def _multiplied_branch(signal: Signal, path: str, summands: Sequence[int], factor: float) -> Finding:
+    """A sum that is far larger than what is added up, so that a factor multiplies one of the summands."""
+    rows = [signal.rows[number] for number in summands]
+    embedding = rows[0].path if all(row.kind == "embedding" for row in rows) else None
+    return Finding(
+        code="branch-dominates",
+        severity=Severity.WARNING,
+        where=embedding or path or rows[-1].path,
+        seen=f"What {f'`{path}`' if path else 'the model'} reads is {figure(factor)} times as large as what the layers "
+        f"before it hand on ({listed([f'`{row.path}`' for row in rows], most=3)}): a factor multiplies it on the way.",
+        why="A branch that is multiplied so drowns what it is added to, and the skip connection carries nothing.",
+        advice="Take out the factor, or scale the branch by 1/sqrt(number of blocks) instead.",
+        numbers=figures(ratio=factor),
+    )
+
+
 def strong_dropout(examined: Examined) -> Iterator[Finding]:
     """Dropout that takes nearly everything away, or drops in eval mode too."""
     for call in () if examined.signal is None else examined.signal.dropouts:
         where = f"`{call.path}`" if call.path else "the model"
-        if call.in_eval or call.rate > STRONG_DROPOUT:
+        if call.on_output:
+            if examined.signal is not None and examined.signal.gradient_of != RANDOM:
+                yield _output_dropout(call)
+        elif call.in_eval or call.rate > STRONG_DROPOUT:
             yield Finding(
                 code="strong-dropout",
                 severity=Severity.WARNING,
@@ -464,6 +545,20 @@ def strong_dropout(examined: Examined) -> Iterator[Finding]:
         )
 
 
+def _output_dropout(call: DropoutCall) -> Finding:
+    """A dropout between the last layer and the loss."""
+    return Finding(
+        code="strong-dropout",
+        severity=Severity.WARNING,
+        where=call.path,
+        seen=f"A dropout in {f'`{call.path}`' if call.path else 'the model'} sets {percent(call.rate)} of the outputs "
+        "themselves to zero in training.",
+        why="The loss then compares targets with zeros, and the scores of classes are taken away at random.",
+        advice="Remove this dropout: the last one stands before the last layer, not after it.",
+        numbers=figures(rate=call.rate),
+    )
+
+
 def gradient_not_finite(examined: Examined) -> Iterator[Finding]:
     """Parameters whose gradient is NaN or infinite though every value of the forward is finite."""
     signal = examined.signal
@@ -493,7 +588,7 @@ def recurrent_scale(examined: Examined) -> Iterator[Finding]:
     if signal is None:
         return
     rows = {row.path: row for row in signal.layers if row.kind in RECURRENT}
-    yield from _steps_of_sequences(signal, set(rows))
+    yield from _steps_of_sequences(signal, set(rows), fresh=is_fresh(examined.model))
     for row in signal.parameters:
         layer = rows.get(row.module)
         if layer is None or "weight_hh" not in row.name:
@@ -524,13 +619,15 @@ def _is_inside(module: str, path: str) -> bool:
     return module == path or module.startswith(f"{path}.")
 
 
-def _steps_of_sequences(signal: Signal, layers: set[str]) -> Iterator[Finding]:
+def _steps_of_sequences(signal: Signal, layers: set[str], *, fresh: bool) -> Iterator[Finding]:
     """Loops over the steps of a sequence through which gradients grow or fade, as the gradients of the steps show."""
     for row in signal.rows:
         name, factor = row.recurrence or ("", 1.0)
         steps = row.shape[1] if len(row.shape) > 1 else 0
         grows = factor > 1.0
-        if name in layers or not (factor < LEAST_STEP_FACTOR or steps * math.log(factor) > math.log(MOST_GROWTH)):
+        if name in layers and (grows or not fresh):
+            continue  # their weights tell, and a trained layer may have learned to forget
+        if not (factor < LEAST_STEP_FACTOR or steps * math.log(factor) > math.log(MOST_GROWTH)):
             continue
         yield Finding(
             code="recurrent-scale",
@@ -542,7 +639,8 @@ def _steps_of_sequences(signal: Signal, layers: set[str]) -> Iterator[Finding]:
             if grows
             else "Over a sequence that is a power: the state forgets within a step or two, and gradients vanish.",
             advice="Initialise what multiplies the state so that a step keeps its size (a spectral radius of 1, a "
-            "decay of 0.9 to 0.999), " + ("clip gradients, or use LSTM or GRU." if grows else "or use LSTM or GRU."),
+            "decay of 0.9 to 0.999; the bias of an LSTM's forget gate at 1), "
+            + ("clip gradients, or use LSTM or GRU." if grows else "or use LSTM or GRU."),
             numbers=figures(gain=factor),
         )
 

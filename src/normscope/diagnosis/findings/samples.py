@@ -87,6 +87,27 @@ def input_ignored(examined: Examined) -> Iterator[Finding]:
         )
 
 
+def reads_ahead(examined: Examined) -> Iterator[Finding]:
+    """A model that is to predict the next step, and reads it."""
+    facts = _facts(examined)
+    if facts is None or facts.reads_ahead is None:
+        return
+    where = facts.reads_ahead
+    yield Finding(
+        code="mask-leaks",
+        severity=Severity.WARNING,
+        where=where or "the model",
+        seen="An argument of the model holds the labels, and the output at a step depends on the label of that step"
+        f"{f', from `{where}` on' if where else ''}.",
+        why="The model reads the answer: its loss goes to zero in training, and in use, where the next step is not "
+        "there yet, it knows nothing.",
+        advice="Use a causal mask: is_causal=True in scaled_dot_product_attention, or scores.masked_fill(~ones.tril(), "
+        "-inf) before the softmax. Pad convolutions on the left alone, and do not use bidirectional recurrent layers. "
+        "Give a decoder the labels of the steps before: tokens[:, :-1] as input, tokens[:, 1:] as labels.",
+        numbers={},
+    )
+
+
 def mask_leaks(examined: Examined) -> Iterator[Finding]:
     """A softmax whose hidden entries get a share all the same."""
     for row in () if examined.signal is None else examined.signal.rows:
@@ -126,7 +147,7 @@ def _silent_places(signal: Signal) -> Iterator[Finding]:
             yield _ignored(
                 attention or row.path,
                 f"{percent(row.silent)} of the places of `{row.path}` that differ from sample to sample (columns, "
-                "positions or pixels) have no influence on the output.",
+                "positions, channels or pixels) have no influence on the output.",
                 "Check the mask of the attention, if there is one: in torch's key_padding_mask and attn_mask True "
                 "hides a place, in others it shows one; invert it. Otherwise look for an index, a slice or a stride "
                 "that skips places. If the output is meant to read a few places, there is nothing to do.",

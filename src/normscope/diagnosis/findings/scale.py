@@ -13,6 +13,7 @@ from ...graph.call import broken_tensors
 from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
 from ..examined import Examined, WeightOverData
+from ..loss_facts import is_fresh
 from ..signal import BFLOAT16_LARGEST, FLOAT16_LARGEST, FLOAT16_NORMAL, INPUT, SignalRow
 from .depth import WEIGHTS, rows_of_weights
 from .normalizers import stale_statistics
@@ -83,8 +84,11 @@ def non_finite_activations(examined: Examined) -> Iterator[Finding]:
     )
 
 
-LARGE_INPUT, SMALL_INPUT = 30.0, 1e-3
-"""Root mean squares: standardised inputs have 1, pixels in [0, 1] half of that, waveforms a tenth; bytes have 100."""
+LARGE_INPUT, SMALL_INPUT = 18.0, 0.008
+"""Root mean squares: standardised inputs have 1, pixels in [0, 1] half of that, waveforms a tenth; bytes have 100, and
+pixels that were divided by 255 twice 0.002."""
+OFF_CENTRE, OFF_CENTRE_SIZE = 8.0, 2.0
+"""A mean that is this many deviations from zero, in inputs of at least this size: what varies is lost beside it."""
 SAME_SCALE = 2.0
 """Within this factor the first layer reads the input as it is, and the model does not scale it itself."""
 BYTES = 255.0
@@ -92,35 +96,53 @@ OTHER_SCALE = 300.0
 """A factor between the largest column of a table and a usual one."""
 NEAR = 4.0
 """Another batch, or a few steps of training, may well bring values this many times as large as those seen."""
+FAINT = 2.0**-21
+"""Eight times the smallest float16: a gradient of this size has three digits, in base two."""
 MOSTLY = 0.5
 """A share of a layer's values: any bell curve has fewer small ones than this."""
 
 
 def input_scale(examined: Examined) -> Iterator[Finding]:
     """An input far from the scale of what networks are usually trained on, and that the model does not scale itself."""
-    read = _first_read(examined)
-    if read is None or SMALL_INPUT <= read <= LARGE_INPUT or _statistics_agree(examined):
-        return
-    assert examined.signal is not None
-    for row in examined.signal.inputs:
+    for row, reader, read in _raw_reads(examined):
         size = row.root_mean_square
-        if not size or not read / SAME_SCALE <= size <= read * SAME_SCALE:
+        shifted = abs(row.mean or 0.0) > OFF_CENTRE * (row.deviation or 0.0) and (size or 0.0) > OFF_CENTRE_SIZE
+        usual = SMALL_INPUT <= read <= LARGE_INPUT and not shifted
+        if usual or not size or not read / SAME_SCALE <= size <= read * SAME_SCALE or row.deviation == 0.0:
             continue
+        if _statistics_agree(examined):
+            return
         assert row.least is not None
         assert row.greatest is not None
         bytes_ = row.least >= 0.0 and 1.0 < row.greatest <= BYTES and size > LARGE_INPUT
+        twice = row.least >= 0.0 and 0.5 < row.greatest * BYTES <= 1.001 and len(row.shape) > 3
+        stale = next((f.where for f in stale_statistics(examined) if f.severity > Severity.INFO), "")
         yield Finding(
             code="input-scale",
             severity=Severity.WARNING,
-            where=row.path,
+            where=stale or (reader if examined.signal is not None and len(examined.signal.inputs) > 1 else row.path),
             seen=f"The {row.path} runs from {figure(row.least)} to {row.greatest:.3g} (mean {row.mean:.3g}, deviation "
-            f"{row.deviation:.3g})" + (": these look like bytes." if bytes_ else "."),
+            f"{row.deviation:.3g})"
+            + (
+                ": these look like bytes."
+                if bytes_
+                else ": these look like pixels that were divided by 255 twice."
+                if twice
+                else f", and `{reader}` reads it so."
+            )
+            + (f" The statistics that `{stale}` keeps are those of other values." if stale else ""),
             why="Networks are usually trained on inputs of size 1: pixels in [0, 1] or standardised features. At "
             "another scale a trained network, and the running statistics in it, see values they were not made for, and "
             "a fresh one learns badly.",
-            advice=("Divide the pixels by 255 and standardise them" if bytes_ else "Scale the input")
-            + " as in training, before anything else that this report advises. If the model was trained on such values "
-            "there is nothing to do.",
+            advice=(
+                "Divide the pixels by 255 and standardise them"
+                if bytes_
+                else "Divide the pixels by 255 once, and standardise the input"
+                if twice
+                else "Standardise the input (subtract its mean, divide by its deviation),"
+            )
+            + " as in training, before anything else that this report advises."
+            + ("" if stale else " If the model was trained on such values there is nothing to do."),
             numbers=figures(least=row.least, greatest=row.greatest, mean=row.mean, deviation=row.deviation),
         )
         return
@@ -165,15 +187,19 @@ def _scales_columns(table: SignalRow, reader: SignalRow, weight: WeightOverData 
     return reader.kind == "batch_norm" and len(table.shape) == 2
 
 
-def _first_read(examined: Examined) -> float | None:
-    """Return the root mean square of what the first weight layer reads, unless another layer hands it that."""
-    signal, data = examined.signal, examined.data
-    first = next((site for site in data.order if site in data.weights), None)
-    if signal is None or first is None:
-        return None
-    number = next((k for k, weight in rows_of_weights(signal, data).items() if weight.site == first), None)
-    feeds = signal.feeds[number] if number is not None and number < len(signal.feeds) else ()
-    return data.weights[first].rms_input if all(signal.rows[feed].kind == INPUT for feed in feeds) else None
+def _raw_reads(examined: Examined) -> Iterator[tuple[SignalRow, str, float]]:
+    """Yield each input with the first weight layer that reads nothing but inputs, and the size of what that reads."""
+    signal = examined.signal
+    if signal is None:
+        return
+    taken: set[int] = set()
+    for number, weight in rows_of_weights(signal, examined.data).items():
+        inputs = {k for k, row in enumerate(signal.rows) if row.kind == INPUT}
+        sources = signal.sources(number) if signal.feeds else frozenset(inputs)  # without a graph nobody knows better
+        if all(signal.rows[source].kind == INPUT for source in sources):
+            for source in sorted(sources - taken):
+                yield signal.rows[source], signal.rows[number].path, weight.rms_input
+            taken |= sources
 
 
 def _statistics_agree(examined: Examined) -> bool:
@@ -211,6 +237,20 @@ def half_precision(examined: Examined) -> Iterator[Finding]:
         )
         return
     halves = [row for row in rows if row.dtype == "float16" and row.kind != "softmax"]
+    faint = _faint_gradients(examined) if halves and not zeros else None
+    if faint is not None:
+        last = next((row.path for row in reversed(halves) if row.kind in WEIGHTS), halves[-1].path)
+        yield Finding(
+            code="half-precision",
+            severity=Severity.WARNING,
+            where=last,
+            seen=f"In float16 the gradients of a typical weight are {figure(faint)}, and the loss is "
+            f"{figure(examined.signal.loss_value or 0.0)}.",
+            why="Below 6e-8 a number becomes zero in float16, and close to it no digits are left: steps are lost.",
+            advice="Scale the loss (torch.amp.GradScaler), or train in bfloat16 or float32.",
+            numbers=figures(gradient=faint),
+        )
+        return
     small = max(halves, key=lambda row: row.below_float16 or 0.0, default=None)
     if small is not None and small.below_float16 is not None and small.below_float16 > MOSTLY:
         yield Finding(
@@ -223,6 +263,16 @@ def half_precision(examined: Examined) -> Iterator[Finding]:
             advice="Run this part in float32 or bfloat16, or raise the scale of what comes before it.",
             numbers=figures(share_below=small.below_float16, largest=small.largest),
         )
+
+
+def _faint_gradients(examined: Examined) -> float | None:
+    """Return the size of the gradient of the weights if that of the loss is next to nothing in half precision."""
+    signal = examined.signal
+    if signal is None or signal.loss_value is None or (signal.loss_value == 0.0 and not is_fresh(examined.model)):
+        return None
+    trained = [row for row in signal.parameters if row.trainable and row.gradient is not None and len(row.shape) > 1]
+    sizes = [(row.gradient or 0.0) / math.sqrt(math.prod(row.shape)) for row in trained]
+    return max(sizes) if sizes and max(sizes) < FAINT else None
 
 
 def _size(row: SignalRow) -> float:

@@ -12,7 +12,7 @@ from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
 from ..examined import Examined
 from ..loss_facts import is_fresh
-from ..signal import Signal, SignalRow
+from ..signal import INPUT, Signal, SignalRow
 from ..signal_pass import ACTIVATIONS
 from .depth import WEIGHTS
 
@@ -20,23 +20,33 @@ STEEPEST_LEAK = 0.9
 
 
 def missing_activation(examined: Examined) -> Iterator[Finding]:
-    """Two weight layers with nothing but a rearrangement between them, so that they are one linear map."""
+    """Two weight layers with nothing but a rearrangement between them, so that they are one linear map.
+
+    Some pairs are meant as such, but not in a network that has no activation anywhere.
+    """
     signal = examined.signal
     if signal is None:
         return
     readers = Counter(feed for feeds in signal.feeds for feed in set(feeds))
+    activations = any(row.kind not in (INPUT, *WEIGHTS, *NORMALIZERS) for row in signal.rows)
+    weights = sum(row.kind in WEIGHTS for row in signal.rows)
+    linear = not activations and weights > 2 and signal.feeds == signal.linear_feeds
     for number, feeds in enumerate(signal.linear_feeds):
         row = signal.rows[number]
         if row.kind not in WEIGHTS:
             continue
         for feed in feeds:
             # mobile networks hand on what a pointwise convolution made without an activation
-            normalized = signal.rows[feed].kind in NORMALIZERS and not _is_pointwise(examined, row)
+            normalized = signal.rows[feed].kind in NORMALIZERS and (linear or not _is_pointwise(examined, row))
             through = [feed, *(signal.linear_feeds[feed] if normalized else ())]
             before = signal.rows[through[-1]]
-            if before.kind not in WEIGHTS or _is_factorization(examined, before, row):
+            if before.kind not in WEIGHTS or (not linear and _is_factorization(examined, before, row)):
                 continue
-            if any(readers[place] > 1 for place in through) or _ends_pre_activation(examined, signal, through[-1], row):
+            if _has_frozen_copy(examined, before):
+                continue  # a representation that is compared with that of a teacher: what reads it is a head of its own
+            if any(readers[place] > 1 or place in signal.shared for place in through) or _ends_pre_activation(
+                examined, signal, through[-1], row
+            ):
                 continue  # a skip, a gate or heads read it too, or activations stand before the convolutions
             yield Finding(
                 code="missing-activation",
@@ -96,6 +106,25 @@ def hidden_softmax(examined: Examined) -> Iterator[Finding]:
             )
 
 
+def softmax_axis(examined: Examined) -> Iterator[Finding]:
+    """A softmax whose shares are multiplied with values and added up over another axis than its own."""
+    if examined.signal is None or examined.signal.wrong_axis is None:
+        return
+    where, axis, summed = examined.signal.wrong_axis
+    yield Finding(
+        code="softmax-axis",
+        severity=Severity.WARNING,
+        where=where or "the model",
+        seen=f"The shares of a softmax in {f'`{where}`' if where else 'the model'} add up to 1 over axis {axis}, and "
+        f"the matrix product that reads them adds up over axis {summed}.",
+        why="Each result should be a mean of the values, weighted by shares that add up to 1: here some are far too "
+        "large, others next to nothing.",
+        advice=f"Take the softmax over the axis that the product adds up: softmax(dim={summed}); for scores of queries "
+        "and keys that is dim=-1.",
+        numbers=figures(axis=axis, summed=summed),
+    )
+
+
 def _is_factorization(examined: Examined, first: SignalRow, second: SignalRow) -> bool:
     """Whether two layers in a row are a product on purpose: through fewer channels, or channel by channel."""
     weights = (
@@ -112,6 +141,16 @@ def _is_factorization(examined: Examined, first: SignalRow, second: SignalRow) -
         return True
     width, ends = before.shape[0], (before.shape[1], after.shape[0])
     return width < min(ends)
+
+
+def _has_frozen_copy(examined: Examined, row: SignalRow) -> bool:
+    """Whether a layer has a copy that does not train, as the layers of a student have in its teacher."""
+    parameters = [] if examined.signal is None else [p for p in examined.signal.parameters if len(p.shape) > 1]
+    own = next((p for p in parameters if p.module == row.path and p.trainable), None)
+    return own is not None and any(
+        not p.trainable and p.shape == own.shape and p.name.partition(".")[2] == own.name.partition(".")[2]
+        for p in parameters
+    )
 
 
 def _ends_pre_activation(examined: Examined, signal: Signal, before: int, row: SignalRow) -> bool:

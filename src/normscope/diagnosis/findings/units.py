@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from statistics import median
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...core.finding import Finding, Severity, figure, figures, percent, power
 from ...core.log10 import log10
 from ...report.words import pluralise
 from ..examined import Examined, ExaminedRow, NormalizerOverData
-from ..loss_facts import is_fresh
+from ..loss_facts import NO_BETTER, is_fresh
 from ..rows import constant_inputs, dead_filters, dead_scales
 from ..signal import SignalRow
 from .causes import GraphOrder
@@ -38,6 +38,8 @@ HALF_OFF = 0.5
 model, where chance alone decides, two) it is a fault."""
 FAR_BELOW = 3.0
 """A bias that lies this many deviations below zero keeps its channel off for nearly every input."""
+EVEN_SIDES = 0.2
+"""The least share of biases on either side of zero, if chance put them there."""
 BIASED_OFF = 0.3
 """A share that is off by a bias is no chance."""
 LITTLE_PASSES = 0.03
@@ -95,6 +97,9 @@ def _dead_normalizer(
     """Collapsed variance at the input, or a negligible scale at the output."""
     if seen.kind == "batch" and examined.data.samples < 2:
         return  # one sample has no variance
+    if examined.reads_input(place) and seen.log10_median > -math.inf:
+        yield from _negligible_scale(place, seen, flow)
+        return  # a small input is no dead layer: eps is too large for it, or it is too small
     passing = _passing(seen)
     negligible = place.row.log10_folded is None or place.row.log10_folded <= NEGLIGIBLE_GAIN
     if seen.eps > 0.0 and passing < NOTHING_PASSES and negligible:
@@ -261,9 +266,12 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
         passing = 1.0 if examined.signal is None else examined.signal.passing(path, "relu", call)
         if count or passing < LITTLE_PASSES:
             before = frozenset() if examined.signal is None else examined.signal.paths_before(path, "relu", call)
+            if count < size and _reads_constant(examined, path, call):
+                continue  # what is the same for every sample is on or off for all of them
             chance = (2.0 if fresh else 1.0) * math.sqrt(0.25 / size)
             limit = CENTRED_OFF if before and before <= centred else HALF_OFF + chance
-            limit = max(limit, LIVELY_OFF) if passing >= ENOUGH_PASSES and limit > HALF_OFF else limit
+            lively = fresh or passing >= ENOUGH_PASSES  # a fresh layer of small inputs is on or off by its biases
+            limit = max(limit, LIVELY_OFF) if lively and limit > HALF_OFF else limit
             many = count == size or count / size > limit
             off = units.dead if passing >= LITTLE_PASSES else torch.ones_like(units.dead)
             cause = _bias_below(examined, before, off) if many or off.double().mean() > BIASED_OFF else None
@@ -271,6 +279,16 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
             where = examined.name_place(path, before) if cause is None else cause.path
             where = next(iter(before)) if many and len(before) == 1 else where  # its weights are what stops learning
             yield _dead_relu(where, units.dead, data.samples, many, cause, passing)
+
+
+def _reads_constant(examined: Examined, path: str, call: int) -> bool:
+    """Whether what one call of a ReLU reads is the same for every sample."""
+    signal = examined.signal
+    numbers = (
+        [] if signal is None else [k for k, row in enumerate(signal.rows) if (row.path, row.kind) == (path, "relu")]
+    )
+    feeds = signal.feeds[numbers[call]] if signal is not None and call < len(numbers) and signal.feeds else ()
+    return signal is not None and bool(feeds) and all(signal.rows[feed].varies is False for feed in feeds)
 
 
 def _dead_relu(where: str, dead: Tensor, samples: int, many: bool, cause: _Bias | None, passing: float) -> Finding:
@@ -325,13 +343,26 @@ def _bias_below(examined: Examined, before: frozenset[str], dead: Tensor) -> _Bi
     bias, spread = getattr(module, "bias", None), _spread(place, getattr(module, "weight", None))
     if not isinstance(bias, Tensor) or spread is None or not bias.shape == spread.shape == dead.shape:
         return None
-    bias, spread = bias.detach().double().cpu()[dead], spread[dead]
+    bias = bias.detach().double().cpu()
+    if _is_drawn(bias, module):
+        return None
+    bias, spread = bias[dead], spread[dead]
     if float((bias < -FAR_BELOW * spread).double().mean()) <= HALF_OFF:
         return None
     middle, usual = float(bias.median()), float(spread.median())
     what = "its scale there is" if place.normalizer is not None else "a typical input moves them by"
     where = f"The bias of `{place.path}` is {figure(middle)} in these channels (median)"
     return _Bias(place.path, middle, f"{where}; {what} {figure(usual)}.")
+
+
+def _is_drawn(bias: Tensor, module: nn.Module) -> bool:
+    """Whether biases lie within the limits between which torch draws them, on both sides of zero."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or weight.ndim < 2:
+        return False
+    limit = 1.0 / math.sqrt(math.prod(weight.shape[1:]))
+    below = float((bias < 0).double().mean())
+    return float(bias.abs().max()) <= limit * (1 + 1e-6) and EVEN_SIDES < below < 1.0 - EVEN_SIDES
 
 
 def _spread(place: ExaminedRow, weight: object) -> Tensor | None:
@@ -368,21 +399,27 @@ def saturated_units(examined: Examined) -> Iterator[Finding]:
     layers = () if signal is None else signal.layers
     fresh = signal is not None and bool(signal.parameters) and is_fresh(examined.model)
     fresh_outputs = layers[_last_weight(layers) :] if fresh else ()
+    share = None if signal is None or signal.loss is None else signal.loss.share_of_blind
+    useless = not fresh and share is not None and share >= NO_BETTER
     for row in (*layers[: _last_weight(layers)], *(r for r in fresh_outputs if r.kind in ("sigmoid", "tanh"))):
         call = runs[row.path, row.kind]
         runs[row.path, row.kind] += 1
-        if row.saturated is None or not row.saturated > (HALF if fresh and row.kind == "softmax" else MOST[row.kind]):
+        low = useless or (fresh and row.kind == "softmax")
+        if row.saturated is None or not row.saturated > (HALF if low else MOST[row.kind]):
             continue
         before = frozenset() if signal is None else signal.paths_before(row.path, row.kind, call)
         own = row.kind in ("softmax", "attention") and row.path
         path = row.path if own else examined.name_place(row.path, before)
+        path = path or min(before, default="")  # of several summands or factors one
         where = f"`{path}`" if path else "the model"
         if row.kind in ("softmax", "attention"):
             yield _one_place(row, path, where)
             continue
         yield Finding(
             code="saturated-units",
-            severity=Severity.WARNING if row.saturated > NEARLY_ALL or row in fresh_outputs else Severity.INFO,
+            severity=Severity.WARNING
+            if row.saturated > NEARLY_ALL or row in fresh_outputs or useless
+            else Severity.INFO,
             where=path,
             seen=f"{percent(row.saturated)} of the {_counted(row)} of the {row.kind} in {where} "
             "lie within 1 % of its limits.",
