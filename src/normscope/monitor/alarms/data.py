@@ -39,6 +39,14 @@ NEGATED_LOSS = Alarm(
 )
 
 
+LIKELIHOOD_MINIMISED = replace(
+    NEGATED_LOSS,
+    seen="The loss is the mean log-probability of the labels, without a minus sign: the optimizer minimises it.",
+    why="The sign is wrong: the labels become less likely with each step, and the loss falls without a bound.",
+    advice="Put a minus sign in front of it, or use torch.nn.functional.cross_entropy.",
+)
+
+
 def loss_oddities(history: History) -> Iterator[Finding]:
     """A softmax too many, shapes that are broadcast, a wrong sign; told at the second record that shows it."""
     for word, since in history.standing.oddities.items():
@@ -46,10 +54,10 @@ def loss_oddities(history: History) -> Iterator[Finding]:
             continue
         if word == "broadcast":
             yield SHAPES_BROADCAST.at(history.step, words={"shapes": history.standing.shapes})
-        elif word != "negated":
+        elif word in ("softmax", "sigmoid"):
             yield ACTIVATION_BEFORE_LOSS.at(history.step, words={"activation": word})
         elif not history.standing.others:  # two players: one of them maximises
-            yield NEGATED_LOSS.at(history.step)
+            yield (NEGATED_LOSS if word == "negated" else LIKELIHOOD_MINIMISED).at(history.step)
 
 
 # ---- labels

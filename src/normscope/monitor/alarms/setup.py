@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import ref
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -278,6 +279,39 @@ REPLACED_STEPS = 10
 """How many steps another optimizer takes for the same parameters, and ours none, before the watcher says so."""
 PATIENT_LOSSES = 30
 """How many calls of `observe` pass without a forward or a step before the weights are looked at."""
+
+
+def is_trained_in_eval_mode(model: nn.Module) -> bool:
+    """Return whether eval mode changes nothing of what is trained, as with a frozen backbone under a new head.
+
+    That is so where gradients are taken and every module that reads its mode is in train mode, or belongs to a part
+    without anything to train.
+    """
+    return torch.is_grad_enabled() and not _mode_matters(model)
+
+
+def _mode_matters(module: nn.Module) -> bool:
+    """Return whether a part that is trained holds a module in eval mode that would do something else in train mode."""
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        return False
+    for child in module.children():
+        bare = next(child.parameters(), None) is None  # such as dropout: it belongs to the part around it
+        if (_reads_mode(child) and not child.training) if bare else _mode_matters(child):
+            return True
+    return _reads_mode(module) and not module.training
+
+
+def _reads_mode(module: nn.Module) -> bool:
+    """Return whether what a module does depends on its mode."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0.0
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+        return float(module.dropout) > 0.0
+    if isinstance(module, nn.modules.instancenorm._InstanceNorm):
+        return module.track_running_stats
+    if isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer):
+        return False  # its dropouts are modules of their own
+    return "training" in getattr(getattr(type(module).forward, "__code__", None), "co_names", ())
 
 
 class Sight:
