@@ -13,8 +13,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from ...core.finding import Finding, Severity
+from ...core.finding import Finding, Severity, figure
 from ..history import PLAIN_STEPS, Alarm, History
+from .loss import BY_HEART_SHARE, FAR_SHARE, is_held_out_loss
 
 # ---- how the loss is put together
 
@@ -165,7 +166,9 @@ def same_batch(history: History) -> Iterator[Finding]:
     mean, size, samples = marks[-1]
     if samples is None or mean is None or size is None or not 1 < samples <= MAX_SAME_SAMPLES:
         return
-    if history.has_raised("same-batch"):
+    told = [finding.severity for finding in history.findings if finding.code == "same-batch"]
+    validated = _worse_validation(history)
+    if told and (max(told) > Severity.INFO or not validated):
         return
     if any(r.get("input_spread") == 0.0 for r in rows):  # all samples are alike: that has an alarm of its own
         return
@@ -173,8 +176,21 @@ def same_batch(history: History) -> Iterator[Finding]:
         a is not None and b is not None and abs(a - mean) + abs(b - size) <= MARK_RTOL * (abs(mean) + size)
         for a, b, _ in marks
     ):
-        words = {"records": len(rows), "samples": samples, "others": _other_samples(history, mean, size, int(samples))}
+        others = validated or _other_samples(history, mean, size, int(samples))
+        words = {"records": len(rows), "samples": samples, "others": others}
         yield (SAME_BATCH if words["others"] else ALL_THE_DATA).at(history.step, words=words)
+
+
+def _worse_validation(history: History) -> str:
+    """Say that a validation is far worse than the loss of training; empty where none is, or it is not known."""
+    own, start = history.records[-1].total.get("outputs_own"), history.first_loss
+    for name, pairs in history.validations.items():
+        value = pairs[-1][1]
+        if own is None or start is None or not is_held_out_loss(name) or not value >= FAR_SHARE * start:
+            continue
+        if own <= BY_HEART_SHARE * min(start, value):
+            return f"while `{name}` is {figure(value)} and the loss of training {figure(own)}"
+    return ""
 
 
 def _other_samples(history: History, mean: float, size: float, samples: int) -> str:

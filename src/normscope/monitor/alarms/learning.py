@@ -11,6 +11,7 @@ from typing import Any
 from ...core.finding import Finding, Severity
 from ..history import PLAIN_STEPS, Alarm, History
 from ..record import Record
+from .loss import INPUTS_USED_SHARE
 
 # ---- the learning rate
 
@@ -171,6 +172,18 @@ TOO_LARGE_STEPS = Alarm(
     why="The learning rate is too high: the steps are too large, each undoes the one before, and nothing is learned.",
     advice="Lower the learning rate to a hundredth of {lr:figure} and begin again, or add a warm-up.",
 )
+OUTPUTS_THROWN = replace(
+    TOO_LARGE_STEPS,
+    seen="The first step changed the weights by {log10_step:power} of their size (in healthy runs by a hundredth or "
+    "so), the loss rose above its start of {loss_first:figure}, and since then outputs are the same for every sample; "
+    "the loss is {loss:figure} after {steps:,} steps.",
+    why="The learning rate is too high for the first steps: they threw the weights to where outputs hardly depend on "
+    "the inputs.",
+    advice="Warm the learning rate up over some hundred steps, or lower it to a tenth of {lr:figure} and begin again.",
+)
+THROWN_FIRST_STEP_LOG10, THROWN_LOSS_RATIO, THROWN_DIFFERENCE_RATIO = -1.4, 1.2, 0.1
+"""log10 of the first step over the weights, the largest of the first losses over the first one, and the difference of
+outputs between samples over that of the untrained model, which tell together that the first steps were too large."""
 STAYS_STEPS, NOTED_STEPS = 100, 300
 """Steps without any progress before that is said of outputs that were compared with a constant, and of any loss."""
 MIN_PATH = 0.3
@@ -180,9 +193,6 @@ NO_BETTER_SHARE = 0.995
 learn, and a text that is almost random is learned to 0.98."""
 STILL_FALLING_SHARE = 0.02
 """The fall of the loss between the third and the last quarter of a run, over the loss, that may hide in the noise."""
-INPUTS_USED_SHARE = 0.03
-"""The deviation of outputs over samples, over their size: below it the inputs hardly matter yet, as on the plateaus on
-which deep networks begin, which last for hundreds of steps and end of themselves."""
 THROWN_STEP_LOG10, THROWN_AT_ONCE_LOG10 = -0.8, -0.3
 """log10 of a step over the weights: a sixth of them at the median of the first records, half of them in one of two."""
 
@@ -196,9 +206,17 @@ def loss_stays(history: History) -> Iterator[Finding]:
     large = max(sizes[:2], default=-math.inf)
     thrown = len(sizes) >= 2 and (median(sizes) >= THROWN_STEP_LOG10 or large >= THROWN_AT_ONCE_LOG10)
     now, start = _recent_loss(history), history.first_loss
-    if begun < (3 * PLAIN_STEPS if thrown else STAYS_STEPS) or now is None or start is None or not sizes:
+    if now is None or start is None or not sizes:
         return
-    if thrown and now >= 0.9 * start > 0.0 and not _had_learned(history):
+    if _outputs_thrown(history, start):
+        rate = max(history.records[-1].lr, default=math.nan)
+        words = {"steps": history.step}
+        yield OUTPUTS_THROWN.at(history.step, words=words, log10_step=large, loss=now, loss_first=start, lr=rate)
+        return
+    if begun < (2 * PLAIN_STEPS if thrown else STAYS_STEPS):
+        return
+    lost = now >= start > 0.0 and (begun >= STAYS_STEPS / 2 or large >= THROWN_AT_ONCE_LOG10)
+    if thrown and (lost or (begun > 2 * PLAIN_STEPS and now >= 0.9 * start > 0.0 and not _had_learned(history))):
         rate = max(history.records[-1].lr, default=math.nan)
         yield TOO_LARGE_STEPS.at(
             history.step,
@@ -219,6 +237,22 @@ def loss_stays(history: History) -> Iterator[Finding]:
             yield NO_BETTER.at(history.step, words=words, own=level, constant=bound)
     elif begun >= NOTED_STEPS and start > 0.0 and now >= FLAT_SHARE * start and not _had_learned(history):
         yield LOSS_STAYS.at(history.step, words=words, loss=now, loss_first=start)
+
+
+def _outputs_thrown(history: History, start: float) -> bool:
+    """Whether large first steps made the loss rise, and outputs have hardly depended on the inputs since."""
+    first, differ = history.records[0].total.get("log10_step"), history.total("outputs_differ")
+    early = [
+        r.metrics.get("loss_largest")
+        for r in history.records[:8]
+        if r.step <= 3 * PLAIN_STEPS or r is history.records[1]
+    ]
+    peak = max((value for value in early if value is not None and math.isfinite(value)), default=0.0)
+    latest = differ.last(2, 2 * PLAIN_STEPS)
+    if first is None or not differ.first or not latest or not first >= THROWN_FIRST_STEP_LOG10:
+        return False
+    lost = max(latest) <= min(THROWN_DIFFERENCE_RATIO * differ.first[0], INPUTS_USED_SHARE)
+    return lost and peak >= THROWN_LOSS_RATIO * start > 0.0 and history.is_unlearned
 
 
 LOSS_EXPLAINED = (
@@ -353,6 +387,18 @@ OUTPUT_COLLAPSED = replace(
 )
 COLLAPSED_SHARE, COLLAPSED_RATIO, COLLAPSED_STEPS = 0.1, 0.3, 50
 """The deviation of the directions of outputs, that over the one at the start, and the steps before it is judged."""
+COLLAPSED_AND_FITTED_SHARE, COLLAPSED_LOSS_SHARE = 0.2, 0.01
+"""The deviation that is small enough where the loss has all but vanished, and the share of the first it is then."""
+POSTERIOR_COLLAPSED = replace(
+    OUTPUT_COLLAPSED,
+    seen="The code is the same for every sample: its entries differ by {differ:figure} at most, and the reconstruction "
+    "is no better than one constant output.",
+    why="The posterior has collapsed onto the prior: the code carries nothing, and the decoder does without it.",
+    advice="Lower the weight of the KL term or anneal it from zero (free bits), and look how both terms are averaged: "
+    "sum the reconstruction over the entries of a sample as the KL term is.",
+)
+COLLAPSED_CODE_SPREAD, COLLAPSED_CODE_STEPS = 0.1, 60
+"""The deviation of a code between samples, where that of the prior is 1, and the steps before it is judged."""
 CONSTANT_OUTPUT_SHARE, LOST_DIFFERENCE_RATIO = 1e-4, 0.1
 """The deviation of outputs over samples, over their size, and over that of the first records.
 
@@ -370,9 +416,15 @@ def output_constant(history: History) -> Iterator[Finding]:
         return
     spreads = history.total("output_spread")
     collapsed, apart = spreads.last(3), max(spreads.first, default=0.0)
-    small = bool(collapsed) and max(collapsed) <= min(COLLAPSED_SHARE, COLLAPSED_RATIO * apart)
+    now, start = _mean_loss(history.records[-1]), history.first_loss
+    gone = now is not None and start is not None and now <= COLLAPSED_LOSS_SHARE * start
+    limit = COLLAPSED_AND_FITTED_SHARE if gone else COLLAPSED_SHARE
+    small = bool(collapsed) and max(collapsed) <= min(limit, COLLAPSED_RATIO * apart)
     if small and history.standing.without_targets and history.step >= COLLAPSED_STEPS:
         yield OUTPUT_COLLAPSED.at(history.step, differ=max(collapsed), differ_first=apart)
+    codes = history.total("code_spread").last(3)
+    if codes and max(codes) <= COLLAPSED_CODE_SPREAD and history.step >= COLLAPSED_CODE_STEPS and history.is_unlearned:
+        yield POSTERIOR_COLLAPSED.at(history.step, differ=max(codes))
     course = history.total("outputs_differ")
     differ, constant = course.last(3), history.total("outputs_constant").last(3)
     limit = max(ROUNDING_SHARE, min(CONSTANT_OUTPUT_SHARE, LOST_DIFFERENCE_RATIO * max(course.first, default=0.0)))
@@ -425,6 +477,34 @@ def decay_too_strong(history: History) -> Iterator[Finding]:
     unfitted = fitted[0] is not None and fitted[1] is not None and fitted[0] > FITTED_SHARE * fitted[1]
     if coupled and unfitted and len(ratios) >= 2 and min(ratios) >= math.log10(OUTWEIGHS_RATIO):
         yield DECAY_OUTWEIGHS.at(history.step, words={"ratio": 10.0 ** min(ratios)}, decay=decay)
+
+
+PENALTY_OUTWEIGHS = replace(
+    DECAY_STRONG,
+    seen="The weights of {where} have shrunk to {share:percent} of their size, and the loss ({loss:figure}) is mostly "
+    "a penalty: the part that compares outputs with targets is {own:figure}, no better than a constant output.",
+    why="The penalty (regularisation, L1 or L2) is too strong: it pulls these weights to zero faster than the loss can "
+    "hold them up.",
+    advice="Lower the penalty: take the mean of the weights in it instead of their sum, or a hundredth of its factor.",
+)
+PENALTY_RATIO, SHRUNK_BY_PENALTY_LOG10 = 3.0, -0.7
+"""The whole loss over its part that compares with targets, and log10 of a weight over its first size."""
+
+
+def penalty_outweighs(history: History) -> Iterator[Finding]:
+    """A penalty in the loss that shrinks a layer while nothing is learned."""
+    loss, own = history.records[-1].loss, history.records[-1].total.get("outputs_own")
+    if loss is None or own is None or not loss >= PENALTY_RATIO * own > 0.0 or history.has_raised("decay-too-strong"):
+        return
+    shrunk = [
+        (min(latest) - course.first[0], layer)
+        for index, layer in enumerate(history.of("weight"))
+        if (course := history.course("weight", "log10_size", index)).first and (latest := course.last())
+    ]
+    if shrunk and history.is_unlearned:
+        fall, layer = min(shrunk, key=lambda pair: pair[0])
+        if fall <= SHRUNK_BY_PENALTY_LOG10:
+            yield PENALTY_OUTWEIGHS.at(history.step, layer.name, share=10.0**fall, loss=loss, own=own)
 
 
 STRONG_DROPOUT = Alarm(

@@ -12,7 +12,7 @@ from typing import Any
 from ...core.finding import Finding, Severity, figure, power
 from ...diagnosis.findings.scale import RESTORE
 from ...report.words import pluralise
-from ..history import Alarm, History
+from ..history import GUESSING_SHARE, SPIKE_WINDOW_RECORDS, Alarm, History
 from ..record import Kind, Record
 
 LOSS_NOT_FINITE = Alarm(
@@ -40,6 +40,15 @@ LOWER_RATE = (
     "Begin again with a learning rate of a tenth{rate} or less, warm it up, or clip gradients "
     "(torch.nn.utils.clip_grad_norm_)."
 )
+LOOK_AT_BATCH = (
+    "Look at the batch of this step: clean the data of outliers, of targets such as 999999 that stand for unknown "
+    "values and of inputs on another scale; scale the targets. Clip gradients (torch.nn.utils.clip_grad_norm_) or use "
+    "a robust loss (torch.nn.HuberLoss). Load the last checkpoint with finite weights."
+)
+HALF_PRECISION = (
+    " Weights are in float16, which ends at 65,504: keep them in float32 and use torch.autocast, with a "
+    "torch.amp.GradScaler that lowers the loss scale."
+)
 RISEN_LOSS = 1e4
 """By what factor a finite loss has risen before it broke where its steps were too large, and not its data."""
 EVIDENCE: tuple[tuple[Kind, str, str], ...] = (
@@ -62,11 +71,14 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
     since = since if at is None else f"at step {at:,.0f}"
     where, cause = _find_cause(history, record, weights, before)
     remedy = _choose_remedy(history, cause)
-    risen = _find_rise(history)
-    if risen is not None and remedy is not CLEAN_DATA:
+    risen, outlier = _find_rise(history), describe_outlier(history, record)
+    if outlier and remedy is not CLEAN_DATA:
+        cause, remedy = outlier, LOOK_AT_BATCH
+    elif risen is not None and remedy is not CLEAN_DATA:
         told = f"Before that the loss rose from {figure(risen[0])} to {figure(risen[1])}: steps are too large."
         cause = f"{cause} {told}" if where else told
         remedy = LOWER_RATE.format(rate=f" ({figure(record.lr[0])} now)" if record.lr else "")
+    remedy += HALF_PRECISION if history.standing.half_precision else ""
     what = "Weights are not finite"
     if record.loss is not None and not math.isfinite(record.loss):
         what = f"The loss is {'NaN' if math.isnan(record.loss) else 'infinite'}"
@@ -79,6 +91,28 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
         last_finite_step=None if before is None else before.step,
         last_loss=None if before is None else before.loss,
         at=at,
+    )
+
+
+OUTLIER_RATIO = 1000.0
+"""A loss over that of the step before, which was usual: steps that are too large take several for that."""
+USUAL_RATIO = 3.0
+"""A loss over the median of the records before, up to which it is usual."""
+
+
+def describe_outlier(history: History, record: Record) -> str:
+    """Say that one batch was unlike the others: the loss jumped within one step, at the usual learning rate."""
+    jump, before, at = (record.metrics.get(f"loss_jump{name}") for name in ("", "_from", "_at"))
+    earlier = [r for r in history.records if r.step < record.step][-SPIKE_WINDOW_RECORDS:]
+    usual = [value for r in earlier if (value := r.metrics.get("loss_mean")) is not None and math.isfinite(value)]
+    rates = [max(r.lr) for r in (*earlier[-1:], record) if r.lr]
+    if jump is None or before is None or at is None or not usual or jump < OUTLIER_RATIO * before:
+        return ""
+    if before > USUAL_RATIO * median(usual) or (len(rates) > 1 and rates[-1] > 2.0 * rates[0]):
+        return ""
+    return (
+        f"At step {at:,.0f} the loss jumped from {figure(before)} to {figure(jump)} within one step: its batch has "
+        "outliers, targets or inputs far from all others, and the step that it made was far too large."
     )
 
 
@@ -142,6 +176,16 @@ LOSS_LOST = Alarm(
 )
 LOST_RATIO, LOST_SHARE = 4.0, 0.5
 """The mean loss over the least one so far, and over the first, for two records, that say what was learned is lost."""
+LOST_AT_HIGHER_RATE_SHARE, HIGHER_RATE_RATIO = 0.25, 1.15
+"""The mean loss over the first that is enough where the learning rate has grown since, and by what factor."""
+RATE_GREW = replace(
+    LOSS_LOST,
+    code="lr-too-high",
+    why="The learning rate has grown from {lr_then:figure} to {lr:figure} since, and the steps are too large now: the "
+    "training diverges.",
+    advice="Let the warm-up end at {lr_then:figure} or below, min(1, step / warm-up steps), and look at the schedule; "
+    "go back to a checkpoint from before step {best_step:,}.",
+)
 RETURNING_SHARE = 0.9
 """The last of these losses over the first: below it the loss is on its way back."""
 LOSS_RISING = Alarm(
@@ -181,10 +225,15 @@ def _loss_lost(history: History) -> Iterator[Finding]:
     if len(latest) < len(means) or not 0.0 < least[0] < UNLEARNED_SHARE * start:
         return
     returns = latest[-1] < RETURNING_SHARE * latest[0]  # as behind the change from one task to the next
-    if min(latest) >= max(LOST_RATIO * least[0], LOST_SHARE * start) and not returns:
-        rate = max(history.records[-1].lr, default=math.nan)
-        words = {"best_step": least[1], "least": least[0], "ratio": latest[-1] / least[0]}
-        yield LOSS_LOST.at(history.step, words=words, loss=latest[-1], loss_first=start, lr=rate)
+    rate = max(history.records[-1].lr, default=math.nan)
+    then = next((max(r.lr, default=math.nan) for r in history.records if r.step >= least[1]), math.nan)
+    grew = rate >= HIGHER_RATE_RATIO * then and rate >= history.peak_lr
+    share = LOST_AT_HIGHER_RATE_SHARE if grew else LOST_SHARE
+    if min(latest) >= max(LOST_RATIO * least[0], share * start) and (grew or not returns):
+        words = {"best_step": least[1], "least": least[0], "ratio": latest[-1] / least[0], "lr_then": then}
+        yield (RATE_GREW if grew else LOSS_LOST).at(
+            history.step, words=words, loss=latest[-1], loss_first=start, lr=rate
+        )
 
 
 LR_TOO_HIGH = Alarm(
@@ -320,6 +369,20 @@ VALIDATION_APART = replace(
     "training data.{more}",
     advice="{remedy}",
 )
+LEARNED_BY_HEART = replace(
+    OVERFITTING,
+    seen="`{name}` has not become better since step {best_step:,}, where it was {best:figure}; it is {now:figure} at "
+    "step {at:,}, while the loss of training is {loss_now:figure}.",
+)
+VALIDATED_AS_GUESSING = replace(
+    OVERFITTING,
+    code="no-better-than-constant",
+    seen="At all validations `{name}` was at or above {constant:figure}, which one constant output would have; it is "
+    "{now:figure} at step {at:,}.",
+    why="The model does no better than guessing on other data: the labels may have nothing to do with the inputs.",
+    advice="Look whether labels belong to their inputs (shuffled apart, a wrong index), in training and in validation, "
+    "and at how inputs are prepared.",
+)
 BATCH_NORM_WORDS = (
     " Its BatchNorms use their running statistics in eval mode, and those may not describe the data.",
     "Compare the outputs for one training batch in train mode and in eval mode: if they differ, look at the momentum "
@@ -332,20 +395,33 @@ OTHER_WORDS = (
     "regularise (weight decay, dropout, augmentation).",
 )
 VALIDATION_CODES = ("overfitting", "validation-worse", "validation-apart")
-LOSS_NAME = re.compile(
-    r"(?:^|[^a-z])(?:val|valid|validation|eval|dev|test|heldout|held_out)[a-z]*[_/. -].*loss|loss.*val"
-)
-ACCURACY_NAME = re.compile(
-    r"(?:^|[^a-z])(?:val|valid|validation|eval|dev|test|heldout|held_out)[a-z]*[_/. -].*(?:acc|f1|auc|map|iou|r2)"
-)
+HELD_OUT = r"(?:^|[^a-z])(?:val|valid|validation|eval|dev|test|heldout|held_out)[a-z]*(?:[^a-z]|$)"
+"""How the name of a figure says that it is of other data than those of training."""
+LOSS_NAME = re.compile(r"loss|nll|mse|mae|perplexity|ppl|cross_?entropy|(?:^|[^a-z])(?:b?ce|err|error)(?:[^a-z]|$)")
+SAME_UNITS_NAME = re.compile(r"loss|nll|cross_?entropy|(?:^|[^a-z])b?ce(?:[^a-z]|$)")
+"""Figures that can be compared with the loss of training."""
+ACCURACY_NAME = re.compile(r"acc|f1|auc|(?:^|[^a-z])map|iou|r2|dice|bleu|precision|recall")
 WORSE_LOGS = 3
 """How many of the latest validations must all be worse than the best: one odd validation is no trend."""
 RISEN_SHARE, RISEN_CLEARLY_SHARE = 1.1, 1.25
 """The least and the last of these over the best loss; noise of a validation of a few hundred samples is 5 %."""
+NOT_BETTER_SHARE, BY_HEART_SHARE, FAR_SHARE = 1.02, 0.03, 0.2
+"""A validation loss over its best that is not better; the loss of training over the first one, and over the validation,
+that says that the samples are known by heart; the validation loss over the first loss of training that is far."""
+GUESSING_STEPS = 150
+"""Steps after which a validation should have been better than that of a constant output."""
+INPUTS_USED_SHARE = 0.03
+"""The deviation of outputs over samples, over their size: below it the inputs hardly matter yet, as on the plateaus on
+which deep networks begin, which last for hundreds of steps and end of themselves."""
 RISEN_FAR_SHARE = 1.5
 """The last loss over the best one that is an alarm though the accuracy holds: below it outputs are only too sure."""
 ACCURACY_FALL = 0.1
 """By how much accuracies must have fallen."""
+
+
+def is_held_out_loss(name: str) -> bool:
+    """Return whether a figure is by its name a loss on other data than those of training, in the units of its loss."""
+    return bool(re.search(HELD_OUT, name.lower()) and SAME_UNITS_NAME.search(name.lower()))
 
 
 def validation(history: History, step: int) -> Iterator[Finding]:
@@ -356,12 +432,15 @@ def validation(history: History, step: int) -> Iterator[Finding]:
             finding.code in VALIDATION_CODES and finding.severity > Severity.INFO for finding in history.findings
         ):
             continue
+        if not re.search(HELD_OUT, name.lower()):
+            continue
         if LOSS_NAME.search(name.lower()):
             yield from _judge_losses(history, step, name, figures)
         elif ACCURACY_NAME.search(name.lower()):
             best_step, best = max(figures, key=lambda pair: pair[1])
             latest = [value for at, value in figures[-WORSE_LOGS:] if at > best_step]
-            if best <= 1.0 and len(latest) == WORSE_LOGS and max(latest) <= best - ACCURACY_FALL:
+            whole = 1.0 if best <= 1.0 else 100.0
+            if best <= whole and len(latest) == WORSE_LOGS and max(latest) <= best - ACCURACY_FALL * whole:
                 words = {"name": name, "best_step": best_step, "at": figures[-1][0]}
                 yield VALIDATION_WORSE.at(step, words=words, best=best, now=latest[-1])
 
@@ -382,8 +461,24 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
         yield alarm.at(step, words=words, best=best, now=latest[-1])
         return
     # the observed loss may have another scale, or other terms, than that of the validation: that of outputs has not
-    owns = [own for r in history.records if (own := r.total.get("outputs_own")) is not None]
+    rows = [(own, r.total.get("outputs_constant")) for r in history.records if (own := r.total.get("outputs_own"))]
+    owns = [own for own, _ in rows]
     start, now = (owns[0], median(owns[-WORSE_LOGS:])) if len(owns) > WORSE_LOGS else (None, None)
+    if not is_held_out_loss(name):
+        return
+    stays = figures[-WORSE_LOGS][0] > best_step and min(latest) >= NOT_BETTER_SHARE * best > 0.0
+    by_heart = start is not None and now is not None and 0.0 < now <= BY_HEART_SHARE * min(start, latest[-1])
+    if by_heart and stays and min(latest) >= FAR_SHARE * start:
+        yield LEARNED_BY_HEART.at(step, words=words | {"loss_now": now}, best=best, now=latest[-1])
+        return
+    constants = [constant for _, constant in rows if constant]
+    differ = history.total("outputs_differ").last(WORSE_LOGS)
+    if step >= GUESSING_STEPS and len(figures) > WORSE_LOGS and now is not None and constants and differ:
+        guesses = now >= GUESSING_SHARE * median(constants) and min(differ) >= INPUTS_USED_SHARE
+        if guesses and best >= median(constants):
+            words["constant"] = median(constants)
+            yield VALIDATED_AS_GUESSING.at(step, words=words, best=best, now=latest[-1])
+            return
     if start is not None and now is not None and 0.0 < now < start / 2 and min(latest) >= start:
         norms = any(layer.family == "batch_norm" for layer in history.of("normalizer"))
         more, remedy = BATCH_NORM_WORDS if norms else OTHER_WORDS
@@ -394,7 +489,7 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
 def _accuracy_holds(history: History, best_step: int) -> bool:
     """Return whether a validation accuracy is logged too and is no worse than where the loss was best."""
     for name, pairs in history.validations.items():
-        if ACCURACY_NAME.search(name.lower()):
+        if re.search(HELD_OUT, name.lower()) and ACCURACY_NAME.search(name.lower()):
             then = [value for at, value in pairs if at <= best_step]
             return bool(then) and pairs[-1][1] >= then[-1]
     return False

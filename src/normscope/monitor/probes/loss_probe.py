@@ -149,7 +149,9 @@ def _loss_functions(root: Any) -> Iterator[tuple[Any, int]]:
             if name.startswith("SubBackward"):
                 signs[-1] = -sign
             stack += [
-                (inner, s, weighted) for (inner, _), s in zip(node.next_functions, signs, strict=True) if inner is not None
+                (inner, s, weighted)
+                for (inner, _), s in zip(node.next_functions, signs, strict=True)
+                if inner is not None
             ]
 
 
