@@ -346,6 +346,9 @@ class TrainingHooks:
         blind = None if self._idle else self.sight.stepped(self.step, self.model)
         if blind is not None:
             self._say(blind)
+        elif self.sight.part is not None:
+            part, self.sight.part = self.sight.part, None
+            self.turn_to(part, None)
 
     # ---- what the loop says, and what is said to it
 

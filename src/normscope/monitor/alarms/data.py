@@ -7,7 +7,7 @@ import gc
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from statistics import median
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from ...core.finding import Finding, Severity, figure
 from ..history import PLAIN_STEPS, Alarm, History
+from ..record import Record
 from .loss import BY_HEART_SHARE, FAR_SHARE, is_held_out_loss
 
 # ---- how the loss is put together
@@ -195,6 +196,9 @@ def _worse_validation(history: History) -> str:
 
 def _other_samples(history: History, mean: float, size: float, samples: int) -> str:
     """Say where other samples are that could be trained on; empty where none are seen."""
+    records = history.records[-SAME_RECORDS:]
+    gaps = [two.step - one.step for one, two in pairwise(records)]
+    smooth = len(gaps) > 1 and all(_falls_smoothly(one, two) for one, two in pairwise(records))
     for record in history.records:
         then, size_then = record.total.get("input_mean"), record.total.get("input_size")
         if then is None or size_then is None:
@@ -204,9 +208,19 @@ def _other_samples(history: History, mean: float, size: float, samples: int) -> 
     for held in gc.get_objects():
         if issubclass(type(held), DataLoader) and held.batch_size == samples:
             with contextlib.suppress(Exception):  # data sets without a length
-                if len(held.dataset) > samples:
+                cycles = all(gap % len(held) == 0 for gap in gaps)  # the records may meet one batch of each epoch
+                if len(held.dataset) > samples and (not cycles or smooth):
                     return f"while a DataLoader of batches of {samples} has a data set of {len(held.dataset):,}"
     return ""
+
+
+def _falls_smoothly(one: Record, two: Record) -> bool:
+    """Return whether all losses between two records lie between those of the two, as with one batch alone."""
+    least, largest = (two.metrics.get(f"loss_{name}") for name in ("least", "largest"))
+    if one.loss is None or two.loss is None or least is None or largest is None:
+        return False
+    room = 0.02 * abs(one.loss - two.loss)
+    return least >= min(one.loss, two.loss) - room and largest <= max(one.loss, two.loss) + room
 
 
 def data_changed(history: History) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from typing import Any
 from ...core.finding import Finding, Severity
 from ..history import PLAIN_STEPS, Alarm, History
 from ..record import Record
-from .loss import INPUTS_USED_SHARE
+from .loss import INPUTS_USED_SHARE, describe_large_inputs
 
 # ---- the learning rate
 
@@ -169,7 +169,8 @@ TOO_LARGE_STEPS = Alarm(
     code="lr-too-high",
     seen="A step changed the weights by {log10_step:power} of their size (in healthy runs by a hundredth or less), and "
     "after {steps:,} steps the loss is {loss:figure}; it began at {loss_first:figure}.",
-    why="The learning rate is too high: the steps are too large, each undoes the one before, and nothing is learned.",
+    why="The learning rate is too high: the steps are too large, each undoes the one before, and nothing is learned."
+    "{more}",
     advice="Lower the learning rate to a hundredth of {lr:figure} and begin again, or add a warm-up.",
 )
 OUTPUTS_THROWN = replace(
@@ -178,7 +179,7 @@ OUTPUTS_THROWN = replace(
     "so), the loss rose above its start of {loss_first:figure}, and since then outputs are the same for every sample; "
     "the loss is {loss:figure} after {steps:,} steps.",
     why="The learning rate is too high for the first steps: they threw the weights to where outputs hardly depend on "
-    "the inputs.",
+    "the inputs.{more}",
     advice="Warm the learning rate up over some hundred steps, or lower it to a tenth of {lr:figure} and begin again.",
 )
 THROWN_FIRST_STEP_LOG10, THROWN_LOSS_RATIO, THROWN_DIFFERENCE_RATIO = -1.4, 1.2, 0.1
@@ -197,37 +198,35 @@ THROWN_STEP_LOG10, THROWN_AT_ONCE_LOG10 = -0.8, -0.3
 """log10 of a step over the weights: a sixth of them at the median of the first records, half of them in one of two."""
 
 
+def steps_too_large(history: History) -> Iterator[Finding]:
+    """First steps that are a large part of the weights, and nothing that is learned since."""
+    if history.standing.others or any(map(history.has_raised, LOSS_EXPLAINED)):
+        return
+    begun, sizes = _steps_at_rate(history), _first_step_sizes(history)
+    now, start = _recent_loss(history), history.first_loss
+    if now is None or start is None or not sizes:
+        return
+    large = max(sizes[:2])
+    thrown = len(sizes) >= 2 and (median(sizes) >= THROWN_STEP_LOG10 or large >= THROWN_AT_ONCE_LOG10)
+    lost = now >= start > 0.0 and (begun >= STAYS_STEPS / 2 or large >= THROWN_AT_ONCE_LOG10)
+    stays = begun > 2 * PLAIN_STEPS and now >= 0.9 * start > 0.0 and not _had_learned(history)
+    words = {"steps": history.step, "more": describe_large_inputs(history)}
+    numbers: dict[str, Any] = {"loss": now, "loss_first": start, "lr": max(history.records[-1].lr, default=math.nan)}
+    if _outputs_thrown(history, start):
+        yield OUTPUTS_THROWN.at(history.step, words=words, log10_step=large, **numbers)
+    elif thrown and begun >= 2 * PLAIN_STEPS and (lost or stays):
+        yield TOO_LARGE_STEPS.at(history.step, words=words, log10_step=max(large, median(sizes)), **numbers)
+
+
 def loss_stays(history: History) -> Iterator[Finding]:
     """A loss that is where it began, or where a constant would be, though the weights have moved."""
     if history.standing.others or any(map(history.has_raised, LOSS_EXPLAINED)):
         return  # losses that play against each other stay where they are
-    begun = _steps_at_rate(history)
-    sizes = [v for r in history.records[:8] if (v := r.total.get("log10_step")) is not None and math.isfinite(v)]
-    large = max(sizes[:2], default=-math.inf)
-    thrown = len(sizes) >= 2 and (median(sizes) >= THROWN_STEP_LOG10 or large >= THROWN_AT_ONCE_LOG10)
+    begun, sizes = _steps_at_rate(history), _first_step_sizes(history)
     now, start = _recent_loss(history), history.first_loss
-    if now is None or start is None or not sizes:
+    if begun < STAYS_STEPS or now is None or start is None or not sizes:
         return
-    if _outputs_thrown(history, start):
-        rate = max(history.records[-1].lr, default=math.nan)
-        words = {"steps": history.step}
-        yield OUTPUTS_THROWN.at(history.step, words=words, log10_step=large, loss=now, loss_first=start, lr=rate)
-        return
-    if begun < (2 * PLAIN_STEPS if thrown else STAYS_STEPS):
-        return
-    lost = now >= start > 0.0 and (begun >= STAYS_STEPS / 2 or large >= THROWN_AT_ONCE_LOG10)
-    if thrown and (lost or (begun > 2 * PLAIN_STEPS and now >= 0.9 * start > 0.0 and not _had_learned(history))):
-        rate = max(history.records[-1].lr, default=math.nan)
-        yield TOO_LARGE_STEPS.at(
-            history.step,
-            words={"steps": history.step},
-            log10_step=max(large, median(sizes)),
-            loss=now,
-            loss_first=start,
-            lr=rate,
-        )
-        return
-    words: dict[str, Any] = {"steps": history.step, "more": _other_causes(history)}
+    words: dict[str, Any] = {"steps": history.step, "more": describe_large_inputs(history)}
     bound = _bound_loss_of_constant(history)
     if bound is not None:
         level, fall, error = _measure_progress(history.records, history.step - begun)
@@ -237,6 +236,12 @@ def loss_stays(history: History) -> Iterator[Finding]:
             yield NO_BETTER.at(history.step, words=words, own=level, constant=bound)
     elif begun >= NOTED_STEPS and start > 0.0 and now >= FLAT_SHARE * start and not _had_learned(history):
         yield LOSS_STAYS.at(history.step, words=words, loss=now, loss_first=start)
+
+
+def _first_step_sizes(history: History) -> list[float]:
+    """Return log10 of the first steps that were measured, over the weights."""
+    sizes = (r.total.get("log10_step") for r in history.records[:8])
+    return [size for size in sizes if size is not None and math.isfinite(size)]
 
 
 def _outputs_thrown(history: History, start: float) -> bool:
@@ -261,17 +266,6 @@ LOSS_EXPLAINED = (
     "no-better-than-constant",
 )  # fmt: skip
 """Alarms that say why a loss stays where it is."""
-
-
-def _other_causes(history: History) -> str:
-    """Say what else is seen that may be the cause."""
-    size = history.total("input_size").start
-    large = size is not None and size > LARGE_INPUT
-    return f" The inputs are large ({size:.3g}, about 1 is usual): scale them." if large else ""
-
-
-LARGE_INPUT = 30.0
-"""The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
 
 
 def _bound_loss_of_constant(history: History) -> float | None:
@@ -389,6 +383,8 @@ COLLAPSED_SHARE, COLLAPSED_RATIO, COLLAPSED_STEPS = 0.1, 0.3, 50
 """The deviation of the directions of outputs, that over the one at the start, and the steps before it is judged."""
 COLLAPSED_AND_FITTED_SHARE, COLLAPSED_LOSS_SHARE = 0.2, 0.01
 """The deviation that is small enough where the loss has all but vanished, and the share of the first it is then."""
+SHRUNK_TARGETS = 0.03
+"""The variance of targets over that of the first: where it falls with the loss, the targets are outputs themselves."""
 POSTERIOR_COLLAPSED = replace(
     OUTPUT_COLLAPSED,
     seen="The code is the same for every sample: its entries differ by {differ:figure} at most, and the reconstruction "
@@ -412,7 +408,8 @@ INPUTS_LOST = ("gradient-vanishing", "constant-input", "decay-too-strong")
 
 def output_constant(history: History) -> Iterator[Finding]:
     """Outputs that do not differ over samples, though targets do."""
-    if history.standing.others or any(map(history.has_raised, INPUTS_LOST)):
+    zero = any(finding.code == "dead-layer" and "zero" in finding.numbers for finding in history.findings)
+    if history.standing.others or zero or any(map(history.has_raised, INPUTS_LOST)):
         return
     spreads = history.total("output_spread")
     collapsed, apart = spreads.last(3), max(spreads.first, default=0.0)
@@ -420,7 +417,11 @@ def output_constant(history: History) -> Iterator[Finding]:
     gone = now is not None and start is not None and now <= COLLAPSED_LOSS_SHARE * start
     limit = COLLAPSED_AND_FITTED_SHARE if gone else COLLAPSED_SHARE
     small = bool(collapsed) and max(collapsed) <= min(limit, COLLAPSED_RATIO * apart)
-    if small and history.standing.without_targets and history.step >= COLLAPSED_STEPS:
+    targets = history.total("outputs_constant")
+    shrunk = (
+        gone and bool(targets.first) and max(targets.last(3), default=math.inf) <= SHRUNK_TARGETS * targets.first[0]
+    )
+    if small and (history.standing.without_targets or shrunk) and history.step >= COLLAPSED_STEPS:
         yield OUTPUT_COLLAPSED.at(history.step, differ=max(collapsed), differ_first=apart)
     codes = history.total("code_spread").last(3)
     if codes and max(codes) <= COLLAPSED_CODE_SPREAD and history.step >= COLLAPSED_CODE_STEPS and history.is_unlearned:

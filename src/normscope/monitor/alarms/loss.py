@@ -108,7 +108,11 @@ def describe_outlier(history: History, record: Record) -> str:
     rates = [max(r.lr) for r in (*earlier[-1:], record) if r.lr]
     if jump is None or before is None or at is None or not usual or jump < OUTLIER_RATIO * before:
         return ""
-    if before > USUAL_RATIO * median(usual) or (len(rates) > 1 and rates[-1] > 2.0 * rates[0]):
+    if (
+        jump < (history.first_loss or 0.0)
+        or before > USUAL_RATIO * median(usual)
+        or (len(rates) > 1 and rates[-1] > 2.0 * rates[0])
+    ):
         return ""
     return (
         f"At step {at:,.0f} the loss jumped from {figure(before)} to {figure(jump)} within one step: its batch has "
@@ -209,10 +213,33 @@ def loss_rising(history: History) -> Iterator[Finding]:
     now, start = history.total("loss").lasting(), history.total("loss").first
     if not now or not start or not all(math.isfinite(v) and v > 0.0 for v in (*now, *start)):
         return
-    if min(now) >= RISEN_RATIO * max(start):
+    weights = history.total("log10_weight")
+    if history.standing.others and max(weights.lasting(), default=0.0) - min(weights.first, default=0.0) < BOTH_DECADES:
+        yield from _other_player_wins(history, now, start)
+    elif min(now) >= RISEN_RATIO * max(start):
         rate = max(history.records[-1].lr, default=math.nan)
         words = {"count": len(now), "least": min(now)}
         yield LOSS_RISING.at(history.step, words=words, loss=now[-1], loss_first=start[0], lr=rate)
+
+
+OTHER_PLAYER_WINS = Alarm(
+    code="other-player-wins",
+    seen="The loss began at {loss_first:figure} and is {loss:figure}, while another optimizer trains as well and these "
+    "weights have hardly changed in size.",
+    why="The other player, a discriminator as a rule, wins: it tells everything apart, and what is trained here no "
+    "longer finds a way to become better.",
+    advice="Weaken the other player: lower its learning rate or its number of steps, regularise it (spectral norm, "
+    "gradient penalty, label smoothing); or raise the learning rate of this one.",
+)
+PLAYER_LOSES_RATIO = 5.0
+"""The loss of one player over the largest of its first ones; where players are in balance it rises two or three times.
+"""
+
+
+def _other_player_wins(history: History, now: Sequence[float], start: Sequence[float]) -> Iterator[Finding]:
+    """A loss that another network, which is trained as well, has raised."""
+    if min(now) >= PLAYER_LOSES_RATIO * max(start):
+        yield OTHER_PLAYER_WINS.at(history.step, loss=now[-1], loss_first=start[0])
 
 
 def _loss_lost(history: History) -> Iterator[Finding]:
@@ -240,7 +267,7 @@ LR_TOO_HIGH = Alarm(
     code="lr-too-high",
     seen="The loss began at {loss_first:figure}{peaked} and is now {loss:figure}{grew}.",
     why="The first steps were too large: they threw the weights to where units are switched off or saturated, and no "
-    "gradient leads back.",
+    "gradient leads back.{more}",
     advice="Begin again with a learning rate of a tenth ({lr:figure} at first) or less, or warm it up.",
 )
 UNLEARNED_SHARE = 0.9
@@ -257,6 +284,17 @@ loss above the first.
 """
 
 
+LARGE_INPUT = 30.0
+"""The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
+
+
+def describe_large_inputs(history: History) -> str:
+    """Say that inputs are large, where that may be the cause; empty where they are not."""
+    size = history.total("input_size").start
+    large = size is not None and size > LARGE_INPUT
+    return f" The inputs are large ({size:.3g}, about 1 is usual): scale them." if large else ""
+
+
 def lr_too_high(history: History) -> Iterator[Finding]:
     """The first steps threw the weights or the loss far up, and since then nothing is learned."""
     losses = history.total("loss_mean").lasting() or history.total("loss").lasting()
@@ -271,6 +309,8 @@ def lr_too_high(history: History) -> Iterator[Finding]:
     grown = grown if math.isfinite(grown) else 0.0
     early = [r.metrics.get("loss_largest", r.loss) for r in history.records[:EARLY_STEPS] if r.step <= EARLY_STEPS]
     peak = max((value for value in early if value is not None and math.isfinite(value)), default=start)
+    if history.standing.others and grown < BOTH_DECADES:
+        return  # another player may have raised the loss
     thrown = grown >= THROWN_DECADES or peak >= THROWN_RATIO * start
     if not (thrown or (grown >= BOTH_DECADES and peak >= BOTH_RATIO * start)):
         return
@@ -278,6 +318,7 @@ def lr_too_high(history: History) -> Iterator[Finding]:
     words = {
         "peaked": f", rose to {figure(peak)} in the first steps" if peak >= BOTH_RATIO * start else "",
         "grew": f"; the weights have grown {power(grown)} times" if grown >= BOTH_DECADES else "",
+        "more": describe_large_inputs(history),
     }
     numbers: dict[str, Any] = {
         "loss": losses[-1],
@@ -298,11 +339,21 @@ LOSS_SPIKE = Alarm(
 )
 
 
+LOSS_OUTLIER = replace(
+    LOSS_SPIKE, seen="{outlier}", advice=LOOK_AT_BATCH.removesuffix(" Load the last checkpoint with finite weights.")
+)
+
+
 def loss_spike(history: History) -> Iterator[Finding]:
     """A loss far above those around it, at whatever step."""
     spike = history.spikes.first
-    if spike is None or history.has_raised("loss-spike"):
+    if history.has_raised("loss-spike"):
         return
+    outlier = describe_outlier(history, history.records[-1])
+    if outlier:
+        yield LOSS_OUTLIER.at(history.step, words={"outlier": outlier})
+    if spike is None or outlier or (history.standing.others and spike.level <= 0.0):
+        return  # losses of players, on both sides of zero, jump
     yield LOSS_SPIKE.at(
         history.step, loss=spike.loss, loss_before=spike.level, at=spike.step, records=history.spikes.count
     )
@@ -377,8 +428,8 @@ LEARNED_BY_HEART = replace(
 VALIDATED_AS_GUESSING = replace(
     OVERFITTING,
     code="no-better-than-constant",
-    seen="At all validations `{name}` was at or above {constant:figure}, which one constant output would have; it is "
-    "{now:figure} at step {at:,}.",
+    seen="`{name}` is {now:figure} at step {at:,}, was never clearly below the {constant:figure} that one constant "
+    "output would have, and has not become better since step {best_step:,}.",
     why="The model does no better than guessing on other data: the labels may have nothing to do with the inputs.",
     advice="Look whether labels belong to their inputs (shuffled apart, a wrong index), in training and in validation, "
     "and at how inputs are prepared.",
@@ -408,6 +459,8 @@ RISEN_SHARE, RISEN_CLEARLY_SHARE = 1.1, 1.25
 NOT_BETTER_SHARE, BY_HEART_SHARE, FAR_SHARE = 1.02, 0.03, 0.2
 """A validation loss over its best that is not better; the loss of training over the first one, and over the validation,
 that says that the samples are known by heart; the validation loss over the first loss of training that is far."""
+VALIDATED_SHARE = 0.97
+"""The best validation loss over that of a constant output, from which on nothing was learned that holds for others."""
 GUESSING_STEPS = 150
 """Steps after which a validation should have been better than that of a constant output."""
 INPUTS_USED_SHARE = 0.03
@@ -475,7 +528,7 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
     differ = history.total("outputs_differ").last(WORSE_LOGS)
     if step >= GUESSING_STEPS and len(figures) > WORSE_LOGS and now is not None and constants and differ:
         guesses = now >= GUESSING_SHARE * median(constants) and min(differ) >= INPUTS_USED_SHARE
-        if guesses and best >= median(constants):
+        if guesses and best >= VALIDATED_SHARE * median(constants) and figures[-WORSE_LOGS][0] > best_step:
             words["constant"] = median(constants)
             yield VALIDATED_AS_GUESSING.at(step, words=words, best=best, now=latest[-1])
             return

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -314,11 +316,51 @@ def _reads_mode(module: nn.Module) -> bool:
     return "training" in getattr(getattr(type(module).forward, "__code__", None), "co_names", ())
 
 
+class PartSearch:
+    """Finds which parts of a model a loop calls where it never calls the model itself.
+
+    Args:
+        model: the model, which is not a part of its own.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.called: dict[str, nn.Module] = {}
+        self.direct = False  # whether they are called by the model's own forward, which is called as a method
+        self._code = getattr(type(model).forward, "__code__", None)
+        self._hooks = [
+            module.register_forward_pre_hook(partial(self._meet, path))
+            for path, module in model.named_modules()
+            if path and next(module.parameters(), None) is not None
+        ]
+
+    def _meet(self, path: str, module: nn.Module, args: Any) -> None:
+        if not self.called:
+            frame: Any = sys._getframe()
+            while frame is not None and not self.direct:
+                self.direct, frame = frame.f_code is self._code, frame.f_back
+        self.called[path] = module
+
+    def finish(self) -> nn.Module | None:
+        """Stop, and return the largest part that no other part called; None if none was called in train mode."""
+        for hook in self._hooks:
+            hook.remove()
+        outer = [
+            module
+            for path, module in self.called.items()
+            if module.training and not any(path.startswith(f"{other}.") for other in self.called)
+        ]
+        sizes = [sum(p.numel() for p in module.parameters() if p.requires_grad) for module in outer]
+        return outer[sizes.index(max(sizes))] if outer and max(sizes) and not self.direct else None
+
+
 class Sight:
     """Counts forwards and steps, and says what keeps the watcher from seeing a training.
 
     Args:
         optimizer: the optimizer of the run, as it begins.
+
+    Attributes:
+        part: the part of the model that the loop calls instead of the model; None where it calls the model.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -330,6 +372,8 @@ class Sight:
         self._held: tuple[Any, int] | None = None  # the gradient after the last backward, and its version
         self._cleared = self._standing = 0
         self._told = False  # that steps never happen
+        self._search: PartSearch | None = None
+        self.part: nn.Module | None = None
 
     def forward(self, step: int, *, training: bool) -> Finding | None:
         """Count a forward; return what is wrong if so many have passed that a step should have been seen."""
@@ -379,13 +423,22 @@ class Sight:
         if self._hook is not None:
             self._hook.remove()
         self._hook, self._held, self._cleared = None, None, 0
+        if self._search is not None:
+            self._search.finish()
+        self._search = None
 
     def stepped(self, step: int, model: nn.Module) -> Finding | None:
         """Count a step of the optimizer; return what is wrong if no forward is seen between them."""
         self._seen, self._waiting, self._others, self._unseen = True, 0, 0, self._unseen + 1
         if self._hook is not None:
             self.close()
+        if self._unseen == BLIND_STEPS - 1 and not self._evaluated and not compiled_functions():
+            self._search = PartSearch(model)
         if self._unseen != BLIND_STEPS:
+            return None
+        search, self._search = self._search, None
+        self.part = None if search is None else search.finish()
+        if self.part is not None:
             return None
         if self._evaluated:
             trains = next((path for path, module in model.named_modules() if module.training), None)
