@@ -383,8 +383,15 @@ COLLAPSED_SHARE, COLLAPSED_RATIO, COLLAPSED_STEPS = 0.1, 0.3, 50
 """The deviation of the directions of outputs, that over the one at the start, and the steps before it is judged."""
 COLLAPSED_AND_FITTED_SHARE, COLLAPSED_LOSS_SHARE = 0.2, 0.01
 """The deviation that is small enough where the loss has all but vanished, and the share of the first it is then."""
-SHRUNK_TARGETS = 0.03
-"""The variance of targets over that of the first: where it falls with the loss, the targets are outputs themselves."""
+TARGETS_COLLAPSED = replace(
+    OUTPUT_COLLAPSED,
+    seen="The targets have become the same for every sample, and the outputs with them: their variance is "
+    "{share:percent} of what it was at the start.",
+    why="The targets are outputs of the network themselves (a second view, a teacher that follows it): both have "
+    "collapsed, which satisfies the loss and tells nothing.",
+)
+SHRUNK_TARGETS_SHARE = 0.03
+"""The variance of targets over that of the first: targets that are data keep theirs."""
 POSTERIOR_COLLAPSED = replace(
     OUTPUT_COLLAPSED,
     seen="The code is the same for every sample: its entries differ by {differ:figure} at most, and the reconstruction "
@@ -417,12 +424,13 @@ def output_constant(history: History) -> Iterator[Finding]:
     gone = now is not None and start is not None and now <= COLLAPSED_LOSS_SHARE * start
     limit = COLLAPSED_AND_FITTED_SHARE if gone else COLLAPSED_SHARE
     small = bool(collapsed) and max(collapsed) <= min(limit, COLLAPSED_RATIO * apart)
-    targets = history.total("outputs_constant")
-    shrunk = (
-        gone and bool(targets.first) and max(targets.last(3), default=math.inf) <= SHRUNK_TARGETS * targets.first[0]
-    )
-    if small and (history.standing.without_targets or shrunk) and history.step >= COLLAPSED_STEPS:
+    if small and history.standing.without_targets and history.step >= COLLAPSED_STEPS:
         yield OUTPUT_COLLAPSED.at(history.step, differ=max(collapsed), differ_first=apart)
+    squares = history.records[-1].total.get("outputs_kinds") is None
+    targets = history.total("outputs_constant")
+    variances, usual = targets.last(3), targets.first[0] if targets.first else 0.0
+    if gone and squares and variances and max(variances) <= SHRUNK_TARGETS_SHARE * usual:
+        yield TARGETS_COLLAPSED.at(history.step, share=max(variances) / usual)
     codes = history.total("code_spread").last(3)
     if codes and max(codes) <= COLLAPSED_CODE_SPREAD and history.step >= COLLAPSED_CODE_STEPS and history.is_unlearned:
         yield POSTERIOR_COLLAPSED.at(history.step, differ=max(codes))

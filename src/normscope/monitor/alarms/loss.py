@@ -232,13 +232,13 @@ OTHER_PLAYER_WINS = Alarm(
     "gradient penalty, label smoothing); or raise the learning rate of this one.",
 )
 PLAYER_LOSES_RATIO = 5.0
-"""The loss of one player over the largest of its first ones; where players are in balance it rises two or three times.
+"""The loss of one player over its first one; where players are in balance it rises two or three times.
 """
 
 
 def _other_player_wins(history: History, now: Sequence[float], start: Sequence[float]) -> Iterator[Finding]:
     """A loss that another network, which is trained as well, has raised."""
-    if min(now) >= PLAYER_LOSES_RATIO * max(start):
+    if min(now) >= PLAYER_LOSES_RATIO * start[0]:
         yield OTHER_PLAYER_WINS.at(history.step, loss=now[-1], loss_first=start[0])
 
 
