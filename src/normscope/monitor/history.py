@@ -571,7 +571,9 @@ class ParameterFollower:
         others = [held[0] for _, held in matrices if held[0].requires_grad]
         chosen = {} if many else {path: held[0] for path, held in frozen if self._is_initial(path, held, others)}
         before = matrices[:first] if others else []  # a single random layer in front is a projection on purpose
-        if len(before) >= MIN_BACKBONE_LAYERS and all(self._is_initial(path, held, others) for path, held in before):
+        if len(before) >= MIN_BACKBONE_LAYERS and all(
+            self._is_initial(path, held, others, or_normal=True) for path, held in before
+        ):
             chosen |= {path: held[0] for path, held in before}
         self.evaluated = {path: self.evaluated.get(path) or Since(step) for path in evaluated}
         earlier = self.frozen
@@ -588,12 +590,14 @@ class ParameterFollower:
             self._initial[path] = int(counted) == 0
         return self._initial[path]
 
-    def _is_initial(self, path: str, held: Sequence[Tensor], trained: Sequence[Tensor]) -> bool:
+    def _is_initial(
+        self, path: str, held: Sequence[Tensor], trained: Sequence[Tensor], *, or_normal: bool = False
+    ) -> bool:
         """Return whether a weight has the values of a new layer.
 
         Those of torch are uniform within 1/sqrt(fan in). Normal ones (`torch.nn.init`) are known by their deviation,
-        and by a bias that is zero or within 1/sqrt(fan in). A copy of one that is trained is not taken for new: it
-        belongs to a target network, which follows another one.
+        and by a bias that is zero or within 1/sqrt(fan in): of one layer alone that may be chance. A copy of one that
+        is trained is not taken for new: it belongs to a target network, which follows another one.
         """
         if path not in self._initial:
             weight, count = held[0].detach(), held[0].numel()
@@ -604,8 +608,7 @@ class ParameterFollower:
             outputs = bound * math.sqrt(len(weight) / weight[0].numel())  # 1/sqrt(fan in) times sqrt(out/in)
             usual = (bound, math.sqrt(2.0) * bound, bound * math.sqrt(2.0) / math.hypot(1.0, outputs / bound), 0.02)
             normal = min(abs(deviation / one - 1.0) for one in usual) < 2.0 / math.sqrt(2.0 * count)
-            normal = normal and largest > 1.9 * deviation  # not uniform
-            normal = normal and len(held) > 1 and _is_new_bias(held[1].detach(), bound)
+            normal = normal and or_normal and len(held) > 1 and _is_new_bias(held[1].detach(), bound)
             copied = any(one.shape == weight.shape and torch.equal(one.to(weight), weight) for one in trained)
             self._initial[path] = (uniform or normal) and not copied
         return self._initial[path]

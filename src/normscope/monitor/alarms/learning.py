@@ -429,7 +429,9 @@ def output_constant(history: History) -> Iterator[Finding]:
     squares = history.records[-1].total.get("outputs_kinds") is None
     targets = history.total("outputs_constant")
     variances, usual = targets.last(3), targets.first[0] if targets.first else 0.0
-    if gone and squares and variances and max(variances) <= SHRUNK_TARGETS_SHARE * usual:
+    owns = history.total("outputs_own")
+    fitted = max(owns.last(3), default=math.inf) <= SHRUNK_TARGETS_SHARE * max(owns.first, default=0.0)
+    if fitted and squares and variances and max(variances) <= SHRUNK_TARGETS_SHARE * usual:
         yield TARGETS_COLLAPSED.at(history.step, share=max(variances) / usual)
     codes = history.total("code_spread").last(3)
     if codes and max(codes) <= COLLAPSED_CODE_SPREAD and history.step >= COLLAPSED_CODE_STEPS and history.is_unlearned:

@@ -429,7 +429,7 @@ VALIDATED_AS_GUESSING = replace(
     OVERFITTING,
     code="no-better-than-constant",
     seen="`{name}` is {now:figure} at step {at:,}, was never clearly below the {constant:figure} that one constant "
-    "output would have, and has not become better since step {best_step:,}.",
+    "output would have.",
     why="The model does no better than guessing on other data: the labels may have nothing to do with the inputs.",
     advice="Look whether labels belong to their inputs (shuffled apart, a wrong index), in training and in validation, "
     "and at how inputs are prepared.",
@@ -528,7 +528,8 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
     differ = history.total("outputs_differ").last(WORSE_LOGS)
     if step >= GUESSING_STEPS and len(figures) > WORSE_LOGS and now is not None and constants and differ:
         guesses = now >= GUESSING_SHARE * median(constants) and min(differ) >= INPUTS_USED_SHARE
-        if guesses and best >= VALIDATED_SHARE * median(constants) and figures[-WORSE_LOGS][0] > best_step:
+        over = figures[-WORSE_LOGS][0] > best_step  # else it may still become better
+        if guesses and best >= (VALIDATED_SHARE if over else 1.0) * median(constants):
             words["constant"] = median(constants)
             yield VALIDATED_AS_GUESSING.at(step, words=words, best=best, now=latest[-1])
             return

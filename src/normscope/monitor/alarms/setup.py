@@ -287,18 +287,29 @@ def is_trained_in_eval_mode(model: nn.Module) -> bool:
     """Return whether eval mode changes nothing of what is trained, as with a frozen backbone under a new head.
 
     That is so where gradients are taken and every module that reads its mode is in train mode, or belongs to a part
-    without anything to train.
+    without anything to train. Where some of what is trained is in train mode, that was chosen part by part: then
+    modules without parameters, such as dropout, are meant to be as they are.
     """
-    return torch.is_grad_enabled() and not _mode_matters(model)
+    if not torch.is_grad_enabled():
+        return False
+    trained = (m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False)))
+    return not _mode_matters(model, bare=not any(module.training for module in trained))
 
 
-def _mode_matters(module: nn.Module) -> bool:
-    """Return whether a part that is trained holds a module in eval mode that would do something else in train mode."""
+def _mode_matters(module: nn.Module, *, bare: bool) -> bool:
+    """Return whether a part that is trained holds a module in eval mode that would do something else in train mode.
+
+    Args:
+        module: the part.
+        bare: whether modules without parameters count; they belong to the part around them.
+    """
     if not any(parameter.requires_grad for parameter in module.parameters()):
         return False
     for child in module.children():
-        bare = next(child.parameters(), None) is None  # such as dropout: it belongs to the part around it
-        if (_reads_mode(child) and not child.training) if bare else _mode_matters(child):
+        if next(child.parameters(), None) is not None:
+            if _mode_matters(child, bare=bare):
+                return True
+        elif bare and _reads_mode(child) and not child.training:
             return True
     return _reads_mode(module) and not module.training
 
