@@ -208,7 +208,9 @@ def steps_too_large(history: History) -> Iterator[Finding]:
         return
     large = max(sizes[:2])
     thrown = len(sizes) >= 2 and (median(sizes) >= THROWN_STEP_LOG10 or large >= THROWN_AT_ONCE_LOG10)
-    lost = now >= start > 0.0 and (begun >= STAYS_STEPS / 2 or large >= THROWN_AT_ONCE_LOG10)
+    lost = now >= max(start, history.records[0].loss or 0.0) > 0.0 and (
+        begun >= STAYS_STEPS / 2 or large >= THROWN_AT_ONCE_LOG10
+    )
     stays = begun > 2 * PLAIN_STEPS and now >= 0.9 * start > 0.0 and not _had_learned(history)
     words = {"steps": history.step, "more": describe_large_inputs(history)}
     numbers: dict[str, Any] = {"loss": now, "loss_first": start, "lr": max(history.records[-1].lr, default=math.nan)}
