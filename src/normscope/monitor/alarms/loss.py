@@ -223,7 +223,7 @@ def loss_rising(history: History) -> Iterator[Finding]:
 
 
 OTHER_PLAYER_WINS = Alarm(
-    code="other-player-wins",
+    code="loss-rising",
     seen="The loss began at {loss_first:figure} and is {loss:figure}, while another optimizer trains as well and these "
     "weights have hardly changed in size.",
     why="The other player, a discriminator as a rule, wins: it tells everything apart, and what is trained here no "
@@ -521,7 +521,7 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
         return
     stays = figures[-WORSE_LOGS][0] > best_step and min(latest) >= NOT_BETTER_SHARE * best > 0.0
     by_heart = start is not None and now is not None and 0.0 < now <= BY_HEART_SHARE * min(start, latest[-1])
-    if by_heart and stays and min(latest) >= FAR_SHARE * start:
+    if by_heart and stays and min(latest) >= FAR_SHARE * (start or 0.0):
         yield LEARNED_BY_HEART.at(step, words=words | {"loss_now": now}, best=best, now=latest[-1])
         return
     constants = [constant for _, constant in rows if constant]

@@ -355,13 +355,13 @@ class PartSearch:
         """Stop, and return the largest part that no other part called; None if none was called in train mode."""
         for hook in self._hooks:
             hook.remove()
-        outer = [
-            module
+        sizes = {
+            path: sum(p.numel() for p in module.parameters() if p.requires_grad)
             for path, module in self.called.items()
             if module.training and not any(path.startswith(f"{other}.") for other in self.called)
-        ]
-        sizes = [sum(p.numel() for p in module.parameters() if p.requires_grad) for module in outer]
-        return outer[sizes.index(max(sizes))] if outer and max(sizes) and not self.direct else None
+        }
+        largest = max(sizes, key=lambda path: sizes[path], default=None)
+        return self.called[largest] if largest is not None and sizes[largest] and not self.direct else None
 
 
 class Sight:
