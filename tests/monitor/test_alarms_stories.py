@@ -279,3 +279,28 @@ def test_numbers_of_numpy_are_observed():
     with pytest.raises(InputError, match=r"run\.records"):
         pickle.dumps(run)
     assert pickle.loads(pickle.dumps((list(run.records), list(run.findings))))[0] == list(run.records)
+
+
+def test_a_validation_with_gradients_is_not_taken_for_training():
+    model, other = network(), torch.full((64, 8), 50.0)
+    optimizer = sgd(model)
+
+    def validate(step):
+        model.eval()
+        value = F.cross_entropy(model(other), torch.zeros(64, dtype=torch.long))
+        model.train()
+        return float(value.detach()) / (1 + step)
+
+    run = train(model, optimizer, validate=validate, every=5)
+    assert {record.total["input_samples"] for record in run.records} == {32.0}
+
+
+def test_a_loss_that_grows_with_its_targets_is_no_divergence():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1))
+
+    def change(step, x, y):
+        return x, (0.1 + 0.02 * step) * x[:, :1]
+
+    run = train(model, adam(model, 1e-2), steps=300, loss=F.mse_loss, batch=change)
+    assert not run.findings

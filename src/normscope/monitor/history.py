@@ -39,6 +39,8 @@ FEW_LASTING_RECORDS, MANY_LASTING_STEPS = 4, 80
 """Where records are far apart, four of them over twice as many steps show a lasting state too."""
 GUESSING_SHARE = 0.95
 """The loss over that of a constant output: above it, for several batches, nothing has been learned of the inputs."""
+UNCLEAR_SHARE = 0.8
+"""The loss over that of a constant output, below which it is clearly better in every batch."""
 PLAIN_STEPS = 10
 """Steps over which two records show what no batch can cause by chance: no gradient, a rate of zero, a wrong mode."""
 APART_STEPS = 4
@@ -160,17 +162,27 @@ class History:
         losses = [loss for loss in first if loss is not None and math.isfinite(loss)]
         return median(losses) if losses else None
 
+    def over_constant(self) -> list[float]:
+        """Return the loss of outputs over that of the best constant in the last records, where both are known."""
+        return [
+            own / constant
+            for r in self.repeated()
+            if (own := r.total.get("outputs_own")) is not None and (constant := r.total.get("outputs_constant"))
+        ]
+
+    @property
+    def beats_constant(self) -> bool:
+        """Whether of late the outputs are clearly better than a constant."""
+        ratios = self.over_constant()
+        return bool(ratios) and max(ratios) < UNCLEAR_SHARE
+
     @property
     def is_unlearned(self) -> bool:
         """Whether of late the outputs are no better than a constant or, where that is not known, the loss than it was.
 
         In single batches either is off by some per cent.
         """
-        ratios = [
-            own / constant
-            for r in self.repeated()
-            if (own := r.total.get("outputs_own")) is not None and (constant := r.total.get("outputs_constant"))
-        ]
+        ratios = self.over_constant()
         if not ratios and self.first_loss is not None:
             means = [r.metrics.get("loss_mean", r.loss) for r in self.repeated()]
             ratios = [value / self.first_loss for value in means if value is not None and self.first_loss > 0.0]

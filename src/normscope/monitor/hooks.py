@@ -23,7 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ..core.errors import describe_error
 from ..core.finding import Finding
 from ..core.untouched import unwrapped
-from .alarms.setup import Sight, is_trained_in_eval_mode
+from .alarms.setup import Sight
 from .composing import LayerMemory, Observed
 from .distributed import ProcessRole
 from .forward_listening import ForwardRecord, StepListener
@@ -191,7 +191,7 @@ class TrainingHooks:
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.busy:
             return
-        training = self.model.training or is_trained_in_eval_mode(self.model)
+        training = self.sight.counts(self.model)
         blind = self.sight.forward(self.step, training=training)
         if blind is not None:
             self._say(blind)

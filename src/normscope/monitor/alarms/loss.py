@@ -207,8 +207,15 @@ Losses that play against each other (GANs) rise a few times in healthy runs.
 """
 
 
+GROWN_TARGETS_RATIO = 3.0
+"""The loss of a constant output over that at the start: beyond it the loss rises because the targets have grown."""
+
+
 def loss_rising(history: History) -> Iterator[Finding]:
     """The loss stays far above where it began, or where it was."""
+    targets = history.total("outputs_constant")
+    if history.beats_constant and min(targets.last(), default=0.0) > GROWN_TARGETS_RATIO * max(targets.first):
+        return  # the targets have grown, as the returns of a policy do
     yield from _loss_lost(history)
     now, start = history.total("loss").lasting(), history.total("loss").first
     if not now or not start or not all(math.isfinite(v) and v > 0.0 for v in (*now, *start)):
@@ -231,8 +238,8 @@ OTHER_PLAYER_WINS = Alarm(
     advice="Weaken the other player: lower its learning rate or its number of steps, regularise it (spectral norm, "
     "gradient penalty, label smoothing); or raise the learning rate of this one.",
 )
-PLAYER_LOSES_RATIO = 5.0
-"""The loss of one player over its first one; where players are in balance it rises two or three times.
+PLAYER_LOSES_RATIO = 10.0
+"""The loss of one player over its first one; where players are in balance it rises a few times.
 """
 
 
@@ -303,8 +310,8 @@ def lr_too_high(history: History) -> Iterator[Finding]:
         return
     if min(losses) < UNLEARNED_SHARE * start or not weights.first or history.has_raised("lr-too-high"):
         return
-    if history.least_loss is not None and history.least_loss[0] < UNLEARNED_SHARE * start:
-        return  # it had learned: the first steps were not too large
+    if history.beats_constant or (history.least_loss is not None and history.least_loss[0] < UNLEARNED_SHARE * start):
+        return  # it has learned: the first steps were not too large
     grown = min((value - weights.first[0] for value in weights.lasting()), default=0.0)
     grown = grown if math.isfinite(grown) else 0.0
     early = [r.metrics.get("loss_largest", r.loss) for r in history.records[:EARLY_STEPS] if r.step <= EARLY_STEPS]

@@ -377,7 +377,7 @@ class Sight:
     def __init__(self, optimizer: Optimizer) -> None:
         self._versions = _sum_versions(optimizer)
         self._waiting = self._unseen = self._evaluated = self._observed = self._others = 0
-        self._seen = False
+        self._seen = self._in_train_mode = False  # a forward or a step at all, and a forward in train mode
         self._optimizer = ref(optimizer)
         self._hook: Any = None
         self._held: tuple[Any, int] | None = None  # the gradient after the last backward, and its version
@@ -397,6 +397,14 @@ class Sight:
         if self._cleared >= NO_STEP_BACKWARDS and not self._others:
             return self.never_stepped(step)
         return STEP_NOT_SEEN.at(step, words={"count": STUCK_FORWARDS}) if self._waiting == STUCK_FORWARDS else None
+
+    def counts(self, model: nn.Module) -> bool:
+        """Return whether a forward is one of training: in train mode, or in eval mode where that is how it is trained.
+
+        Behind forwards in train mode those in eval mode are validations, until two steps pass without the former.
+        """
+        self._in_train_mode = model.training or (self._in_train_mode and self._unseen < BLIND_STEPS - 1)
+        return model.training or (not self._in_train_mode and is_trained_in_eval_mode(model))
 
     def never_stepped(self, step: int) -> Finding | None:
         """Return what is wrong if backwards have run and gradients were cleared without a step in between."""
