@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import fmean, median, stdev
+from statistics import median
 from typing import Any
 
 from ...core.finding import Finding, Severity
 from ..history import PLAIN_STEPS, Alarm, History
 from ..record import Record
-from .loss import INPUTS_USED_SHARE, describe_large_inputs
+from .loss import INPUTS_USED_SHARE, bound_constant, describe_large_inputs
 
 # ---- the learning rate
 
@@ -288,9 +288,7 @@ def _bound_loss_of_constant(history: History) -> float | None:
     constants = [constant for _, constant, _, _ in rows]
     if min(constants) <= 1e-6 or max(factors) - min(factors) > 1e-3 * abs(median(factors)):
         return None
-    kinds = history.records[-1].total.get("outputs_kinds")
-    limit = math.inf if kinds is None else math.log(kinds)  # that of all classes alike
-    return median(factors) * min(fmean(constants) + 2 * stdev(constants) / math.sqrt(len(constants)), limit)
+    return median(factors) * bound_constant(constants, history.records[-1].total.get("outputs_kinds"))
 
 
 TARGETS_PER_CLASS = 3

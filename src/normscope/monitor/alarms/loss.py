@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Any
 
 from ...core.finding import Finding, Severity, figure, power
@@ -318,6 +318,9 @@ def lr_too_high(history: History) -> Iterator[Finding]:
     peak = max((value for value in early if value is not None and math.isfinite(value)), default=start)
     if history.standing.others and grown < BOTH_DECADES:
         return  # another player may have raised the loss
+    steps = [size for r in history.records if (size := r.total.get("log10_step")) is not None and math.isfinite(size)]
+    if steps and grown > max(BOTH_DECADES, 2.0 * history.step * math.log10(1.0 + 10.0 ** min(max(steps), 300.0))):
+        return  # more than all steps together can do: something else has changed the weights
     thrown = grown >= THROWN_DECADES or peak >= THROWN_RATIO * start
     if not (thrown or (grown >= BOTH_DECADES and peak >= BOTH_RATIO * start)):
         return
@@ -534,10 +537,12 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
     constants = [constant for _, constant in rows if constant]
     differ = history.total("outputs_differ").last(WORSE_LOGS)
     if step >= GUESSING_STEPS and len(figures) > WORSE_LOGS and now is not None and constants and differ:
-        guesses = now >= GUESSING_SHARE * median(constants) and min(differ) >= INPUTS_USED_SHARE
+        constant = bound_constant(constants, history.records[-1].total.get("outputs_kinds"))
+        guesses = now >= GUESSING_SHARE * constant and min(differ) >= INPUTS_USED_SHARE
+        guesses = guesses and latest[-1] >= GUESSING_SHARE * figures[0][1]
         over = figures[-WORSE_LOGS][0] > best_step  # else it may still become better
-        if guesses and best >= (VALIDATED_SHARE if over else 1.0) * median(constants):
-            words["constant"] = median(constants)
+        if guesses and best >= (VALIDATED_SHARE if over else 1.0) * constant:
+            words["constant"] = constant
             yield VALIDATED_AS_GUESSING.at(step, words=words, best=best, now=latest[-1])
             return
     if start is not None and now is not None and 0.0 < now < start / 2 and min(latest) >= start:
@@ -545,6 +550,15 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
         more, remedy = BATCH_NORM_WORDS if norms else OTHER_WORDS
         words |= {"loss_then": start, "loss_now": now, "more": more, "remedy": remedy}
         yield VALIDATION_APART.at(step, words=words, best=best, now=latest[-1])
+
+
+def bound_constant(constants: Sequence[float], kinds: float | None) -> float:
+    """Return what the best constant output has for a loss at most, from estimates of some batches.
+
+    Of classes it is at most that of all alike.
+    """
+    error = stdev(constants) / math.sqrt(len(constants)) if len(constants) > 1 else math.inf
+    return min(fmean(constants) + 2.0 * error, math.inf if kinds is None else math.log(kinds))
 
 
 def _accuracy_holds(history: History, best_step: int) -> bool:
