@@ -304,3 +304,11 @@ def test_a_loss_that_grows_with_its_targets_is_no_divergence():
 
     run = train(model, adam(model, 1e-2), steps=300, loss=F.mse_loss, batch=change)
     assert not run.findings
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_a_validation_that_often_jumps_is_not_called_worse(noisy):
+    model = network()
+    values = [1.4, 0.37, 0.75 if noisy else 0.3, 0.16, 0.14, 0.29, 0.18, 0.21]
+    run = train(model, sgd(model), steps=80, validate=lambda step: values[step // 10])
+    assert [code for code, _ in warnings_of(run)] == ([] if noisy else ["overfitting"])

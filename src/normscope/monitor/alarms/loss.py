@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from statistics import fmean, median, stdev
 from typing import Any
 
@@ -281,6 +282,8 @@ UNLEARNED_SHARE = 0.9
 """A share of the first loss: while the loss is above it, nothing has been learned."""
 THROWN_DECADES = 1.0
 """Decades of the norm of all weights since the start, while nothing is learned; healthy runs stay within 0.3."""
+PLAIN_STEP_LOG10 = -2.5
+"""log10 of a step over the weights: where all are below it, no step was too large."""
 EARLY_STEPS, THROWN_RATIO = 100, 4.0
 """How many steps count as the start, and the multiple of the first loss that is an alarm within them."""
 BOTH_DECADES, BOTH_RATIO = 0.5, 1.5
@@ -319,7 +322,8 @@ def lr_too_high(history: History) -> Iterator[Finding]:
     if history.standing.others and grown < BOTH_DECADES:
         return  # another player may have raised the loss
     steps = [size for r in history.records if (size := r.total.get("log10_step")) is not None and math.isfinite(size)]
-    if steps and grown > max(BOTH_DECADES, 2.0 * history.step * math.log10(1.0 + 10.0 ** min(max(steps), 300.0))):
+    reach = 2.0 * history.step * math.log10(1.0 + 10.0 ** min(max(steps, default=0.0), 300.0))
+    if steps and (max(steps) < PLAIN_STEP_LOG10 or grown > max(BOTH_DECADES, reach)):
         return  # more than all steps together can do: something else has changed the weights
     thrown = grown >= THROWN_DECADES or peak >= THROWN_RATIO * start
     if not (thrown or (grown >= BOTH_DECADES and peak >= BOTH_RATIO * start)):
@@ -503,7 +507,10 @@ def validation(history: History, step: int) -> Iterator[Finding]:
             best_step, best = max(figures, key=lambda pair: pair[1])
             latest = [value for at, value in figures[-WORSE_LOGS:] if at > best_step]
             whole = 1.0 if best <= 1.0 else 100.0
-            if best <= whole and len(latest) == WORSE_LOGS and max(latest) <= best - ACCURACY_FALL * whole:
+            before = [value for at, value in figures if at <= best_step]
+            usual = max((one - two for one, two in pairwise(before)), default=0.0)  # it made that good again
+            fall = max(ACCURACY_FALL * whole, usual)
+            if best <= whole and len(latest) == WORSE_LOGS and max(latest) <= best - fall:
                 words = {"name": name, "best_step": best_step, "at": figures[-1][0]}
                 yield VALIDATION_WORSE.at(step, words=words, best=best, now=latest[-1])
 
@@ -516,7 +523,9 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
     start = history.first_loss
     words = {"name": name, "best_step": best_step, "at": figures[-1][0], "loss_then": then, "loss_now": now}
     worse = figures[-WORSE_LOGS][0] > best_step and min(latest) >= RISEN_SHARE * best > 0.0
-    if worse and latest[-1] >= RISEN_CLEARLY_SHARE * best and max(latest) - best > 0.02 * (start or 0.0):
+    before = [value for at, value in figures if at <= best_step and value > 0.0]
+    usual = max((two / one for one, two in pairwise(before)), default=1.0)  # a rise that was made good again
+    if worse and latest[-1] >= max(RISEN_CLEARLY_SHARE, usual) * best and max(latest) - best > 0.02 * (start or 0.0):
         falls = then is not None and now is not None and now < then
         alarm = OVERFITTING if falls else VALIDATION_WORSE
         if latest[-1] < RISEN_FAR_SHARE * best and _accuracy_holds(history, best_step):
