@@ -309,7 +309,7 @@ def _mode_matters(module: nn.Module, *, bare: bool) -> bool:
         if next(child.parameters(), None) is not None:
             if _mode_matters(child, bare=bare):
                 return True
-        elif bare and _reads_mode(child) and not child.training:
+        elif bare and any(_reads_mode(inner) and not inner.training for inner in child.modules()):
             return True
     return _reads_mode(module) and not module.training
 
