@@ -191,7 +191,7 @@ class TrainingHooks:
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.busy:
             return
-        training = self.sight.counts(self.model)
+        training = self.model.training or self.sight.counts(self.model)
         blind = self.sight.forward(self.step, training=training)
         if blind is not None:
             self._say(blind)

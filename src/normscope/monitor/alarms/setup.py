@@ -345,6 +345,8 @@ class PartSearch:
         ]
 
     def _meet(self, path: str, module: nn.Module, args: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         if not self.called:
             frame: Any = sys._getframe()
             while frame is not None and not self.direct:
@@ -378,6 +380,7 @@ class Sight:
         self._versions = _sum_versions(optimizer)
         self._waiting = self._unseen = self._evaluated = self._observed = self._others = 0
         self._seen = self._in_train_mode = False  # a forward or a step at all, and a forward in train mode
+        self._counted = False  # whether the present forward, in eval mode, is one of training
         self._optimizer = ref(optimizer)
         self._hook: Any = None
         self._held: tuple[Any, int] | None = None  # the gradient after the last backward, and its version
@@ -391,6 +394,7 @@ class Sight:
         self._evaluated = 0 if training else self._evaluated + 1
         if not training:
             return None
+        self._in_train_mode, self._counted = not self._counted, False
         self._seen, self._unseen, self._waiting = True, 0, self._waiting + 1
         if self._waiting == LISTENED_FORWARDS:
             self._listen()
@@ -399,12 +403,13 @@ class Sight:
         return STEP_NOT_SEEN.at(step, words={"count": STUCK_FORWARDS}) if self._waiting == STUCK_FORWARDS else None
 
     def counts(self, model: nn.Module) -> bool:
-        """Return whether a forward is one of training: in train mode, or in eval mode where that is how it is trained.
+        """Return whether a forward in eval mode is one of training.
 
         Behind forwards in train mode those in eval mode are validations, until two steps pass without the former.
         """
-        self._in_train_mode = model.training or (self._in_train_mode and self._unseen < BLIND_STEPS - 1)
-        return model.training or (not self._in_train_mode and is_trained_in_eval_mode(model))
+        self._in_train_mode = self._in_train_mode and self._unseen < BLIND_STEPS - 1
+        self._counted = not self._in_train_mode and is_trained_in_eval_mode(model)
+        return self._counted
 
     def never_stepped(self, step: int) -> Finding | None:
         """Return what is wrong if backwards have run and gradients were cleared without a step in between."""
@@ -451,7 +456,7 @@ class Sight:
         self._seen, self._waiting, self._others, self._unseen = True, 0, 0, self._unseen + 1
         if self._hook is not None:
             self.close()
-        if self._unseen == BLIND_STEPS - 1 and not self._evaluated and not compiled_functions():
+        if self._unseen == BLIND_STEPS - 1 and not self._evaluated:
             self._search = PartSearch(model)
         if self._unseen != BLIND_STEPS:
             return None
