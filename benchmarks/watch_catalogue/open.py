@@ -655,3 +655,36 @@ def full_batch_descent(watch: Watch, steps: int = 150) -> float:
     model, data = seeded()
     fit(watch, model, sgd(model, 0.5), data, steps, change=lambda step, x, y: (data.x[:1024], data.y[:1024]))
     return accuracy(model, data)
+
+
+@fault("mlp", causes="dead-units layer-decayed", remedies="initialise", layers="0 2")
+def every_weight_at_zero(broken: bool, watch: Watch, steps: int = 150) -> float:
+    """`nn.init.zeros_` for all parameters: no unit is ever on, and no gradient comes back."""
+    model, data = seeded(64, 48, 48, 10)
+    for parameter in model.parameters() if broken else ():
+        nn.init.zeros_(parameter)
+    fit(watch, model, sgd(model, 0.05, momentum=0.9), data, steps)
+    return accuracy(model, data)
+
+
+@fault("siamese", causes="output-constant", remedies="prevent-collapse change-loss")
+def teacher_without_a_predictor(broken: bool, watch: Watch, steps: int = 250) -> float:
+    """The target is the network's own output for another view, without a gradient: both become constant."""
+    torch.manual_seed(0)
+    data, model = digits(flat=True), mlp(64, 64, 16)
+    optimizer = adam(model, 3e-3)
+    with watch(model, optimizer) as run:
+        for _, (x, _) in zip(range(steps), batches(data, 64)):
+            one, two = model(x + 0.3 * torch.randn_like(x)), model(x + 0.3 * torch.randn_like(x))
+            if broken:
+                loss = F.mse_loss(one, two.detach())
+            else:
+                scores = F.normalize(one, dim=1) @ F.normalize(two, dim=1).T
+                loss = F.cross_entropy(scores / 0.1, torch.arange(len(x)))
+            run.observe(loss=loss)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    with torch.no_grad():
+        embedded = model(data.held_x)
+        return float((embedded - embedded.mean(0)).norm() / data.held_x.norm())

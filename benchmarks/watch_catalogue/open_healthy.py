@@ -379,3 +379,52 @@ def one_batch_learned_by_heart(watch: Watch, steps: int = 150) -> float:
     model = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 1))
     finish(train(watch, model, adam(model, 1e-2), steps, lambda step: F.mse_loss(model(data.x), data.y)))
     return explained(model, data)
+
+
+@healthy("mlp")
+def parts_are_called_and_never_the_whole(watch: Watch, steps: int = 150) -> float:
+    """A ModuleDict, whose parts the loop calls one after the other."""
+    torch.manual_seed(0)
+    data = digits(flat=True)
+    parts = nn.ModuleDict({"encoder": nn.Linear(64, 64), "decoder": nn.Linear(64, 10)})
+    stream = batches(data)
+
+    def loss(step: int) -> Tensor:
+        x, y = next(stream)
+        return F.cross_entropy(parts["decoder"](parts["encoder"](x).relu()), y)
+
+    finish(train(watch, parts, adam(parts, 3e-3), steps, loss))
+    return accuracy(nn.Sequential(parts["encoder"], nn.ReLU(), parts["decoder"]), data)
+
+
+@healthy("mlp")
+def an_epoch_of_five_batches_in_order(watch: Watch, steps: int = 200) -> float:
+    """Few data and no shuffling: each tenth step sees the same batch."""
+    model, data = seeded(count=200)
+    pairs = list(zip(data.x.split(30), data.y.split(30)))
+    finish(
+        train(
+            watch,
+            model,
+            adam(model, 3e-3),
+            steps,
+            lambda step: F.cross_entropy(model(pairs[step % 5][0]), pairs[step % 5][1]),
+        )
+    )
+    return accuracy(model, data)
+
+
+@healthy("regression")
+def targets_that_grow(watch: Watch, steps: int = 300) -> float:
+    """Targets grow thirtyfold over the run, as returns of a policy do that becomes better; so does the loss."""
+    torch.manual_seed(0)
+    rule = torch.randn(8, 1)
+    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1))
+
+    def loss(step: int) -> Tensor:
+        x = torch.randn(32, 8)
+        return F.mse_loss(model(x), (0.1 + 0.01 * step) * (x @ rule))
+
+    finish(train(watch, model, adam(model, 1e-2), steps, loss))
+    x = torch.randn(512, 8)
+    return explained(model, Data(x, x, x, (0.1 + 0.01 * steps) * (x @ rule)))

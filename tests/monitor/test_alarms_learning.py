@@ -341,12 +341,12 @@ def test_attention_that_looks_at_one_token_is_told_with_its_layer(fused):
 
 @pytest.mark.parametrize("part", [False, True])
 def test_eval_mode_is_told_of_the_part_that_it_is_of(part):
-    model = network(nn.Dropout(0.1)).eval()
-    model[1].train(part)
+    model = network(nn.Sequential(nn.Dropout(0.1), nn.Dropout(0.1))).eval()
+    model[1][0].train(part)
     with pytest.warns(UserWarning, match="is in eval mode"):
         finding = told(train(model, sgd(model), steps=10), "eval-mode")
     assert ("the whole model" in finding.seen) != part
-    assert ("`1`" in finding.seen) == part
+    assert ("`1.0`" in finding.seen) == part
 
 
 @pytest.mark.slow

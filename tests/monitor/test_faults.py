@@ -125,7 +125,8 @@ FAULTS = {
                                       by=270, steps=280),
     "a layer that breaks": Fault("loss-not-finite", "branch", by=50,
                                  during=lambda model, step: step == 43 and spoil(model)),
-    "all in eval mode": Fault("eval-mode", change=lambda model: model.eval(), by=10, steps=20),
+    "all in eval mode": Fault("eval-mode", model=partial(Net, nn.BatchNorm1d), change=lambda model: model.eval(), by=10,
+                              steps=20),
     "a compiled step around a plain model": Fault("not-seen", by=10, steps=20, compiled=True),
 }  # fmt: skip
 

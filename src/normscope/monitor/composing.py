@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from numbers import Real
 
 import numpy as np
@@ -25,9 +26,12 @@ from .watched_layers import UNCHAINED, Subject
 WAITING_FIGURES = 64
 """Figures that wait on a device together, before they are sent to the host."""
 OF_LOSSES = ("loss_mean", "loss_least", "loss_largest", "loss_largest_at", "loss_count", "loss_broken",
-             "loss_broken_at")  # fmt: skip
+             "loss_broken_at", "loss_jump", "loss_jump_from", "loss_jump_at")  # fmt: skip
 """What a record says of the losses of all steps since the one before: mean, least, largest and its step, how many, how
-many were not finite, and the step of the first of these, which are in no other figure."""
+many were not finite, and the step of the first of these, which are in no other figure; and of the first loss that is
+far above the one before it itself, that one and its step, if there is any."""
+JUMP_RATIO = 100.0
+"""A loss over that of the step before, from which on it has jumped."""
 
 
 def check_figure(name: str, value: Tensor | float) -> None:
@@ -37,7 +41,9 @@ def check_figure(name: str, value: Tensor | float) -> None:
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex():
             raise InputError(f"{name} is a {value.dtype} tensor of shape {tuple(value.shape)}: pass one real number")
-    elif not isinstance(value, Real):
+    elif not isinstance(value, Real) and not (
+        isinstance(value, np.ndarray) and value.size == 1 and np.isrealobj(value)
+    ):
         raise InputError(f"{name} is a {type(value).__name__}: pass a tensor with one entry, or a number")
 
 
@@ -122,6 +128,11 @@ def summarise(figures: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
         at = max(finite, key=lambda step: finite[step])
         of_finite = (_finite_mean(list(finite.values())), min(finite.values()), finite[at], float(at))
         summary |= dict(zip(OF_LOSSES, of_finite, strict=False))
+    steps = sorted(finite)
+    jumps = [(one, two) for one, two in pairwise(steps) if finite[two] > JUMP_RATIO * finite[one] > 0.0]
+    if jumps:
+        one, two = jumps[0]
+        summary |= {"loss_jump": finite[two], "loss_jump_from": finite[one], "loss_jump_at": float(two)}
     if losses:
         summary |= {"loss_count": float(len(losses)), "loss_broken": float(len(losses) - len(finite))}
     if len(finite) < len(losses):
@@ -499,6 +510,8 @@ def _measured_totals(arrived: Arrived) -> dict[str, float | None]:
     if "outputs" in arrived:
         length = float(arrived["outputs"])
         totals["output_spread"] = math.sqrt(max(0.0, 1.0 - length**2))  # NaN stays so
+    if "codes" in arrived:
+        totals["code_spread"] = float(arrived["codes"])
     if "step" in arrived:
         size, *moves = np.linalg.norm(arrived["step"].astype(float), axis=1).tolist()
         for name, move in zip(("log10_step", "log10_drift"), moves, strict=False):  # the first has no record before it

@@ -37,6 +37,10 @@ LASTING_STEPS = 40
 """Steps that a lasting state spans at least, however often is looked: four times the memory of momentum 0.9."""
 FEW_LASTING_RECORDS, MANY_LASTING_STEPS = 4, 80
 """Where records are far apart, four of them over twice as many steps show a lasting state too."""
+GUESSING_SHARE = 0.95
+"""The loss over that of a constant output: above it, for several batches, nothing has been learned of the inputs."""
+UNCLEAR_SHARE = 0.8
+"""The loss over that of a constant output, below which it is clearly better in every batch."""
 PLAIN_STEPS = 10
 """Steps over which two records show what no batch can cause by chance: no gradient, a rate of zero, a wrong mode."""
 APART_STEPS = 4
@@ -157,6 +161,32 @@ class History:
         first = [r.loss for r in self.records[:FIRST] if r.step - self.records[0].step <= 2 * PLAIN_STEPS]
         losses = [loss for loss in first if loss is not None and math.isfinite(loss)]
         return median(losses) if losses else None
+
+    def over_constant(self) -> list[float]:
+        """Return the loss of outputs over that of the best constant in the last records, where both are known."""
+        return [
+            own / constant
+            for r in self.repeated()
+            if (own := r.total.get("outputs_own")) is not None and (constant := r.total.get("outputs_constant"))
+        ]
+
+    @property
+    def beats_constant(self) -> bool:
+        """Whether of late the outputs are clearly better than a constant."""
+        ratios = self.over_constant()
+        return bool(ratios) and max(ratios) < UNCLEAR_SHARE
+
+    @property
+    def is_unlearned(self) -> bool:
+        """Whether of late the outputs are no better than a constant or, where that is not known, the loss than it was.
+
+        In single batches either is off by some per cent.
+        """
+        ratios = self.over_constant()
+        if not ratios and self.first_loss is not None:
+            means = [r.metrics.get("loss_mean", r.loss) for r in self.repeated()]
+            ratios = [value / self.first_loss for value in means if value is not None and self.first_loss > 0.0]
+        return bool(ratios) and median(ratios) >= GUESSING_SHARE
 
     def of(self, kind: Kind) -> tuple[LayerRecord, ...]:
         """Return the layers of a kind, in the order of a record's numbers."""
@@ -369,11 +399,13 @@ class Course:
     def last(self, count: int = 2, steps: int = PLAIN_STEPS) -> list[float]:
         """Return the last figures that are so many and span so many steps, without the very first; or none.
 
-        Where records are far apart, one far behind the first is enough.
+        Where records are far apart, two are enough, or one far behind the first.
         """
         pairs = list(self.recent)
         if len(pairs) == 1 and pairs[0][0] >= LASTING_STEPS:
             return [pairs[0][1]]
+        if len(pairs) > 1 and pairs[-1][0] - pairs[-2][0] >= max(LASTING_STEPS, steps):
+            return [value for _, value in pairs[-2:]]
         for begin in range(len(pairs) - count, -1, -1):
             if pairs[-1][0] - pairs[begin][0] >= steps:
                 return [value for _, value in pairs[begin:]]
@@ -467,6 +499,8 @@ class Since:
         self.step, self.version, self.records = step, version, 0
 
 
+MIN_BACKBONE_LAYERS = 2
+"""Frozen layers with the values of new ones, in front of all that are trained, that were to be a backbone."""
 DEFAULT_INITIALISED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Layers that torch initialises with numbers that are uniform within 1/sqrt(fan in)."""
 
@@ -483,6 +517,7 @@ class ParameterFollower:
         oddities: what is odd in how the loss is put together, as `LossReading` has it.
         shapes: what was broadcast.
         others: steps of other optimizers.
+        half_precision: whether weights that are trained are in float16.
         without_targets: whether no loss so far compares outputs with targets; None where none was looked into.
     """
 
@@ -491,7 +526,7 @@ class ParameterFollower:
         self.frozen: dict[str, Since] = {}
         self.dropout: tuple[float, str] = (0.0, "")
         self.oddities: dict[str, Since] = {}
-        self.shapes, self.others = "", 0
+        self.shapes, self.others, self.half_precision = "", 0, False
         self.without_targets: bool | None = None
         self._initial: dict[str, bool] = {}
         self.ungraded: dict[str, Since] = {}
@@ -505,6 +540,7 @@ class ParameterFollower:
         ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
         trained = {name: p for name, p in trainable.items() if id(p) in ids}
         self._waiting = {name: p for name, p in trained.items() if p.grad is None}
+        self.half_precision = any(p.dtype is torch.float16 for p in trained.values())
         self.ungraded = {name: self.ungraded.get(name) or Since(step) for name in self._waiting}
         before = self.unmoved
         others = {name: p for name, p in trainable.items() if name not in trained and p.grad is not None}
@@ -540,18 +576,23 @@ class ParameterFollower:
                 if counted is not None and any(id(p) in trained for p in held) and self._is_new(path, counted):
                     evaluated.append(path)
             elif type(module) in DEFAULT_INITIALISED and held:
-                matrices.append((path, held[0]))
-        first = next((i for i, (_, weight) in enumerate(matrices) if weight.requires_grad), len(matrices))
-        frozen = [(path, weight) for path, weight in matrices[first:] if not weight.requires_grad]
+                matrices.append((path, held))
+        first = next((i for i, (_, held) in enumerate(matrices) if held[0].requires_grad), len(matrices))
+        frozen = [(path, held) for path, held in matrices[first:] if not held[0].requires_grad]
         many = 2 * len(frozen) >= len(matrices)  # a backbone, with an adapter in front of it
-        held = [weight for _, weight in matrices if weight.requires_grad]
-        chosen = {} if many else {path: weight for path, weight in frozen if self._is_initial(path, weight, held)}
+        others = [held[0] for _, held in matrices if held[0].requires_grad]
+        chosen = {} if many else {path: held[0] for path, held in frozen if self._is_initial(path, held, others)}
+        before = matrices[:first] if others else []  # a single random layer in front is a projection on purpose
+        if len(before) >= MIN_BACKBONE_LAYERS and all(
+            self._is_initial(path, held, others, or_normal=True) for path, held in before
+        ):
+            chosen |= {path: held[0] for path, held in before}
         self.evaluated = {path: self.evaluated.get(path) or Since(step) for path in evaluated}
-        before = self.frozen
+        earlier = self.frozen
         self.frozen = {path: Since(step, weight._version) for path, weight in chosen.items()}
         for path, since in self.frozen.items():
-            if path in before and before[path].version == since.version:  # else somebody writes into it
-                self.frozen[path] = before[path]
+            if path in earlier and earlier[path].version == since.version:  # else somebody writes into it
+                self.frozen[path] = earlier[path]
         for since in (*self.evaluated.values(), *self.frozen.values()):
             since.records += 1
 
@@ -561,17 +602,27 @@ class ParameterFollower:
             self._initial[path] = int(counted) == 0
         return self._initial[path]
 
-    def _is_initial(self, path: str, weight: Tensor, trained: Sequence[Tensor]) -> bool:
-        """Return whether a weight has the values that torch gives to new layers: uniform within 1/sqrt(fan in).
+    def _is_initial(
+        self, path: str, held: Sequence[Tensor], trained: Sequence[Tensor], *, or_normal: bool = False
+    ) -> bool:
+        """Return whether a weight has the values of a new layer.
 
-        A copy of one that is trained is not taken for new: it belongs to a target network, which follows another one.
+        Those of torch are uniform within 1/sqrt(fan in). Normal ones (`torch.nn.init`) are known by their deviation,
+        and by a bias that is zero or within 1/sqrt(fan in): of one layer alone that may be chance. A copy of one that
+        is trained is not taken for new: it belongs to a target network, which follows another one.
         """
         if path not in self._initial:
-            bound = math.sqrt(weight.shape[0] / weight.numel())
-            deviation, largest = float(weight.detach().std()), float(weight.detach().abs().amax())
-            uniform = abs(deviation * math.sqrt(3.0) / bound - 1.0) < 3.0 / math.sqrt(weight.numel())
+            weight, count = held[0].detach(), held[0].numel()
+            bound = math.sqrt(len(weight) / count)
+            deviation, largest = float(weight.std()), float(weight.abs().amax())
+            uniform = abs(deviation * math.sqrt(3.0) / bound - 1.0) < 3.0 / math.sqrt(count)
+            uniform = uniform and 0.9 * bound < largest <= bound * 1.001
+            outputs = bound * math.sqrt(len(weight) / weight[0].numel())  # 1/sqrt(fan in) times sqrt(out/in)
+            usual = (bound, math.sqrt(2.0) * bound, bound * math.sqrt(2.0) / math.hypot(1.0, outputs / bound), 0.02)
+            normal = min(abs(deviation / one - 1.0) for one in usual) < 2.0 / math.sqrt(2.0 * count)
+            normal = normal and or_normal and len(held) > 1 and _is_new_bias(held[1].detach(), bound)
             copied = any(one.shape == weight.shape and torch.equal(one.to(weight), weight) for one in trained)
-            self._initial[path] = uniform and 0.9 * bound < largest <= bound * 1.001 and not copied
+            self._initial[path] = (uniform or normal) and not copied
         return self._initial[path]
 
     def pass_by(self) -> None:
@@ -587,6 +638,13 @@ class ParameterFollower:
     def clearing(self) -> Clearing | None:
         """Listen whether gradients are cleared before those of the next backward are added; None before the first."""
         return None if self._smallest is None else Clearing(self._smallest)
+
+
+def _is_new_bias(bias: Tensor, bound: float) -> bool:
+    """Return whether a bias is zero or uniform within a bound, as that of a new layer is."""
+    largest, deviation = float(bias.abs().amax()), float(bias.std(correction=0))
+    uniform = abs(deviation * math.sqrt(3.0) / bound - 1.0) < 2.0 / math.sqrt(len(bias))
+    return largest == 0.0 or (uniform and 0.7 * bound < largest <= bound * 1.001)
 
 
 class Clearing:

@@ -191,7 +191,7 @@ class TrainingHooks:
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.busy:
             return
-        training = self.model.training
+        training = self.model.training or self.sight.counts(self.model)
         blind = self.sight.forward(self.step, training=training)
         if blind is not None:
             self._say(blind)
@@ -346,6 +346,9 @@ class TrainingHooks:
         blind = None if self._idle else self.sight.stepped(self.step, self.model)
         if blind is not None:
             self._say(blind)
+        elif self.sight.part is not None:
+            part, self.sight.part = self.sight.part, None
+            self.turn_to(part, None)
 
     # ---- what the loop says, and what is said to it
 

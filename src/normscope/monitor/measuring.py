@@ -18,7 +18,7 @@ from .distributed import gather_whole, is_sharded, l2_norms
 from .forward_listening import ForwardRecord
 from .history import Clearing
 from .probes import normalizer_probe, updates
-from .probes.batches import measure_outputs
+from .probes.batches import measure_codes, measure_outputs
 from .probes.loss_probe import LossReading, read_loss
 from .schedule import Tier, TimeBudget
 from .watched_layers import Subject, effective_power
@@ -60,6 +60,7 @@ class Measurement:
         self._copies: dict[str, Tensor] = {}  # parameters before it
         self._layer_names: dict[int, str] = {}  # weight layers by the ids of their parameters
         self._outputs: Tensor | None = None  # how far those of the first forward differ
+        self._codes: Tensor | None = None  # how far those do that come in a pair
         self._outputs_taken = False
 
     @property
@@ -86,7 +87,7 @@ class Measurement:
     def take_outputs(self, made: Any) -> None:
         """Measure how far the first outputs in train mode differ from sample to sample."""
         if not self._outputs_taken and torch.is_grad_enabled():
-            self._outputs_taken, self._outputs = True, measure_outputs(made)
+            self._outputs_taken, self._outputs, self._codes = True, measure_outputs(made), measure_codes(made)
 
     # ---- in front of the optimizer's step
 
@@ -229,6 +230,7 @@ class Measurement:
             name = next((self._layer_names[one] for one in near if one in self._layer_names), None)
             contents |= {} if name is None else {(what, name): figure}
         contents |= {} if self._outputs is None else {"outputs": self._outputs}
+        contents |= {} if self._codes is None else {"codes": self._codes}
         contents |= {"loss": self._losses.mean()} if self._losses else {}
         contents |= {("lr", i): rate for i, rate in enumerate(kept.lr) if isinstance(rate, Tensor)}
         contents |= {("rate", site): rate for site, rate in kept.rates.items() if isinstance(rate, Tensor)}

@@ -153,6 +153,13 @@ class Watch(Shown):
             reminder.remove()
             warnings.warn(NOT_ENTERED, stacklevel=3)
 
+    def __getstate__(self) -> Any:
+        """Refuse to be pickled or copied, and say what can be kept instead."""
+        raise InputError(
+            "a watch holds hooks on the model and the optimizer that it watches, so that it cannot be pickled or "
+            "copied: keep run.records and run.findings, which can, or give ns.watch a log= and read it with ns.Run"
+        )
+
     @property
     def optimizer(self) -> Optimizer:
         """The innermost optimizer, which is watched, until the run ends."""

@@ -18,8 +18,10 @@ from .learning import (
     decay_too_strong,
     loss_stays,
     output_constant,
+    penalty_outweighs,
     rate_decayed,
     rate_zero,
+    steps_too_large,
     strong_dropout,
     weights_put_back,
     weights_still,
@@ -56,8 +58,10 @@ ALARMS: tuple[Rule, ...] = (
     rate_decayed,
     strong_dropout,
     decay_too_strong,
+    penalty_outweighs,
     weights_put_back,
     weights_still,
+    steps_too_large,
     lr_too_high,
     edge_of_stability,
     small_batch,
@@ -88,6 +92,19 @@ URGENT = (
     not_trained, frozen_layer, part_in_eval_mode, no_zero_grad, rate_zero, weights_put_back, loss_rising, loss_spike,
 )  # fmt: skip
 """Alarms that are cheap, for they read no layer by layer figures, and looked for at every record."""
+THROWN = frozenset({
+    "dead-layer", "dead-relu", "dead-channels", "saturated-units", "attention-saturated", "output-constant",
+    "gradient-explosion", "gradient-vanishing", "norm-growth", "variance-growth", "variance-collapse",
+    "stale-statistics", "effective-lr", "expanding-normalizer", "loss-rising", "loss-spike", "loss-stays",
+    "no-better-than-constant",
+})  # fmt: skip
+"""What steps that are far too large do to a network, or a loss that is minimised without a bound."""
+FOLLOWS: dict[str, frozenset[str]] = {
+    "no-zero-grad": THROWN | {"lr-too-high"},
+    "negated-loss": THROWN | {"lr-too-high"},
+    "lr-too-high": THROWN,
+}
+"""Alarms that follow from one that was raised: they are part of its story, and are not told again."""
 EARLY_RECORDS = 5
 """The first records, at each of which all alarms are looked for: most faults are there from the start."""
 
@@ -114,11 +131,20 @@ def add_record(history: History, record: Record, *, thorough: bool = True) -> li
 def look_for_alarms(history: History, *, thorough: bool = True) -> list[Finding]:
     """Return the alarms that the records so far raise, and that were not raised yet.
 
-    While numbers are not finite nothing else is said: all of it would follow from that.
+    While numbers are not finite nothing else is said: all of it would follow from that. Nor is what follows from an
+    alarm that was raised (`FOLLOWS`).
     """
     if not history.records:
         return []
     looks = ALARMS if thorough or len(history.records) <= EARLY_RECORDS else URGENT
     if is_broken(history.records[-1]):
         looks = (loss_not_finite,)
-    return [finding for look in looks for finding in look(history) if history.raised(finding)]
+    raised: list[Finding] = []
+    told = {finding.code for finding in history.findings}
+    for look in looks:
+        for finding in look(history):
+            follows = any(finding.code in FOLLOWS[code] for code in told & FOLLOWS.keys())
+            if not follows and history.raised(finding):
+                raised.append(finding)
+                told.add(finding.code)
+    return raised

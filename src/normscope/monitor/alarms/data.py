@@ -7,14 +7,16 @@ import gc
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from statistics import median
 from typing import Any
 
 from torch.utils.data import DataLoader
 
-from ...core.finding import Finding, Severity
+from ...core.finding import Finding, Severity, figure
 from ..history import PLAIN_STEPS, Alarm, History
+from ..record import Record
+from .loss import BY_HEART_SHARE, FAR_SHARE, is_held_out_loss
 
 # ---- how the loss is put together
 
@@ -39,6 +41,14 @@ NEGATED_LOSS = Alarm(
 )
 
 
+LIKELIHOOD_MINIMISED = replace(
+    NEGATED_LOSS,
+    seen="The loss is the mean log-probability of the labels, without a minus sign: the optimizer minimises it.",
+    why="The sign is wrong: the labels become less likely with each step, and the loss falls without a bound.",
+    advice="Put a minus sign in front of it, or use torch.nn.functional.cross_entropy.",
+)
+
+
 def loss_oddities(history: History) -> Iterator[Finding]:
     """A softmax too many, shapes that are broadcast, a wrong sign; told at the second record that shows it."""
     for word, since in history.standing.oddities.items():
@@ -46,10 +56,10 @@ def loss_oddities(history: History) -> Iterator[Finding]:
             continue
         if word == "broadcast":
             yield SHAPES_BROADCAST.at(history.step, words={"shapes": history.standing.shapes})
-        elif word != "negated":
+        elif word in ("softmax", "sigmoid"):
             yield ACTIVATION_BEFORE_LOSS.at(history.step, words={"activation": word})
         elif not history.standing.others:  # two players: one of them maximises
-            yield NEGATED_LOSS.at(history.step)
+            yield (NEGATED_LOSS if word == "negated" else LIKELIHOOD_MINIMISED).at(history.step)
 
 
 # ---- labels
@@ -157,7 +167,9 @@ def same_batch(history: History) -> Iterator[Finding]:
     mean, size, samples = marks[-1]
     if samples is None or mean is None or size is None or not 1 < samples <= MAX_SAME_SAMPLES:
         return
-    if history.has_raised("same-batch"):
+    told = [finding.severity for finding in history.findings if finding.code == "same-batch"]
+    validated = _worse_validation(history)
+    if told and (max(told) > Severity.INFO or not validated):
         return
     if any(r.get("input_spread") == 0.0 for r in rows):  # all samples are alike: that has an alarm of its own
         return
@@ -165,12 +177,28 @@ def same_batch(history: History) -> Iterator[Finding]:
         a is not None and b is not None and abs(a - mean) + abs(b - size) <= MARK_RTOL * (abs(mean) + size)
         for a, b, _ in marks
     ):
-        words = {"records": len(rows), "samples": samples, "others": _other_samples(history, mean, size, int(samples))}
+        others = validated or _other_samples(history, mean, size, int(samples))
+        words = {"records": len(rows), "samples": samples, "others": others}
         yield (SAME_BATCH if words["others"] else ALL_THE_DATA).at(history.step, words=words)
+
+
+def _worse_validation(history: History) -> str:
+    """Say that a validation is far worse than the loss of training; empty where none is, or it is not known."""
+    own, start = history.records[-1].total.get("outputs_own"), history.first_loss
+    for name, pairs in history.validations.items():
+        value = pairs[-1][1]
+        if own is None or start is None or not is_held_out_loss(name) or not value >= FAR_SHARE * start:
+            continue
+        if own <= BY_HEART_SHARE * min(start, value):
+            return f"while `{name}` is {figure(value)} and the loss of training {figure(own)}"
+    return ""
 
 
 def _other_samples(history: History, mean: float, size: float, samples: int) -> str:
     """Say where other samples are that could be trained on; empty where none are seen."""
+    records = history.records[-SAME_RECORDS:]
+    gaps = [two.step - one.step for one, two in pairwise(records)]
+    smooth = len(gaps) > 1 and all(_falls_smoothly(one, two) for one, two in pairwise(records))
     for record in history.records:
         then, size_then = record.total.get("input_mean"), record.total.get("input_size")
         if then is None or size_then is None:
@@ -180,9 +208,19 @@ def _other_samples(history: History, mean: float, size: float, samples: int) -> 
     for held in gc.get_objects():
         if issubclass(type(held), DataLoader) and held.batch_size == samples:
             with contextlib.suppress(Exception):  # data sets without a length
-                if len(held.dataset) > samples:
+                cycles = all(gap % len(held) == 0 for gap in gaps)  # the records may meet one batch of each epoch
+                if len(held.dataset) > samples and (not cycles or smooth):
                     return f"while a DataLoader of batches of {samples} has a data set of {len(held.dataset):,}"
     return ""
+
+
+def _falls_smoothly(one: Record, two: Record) -> bool:
+    """Return whether all losses between two records lie between those of the two, as with one batch alone."""
+    least, largest = (two.metrics.get(f"loss_{name}") for name in ("least", "largest"))
+    if one.loss is None or two.loss is None or least is None or largest is None:
+        return False
+    room = 0.02 * abs(one.loss - two.loss)
+    return least >= min(one.loss, two.loss) - room and largest <= max(one.loss, two.loss) + room
 
 
 def data_changed(history: History) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ VARIANCE_DECAYED = replace(
 )
 EXACTLY_ZERO = Alarm(
     code="dead-layer",
-    seen="All {what} of {where} are exactly zero, and have stayed so.",
+    seen="All {what} of {where} are exactly zero, and have stayed so.{also}",
     why="A zero layer opens with the first steps if a gradient reaches it; this one gets none, or is not trained.",
     advice="Check that the optimizer has these parameters and that no other zero layer follows; otherwise initialise "
     "it: torch.nn.init.kaiming_normal_ for weights, torch.nn.init.ones_ for scales.",
@@ -86,17 +86,20 @@ def dead_layer(history: History) -> Iterator[Finding]:
             )
     for _, layer, shares in history.lasting("normalizer", "dead"):
         if min(shares) >= 1.0:
-            yield EXACTLY_ZERO.at(history.step, layer.name, {"what": "scales"}, zero=1)
-    yield from _small_weights(history)
-    yield from _zero_gradients(history)
+            yield EXACTLY_ZERO.at(history.step, layer.name, {"what": "scales", "also": ""}, zero=1)
+    small = list(_small_weights(history))
+    yield from small or _zero_gradients(history)
 
 
 def _small_weights(history: History) -> Iterator[Finding]:
     """Weights that are zero, or have shrunk to nothing against the others of the network."""
-    for index, layer in enumerate(history.of("weight")):
-        sizes = history.course("weight", "log10_size", index).last()
-        if sizes and max(sizes) == -math.inf:
-            yield EXACTLY_ZERO.at(history.step, layer.name, {"what": "weights"}, zero=1)
+    sizes = [history.course("weight", "log10_size", index).last() for index in range(len(history.of("weight")))]
+    zeros = [
+        layer for layer, values in zip(history.of("weight"), sizes, strict=True) if values and max(values) == -math.inf
+    ]
+    if zeros and not any(f.code == "dead-layer" and "zero" in f.numbers for f in history.findings):
+        words = {"what": "weights", "also": others_likewise(len(zeros), "other layer")}
+        yield EXACTLY_ZERO.at(history.step, zeros[0].name, words, zero=1, count=len(zeros))
     lasting = history.lasting("weight", "log10_norm")
     norms = {i: (layer, values) for i, layer, values in lasting if all(map(math.isfinite, values))}
     typical = median([median(values) for _, values in norms.values()]) if norms else math.nan
@@ -126,7 +129,7 @@ def _zero_gradients(history: History) -> Iterator[Finding]:
     gone = [layer for layer, values in lasting if max(values) == -math.inf]
     if not gone or len(gone) == len(lasting):
         return
-    if any(f.code == "dead-layer" and "gradient" in f.numbers for f in history.findings):
+    if any(f.code == "dead-layer" and ("gradient" in f.numbers or "zero" in f.numbers) for f in history.findings):
         return
     also = f" So are those of {pluralise(len(gone) - 1, 'other layer')}." if len(gone) > 1 else ""
     yield ZERO_GRADIENT.at(
@@ -183,6 +186,8 @@ SWITCHED_OFF_SHARE = 0.4
 
 def dead_relu(history: History) -> Iterator[Finding]:
     """ReLUs most of whose units are never on, and that were on before."""
+    if any(f.code == "dead-layer" and "zero" in f.numbers for f in history.findings):
+        return  # behind weights of zero no unit is on
     measured = any(history.course("units", "dead", i).first for i in range(len(history.of("units"))))
     for kind, quantity in OFF[: 1 if measured else 2]:
         for index, layer in enumerate(history.of(kind)):

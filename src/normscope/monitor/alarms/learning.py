@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import fmean, median, stdev
+from statistics import median
 from typing import Any
 
 from ...core.finding import Finding, Severity
 from ..history import PLAIN_STEPS, Alarm, History
 from ..record import Record
+from .loss import INPUTS_USED_SHARE, bound_constant, describe_large_inputs
 
 # ---- the learning rate
 
@@ -168,9 +169,22 @@ TOO_LARGE_STEPS = Alarm(
     code="lr-too-high",
     seen="A step changed the weights by {log10_step:power} of their size (in healthy runs by a hundredth or less), and "
     "after {steps:,} steps the loss is {loss:figure}; it began at {loss_first:figure}.",
-    why="The learning rate is too high: the steps are too large, each undoes the one before, and nothing is learned.",
+    why="The learning rate is too high: the steps are too large, each undoes the one before, and nothing is learned."
+    "{more}",
     advice="Lower the learning rate to a hundredth of {lr:figure} and begin again, or add a warm-up.",
 )
+OUTPUTS_THROWN = replace(
+    TOO_LARGE_STEPS,
+    seen="The first step changed the weights by {log10_step:power} of their size (in healthy runs by a hundredth or "
+    "so), the loss rose above its start of {loss_first:figure}, and since then outputs are the same for every sample; "
+    "the loss is {loss:figure} after {steps:,} steps.",
+    why="The learning rate is too high for the first steps: they threw the weights to where outputs hardly depend on "
+    "the inputs.{more}",
+    advice="Warm the learning rate up over some hundred steps, or lower it to a tenth of {lr:figure} and begin again.",
+)
+THROWN_FIRST_STEP_LOG10, THROWN_LOSS_RATIO, THROWN_DIFFERENCE_RATIO = -1.4, 1.2, 0.1
+"""log10 of the first step over the weights, the largest of the first losses over the first one, and the difference of
+outputs between samples over that of the untrained model, which tell together that the first steps were too large."""
 STAYS_STEPS, NOTED_STEPS = 100, 300
 """Steps without any progress before that is said of outputs that were compared with a constant, and of any loss."""
 MIN_PATH = 0.3
@@ -180,36 +194,41 @@ NO_BETTER_SHARE = 0.995
 learn, and a text that is almost random is learned to 0.98."""
 STILL_FALLING_SHARE = 0.02
 """The fall of the loss between the third and the last quarter of a run, over the loss, that may hide in the noise."""
-INPUTS_USED_SHARE = 0.03
-"""The deviation of outputs over samples, over their size: below it the inputs hardly matter yet, as on the plateaus on
-which deep networks begin, which last for hundreds of steps and end of themselves."""
 THROWN_STEP_LOG10, THROWN_AT_ONCE_LOG10 = -0.8, -0.3
 """log10 of a step over the weights: a sixth of them at the median of the first records, half of them in one of two."""
+
+
+def steps_too_large(history: History) -> Iterator[Finding]:
+    """First steps that are a large part of the weights, and nothing that is learned since."""
+    if history.standing.others or any(map(history.has_raised, LOSS_EXPLAINED)):
+        return
+    begun, sizes = _steps_at_rate(history), _first_step_sizes(history)
+    now, start = _recent_loss(history), history.first_loss
+    if now is None or start is None or not sizes:
+        return
+    large = max(sizes[:2])
+    thrown = len(sizes) >= 2 and (median(sizes) >= THROWN_STEP_LOG10 or large >= THROWN_AT_ONCE_LOG10)
+    lost = now >= max(start, history.records[0].loss or 0.0) > 0.0 and (
+        begun >= STAYS_STEPS / 2 or large >= THROWN_AT_ONCE_LOG10
+    )
+    stays = begun > 2 * PLAIN_STEPS and now >= 0.9 * start > 0.0 and not _had_learned(history)
+    words = {"steps": history.step, "more": describe_large_inputs(history)}
+    numbers: dict[str, Any] = {"loss": now, "loss_first": start, "lr": max(history.records[-1].lr, default=math.nan)}
+    if _outputs_thrown(history, start):
+        yield OUTPUTS_THROWN.at(history.step, words=words, log10_step=large, **numbers)
+    elif thrown and begun >= 2 * PLAIN_STEPS and (lost or stays):
+        yield TOO_LARGE_STEPS.at(history.step, words=words, log10_step=max(large, median(sizes)), **numbers)
 
 
 def loss_stays(history: History) -> Iterator[Finding]:
     """A loss that is where it began, or where a constant would be, though the weights have moved."""
     if history.standing.others or any(map(history.has_raised, LOSS_EXPLAINED)):
         return  # losses that play against each other stay where they are
-    begun = _steps_at_rate(history)
-    sizes = [v for r in history.records[:8] if (v := r.total.get("log10_step")) is not None and math.isfinite(v)]
-    large = max(sizes[:2], default=-math.inf)
-    thrown = len(sizes) >= 2 and (median(sizes) >= THROWN_STEP_LOG10 or large >= THROWN_AT_ONCE_LOG10)
+    begun, sizes = _steps_at_rate(history), _first_step_sizes(history)
     now, start = _recent_loss(history), history.first_loss
-    if begun < (3 * PLAIN_STEPS if thrown else STAYS_STEPS) or now is None or start is None or not sizes:
+    if begun < STAYS_STEPS or now is None or start is None or not sizes:
         return
-    if thrown and now >= 0.9 * start > 0.0 and not _had_learned(history):
-        rate = max(history.records[-1].lr, default=math.nan)
-        yield TOO_LARGE_STEPS.at(
-            history.step,
-            words={"steps": history.step},
-            log10_step=max(large, median(sizes)),
-            loss=now,
-            loss_first=start,
-            lr=rate,
-        )
-        return
-    words: dict[str, Any] = {"steps": history.step, "more": _other_causes(history)}
+    words: dict[str, Any] = {"steps": history.step, "more": describe_large_inputs(history)}
     bound = _bound_loss_of_constant(history)
     if bound is not None:
         level, fall, error = _measure_progress(history.records, history.step - begun)
@@ -221,23 +240,34 @@ def loss_stays(history: History) -> Iterator[Finding]:
         yield LOSS_STAYS.at(history.step, words=words, loss=now, loss_first=start)
 
 
+def _first_step_sizes(history: History) -> list[float]:
+    """Return log10 of the first steps that were measured, over the weights."""
+    sizes = (r.total.get("log10_step") for r in history.records[:8])
+    return [size for size in sizes if size is not None and math.isfinite(size)]
+
+
+def _outputs_thrown(history: History, start: float) -> bool:
+    """Whether large first steps made the loss rise, and outputs have hardly depended on the inputs since."""
+    first, differ = history.records[0].total.get("log10_step"), history.total("outputs_differ")
+    early = [
+        r.metrics.get("loss_largest")
+        for r in history.records[:8]
+        if r.step <= 3 * PLAIN_STEPS or r is history.records[1]
+    ]
+    peak = max((value for value in early if value is not None and math.isfinite(value)), default=0.0)
+    latest = differ.last(2, 2 * PLAIN_STEPS)
+    if first is None or not differ.first or not latest or not first >= THROWN_FIRST_STEP_LOG10:
+        return False
+    lost = max(latest) <= min(THROWN_DIFFERENCE_RATIO * differ.first[0], INPUTS_USED_SHARE)
+    return lost and peak >= THROWN_LOSS_RATIO * start > 0.0 and history.is_unlearned
+
+
 LOSS_EXPLAINED = (
     "weights-still", "weights-put-back", "rate-zero", "rate-decayed", "no-gradient-at-step", "loss-rising",
     "lr-too-high", "decay-too-strong", "strong-dropout", "one-class", "shapes-broadcast", "negated-loss",
     "no-better-than-constant",
 )  # fmt: skip
 """Alarms that say why a loss stays where it is."""
-
-
-def _other_causes(history: History) -> str:
-    """Say what else is seen that may be the cause."""
-    size = history.total("input_size").start
-    large = size is not None and size > LARGE_INPUT
-    return f" The inputs are large ({size:.3g}, about 1 is usual): scale them." if large else ""
-
-
-LARGE_INPUT = 30.0
-"""The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
 
 
 def _bound_loss_of_constant(history: History) -> float | None:
@@ -258,9 +288,7 @@ def _bound_loss_of_constant(history: History) -> float | None:
     constants = [constant for _, constant, _, _ in rows]
     if min(constants) <= 1e-6 or max(factors) - min(factors) > 1e-3 * abs(median(factors)):
         return None
-    kinds = history.records[-1].total.get("outputs_kinds")
-    limit = math.inf if kinds is None else math.log(kinds)  # that of all classes alike
-    return median(factors) * min(fmean(constants) + 2 * stdev(constants) / math.sqrt(len(constants)), limit)
+    return median(factors) * bound_constant(constants, history.records[-1].total.get("outputs_kinds"))
 
 
 TARGETS_PER_CLASS = 3
@@ -353,6 +381,27 @@ OUTPUT_COLLAPSED = replace(
 )
 COLLAPSED_SHARE, COLLAPSED_RATIO, COLLAPSED_STEPS = 0.1, 0.3, 50
 """The deviation of the directions of outputs, that over the one at the start, and the steps before it is judged."""
+COLLAPSED_AND_FITTED_SHARE, COLLAPSED_LOSS_SHARE = 0.2, 0.01
+"""The deviation that is small enough where the loss has all but vanished, and the share of the first it is then."""
+TARGETS_COLLAPSED = replace(
+    OUTPUT_COLLAPSED,
+    seen="The targets have become the same for every sample, and the outputs with them: their variance is "
+    "{share:percent} of what it was at the start.",
+    why="The targets are outputs of the network themselves (a second view, a teacher that follows it): both have "
+    "collapsed, which satisfies the loss and tells nothing.",
+)
+SHRUNK_TARGETS_SHARE = 0.03
+"""The variance of targets over that of the first: targets that are data keep theirs."""
+POSTERIOR_COLLAPSED = replace(
+    OUTPUT_COLLAPSED,
+    seen="The code is the same for every sample: its entries differ by {differ:figure} at most, and the reconstruction "
+    "is no better than one constant output.",
+    why="The posterior has collapsed onto the prior: the code carries nothing, and the decoder does without it.",
+    advice="Lower the weight of the KL term or anneal it from zero (free bits), and look how both terms are averaged: "
+    "sum the reconstruction over the entries of a sample as the KL term is.",
+)
+COLLAPSED_CODE_SPREAD, COLLAPSED_CODE_STEPS = 0.1, 60
+"""The deviation of a code between samples, where that of the prior is 1, and the steps before it is judged."""
 CONSTANT_OUTPUT_SHARE, LOST_DIFFERENCE_RATIO = 1e-4, 0.1
 """The deviation of outputs over samples, over their size, and over that of the first records.
 
@@ -366,13 +415,27 @@ INPUTS_LOST = ("gradient-vanishing", "constant-input", "decay-too-strong")
 
 def output_constant(history: History) -> Iterator[Finding]:
     """Outputs that do not differ over samples, though targets do."""
-    if history.standing.others or any(map(history.has_raised, INPUTS_LOST)):
+    zero = any(finding.code == "dead-layer" and "zero" in finding.numbers for finding in history.findings)
+    if history.standing.others or zero or any(map(history.has_raised, INPUTS_LOST)):
         return
     spreads = history.total("output_spread")
     collapsed, apart = spreads.last(3), max(spreads.first, default=0.0)
-    small = bool(collapsed) and max(collapsed) <= min(COLLAPSED_SHARE, COLLAPSED_RATIO * apart)
+    now, start = _mean_loss(history.records[-1]), history.first_loss
+    gone = now is not None and start is not None and now <= COLLAPSED_LOSS_SHARE * start
+    limit = COLLAPSED_AND_FITTED_SHARE if gone else COLLAPSED_SHARE
+    small = bool(collapsed) and max(collapsed) <= min(limit, COLLAPSED_RATIO * apart)
     if small and history.standing.without_targets and history.step >= COLLAPSED_STEPS:
         yield OUTPUT_COLLAPSED.at(history.step, differ=max(collapsed), differ_first=apart)
+    squares = history.records[-1].total.get("outputs_kinds") is None
+    targets = history.total("outputs_constant")
+    variances, usual = targets.last(3), targets.first[0] if targets.first else 0.0
+    owns = history.total("outputs_own")
+    fitted = max(owns.last(3), default=math.inf) <= SHRUNK_TARGETS_SHARE * max(owns.first, default=0.0)
+    if fitted and squares and variances and max(variances) <= SHRUNK_TARGETS_SHARE * usual:
+        yield TARGETS_COLLAPSED.at(history.step, share=max(variances) / usual)
+    codes = history.total("code_spread").last(3)
+    if codes and max(codes) <= COLLAPSED_CODE_SPREAD and history.step >= COLLAPSED_CODE_STEPS and history.is_unlearned:
+        yield POSTERIOR_COLLAPSED.at(history.step, differ=max(codes))
     course = history.total("outputs_differ")
     differ, constant = course.last(3), history.total("outputs_constant").last(3)
     limit = max(ROUNDING_SHARE, min(CONSTANT_OUTPUT_SHARE, LOST_DIFFERENCE_RATIO * max(course.first, default=0.0)))
@@ -425,6 +488,34 @@ def decay_too_strong(history: History) -> Iterator[Finding]:
     unfitted = fitted[0] is not None and fitted[1] is not None and fitted[0] > FITTED_SHARE * fitted[1]
     if coupled and unfitted and len(ratios) >= 2 and min(ratios) >= math.log10(OUTWEIGHS_RATIO):
         yield DECAY_OUTWEIGHS.at(history.step, words={"ratio": 10.0 ** min(ratios)}, decay=decay)
+
+
+PENALTY_OUTWEIGHS = replace(
+    DECAY_STRONG,
+    seen="The weights of {where} have shrunk to {share:percent} of their size, and the loss ({loss:figure}) is mostly "
+    "a penalty: the part that compares outputs with targets is {own:figure}, no better than a constant output.",
+    why="The penalty (regularisation, L1 or L2) is too strong: it pulls these weights to zero faster than the loss can "
+    "hold them up.",
+    advice="Lower the penalty: take the mean of the weights in it instead of their sum, or a hundredth of its factor.",
+)
+PENALTY_RATIO, SHRUNK_BY_PENALTY_LOG10 = 3.0, -0.7
+"""The whole loss over its part that compares with targets, and log10 of a weight over its first size."""
+
+
+def penalty_outweighs(history: History) -> Iterator[Finding]:
+    """A penalty in the loss that shrinks a layer while nothing is learned."""
+    loss, own = history.records[-1].loss, history.records[-1].total.get("outputs_own")
+    if loss is None or own is None or not loss >= PENALTY_RATIO * own > 0.0 or history.has_raised("decay-too-strong"):
+        return
+    shrunk = [
+        (min(latest) - course.first[0], layer)
+        for index, layer in enumerate(history.of("weight"))
+        if (course := history.course("weight", "log10_size", index)).first and (latest := course.last())
+    ]
+    if shrunk and history.is_unlearned:
+        fall, layer = min(shrunk, key=lambda pair: pair[0])
+        if fall <= SHRUNK_BY_PENALTY_LOG10:
+            yield PENALTY_OUTWEIGHS.at(history.step, layer.name, share=10.0**fall, loss=loss, own=own)
 
 
 STRONG_DROPOUT = Alarm(

@@ -6,13 +6,14 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import median
+from itertools import pairwise
+from statistics import fmean, median, stdev
 from typing import Any
 
 from ...core.finding import Finding, Severity, figure, power
 from ...diagnosis.findings.scale import RESTORE
 from ...report.words import pluralise
-from ..history import Alarm, History
+from ..history import GUESSING_SHARE, SPIKE_WINDOW_RECORDS, Alarm, History
 from ..record import Kind, Record
 
 LOSS_NOT_FINITE = Alarm(
@@ -40,6 +41,15 @@ LOWER_RATE = (
     "Begin again with a learning rate of a tenth{rate} or less, warm it up, or clip gradients "
     "(torch.nn.utils.clip_grad_norm_)."
 )
+LOOK_AT_BATCH = (
+    "Look at the batch of this step: clean the data of outliers, of targets such as 999999 that stand for unknown "
+    "values and of inputs on another scale; scale the targets. Clip gradients (torch.nn.utils.clip_grad_norm_) or use "
+    "a robust loss (torch.nn.HuberLoss). Load the last checkpoint with finite weights."
+)
+HALF_PRECISION = (
+    " Weights are in float16, which ends at 65,504: keep them in float32 and use torch.autocast, with a "
+    "torch.amp.GradScaler that lowers the loss scale."
+)
 RISEN_LOSS = 1e4
 """By what factor a finite loss has risen before it broke where its steps were too large, and not its data."""
 EVIDENCE: tuple[tuple[Kind, str, str], ...] = (
@@ -62,11 +72,14 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
     since = since if at is None else f"at step {at:,.0f}"
     where, cause = _find_cause(history, record, weights, before)
     remedy = _choose_remedy(history, cause)
-    risen = _find_rise(history)
-    if risen is not None and remedy is not CLEAN_DATA:
+    risen, outlier = _find_rise(history), describe_outlier(history, record)
+    if outlier and remedy is not CLEAN_DATA:
+        cause, remedy = outlier, LOOK_AT_BATCH
+    elif risen is not None and remedy is not CLEAN_DATA:
         told = f"Before that the loss rose from {figure(risen[0])} to {figure(risen[1])}: steps are too large."
         cause = f"{cause} {told}" if where else told
         remedy = LOWER_RATE.format(rate=f" ({figure(record.lr[0])} now)" if record.lr else "")
+    remedy += HALF_PRECISION if history.standing.half_precision else ""
     what = "Weights are not finite"
     if record.loss is not None and not math.isfinite(record.loss):
         what = f"The loss is {'NaN' if math.isnan(record.loss) else 'infinite'}"
@@ -79,6 +92,32 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
         last_finite_step=None if before is None else before.step,
         last_loss=None if before is None else before.loss,
         at=at,
+    )
+
+
+OUTLIER_RATIO = 1000.0
+"""A loss over that of the step before, which was usual: steps that are too large take several for that."""
+USUAL_RATIO = 3.0
+"""A loss over the median of the records before, up to which it is usual."""
+
+
+def describe_outlier(history: History, record: Record) -> str:
+    """Say that one batch was unlike the others: the loss jumped within one step, at the usual learning rate."""
+    jump, before, at = (record.metrics.get(f"loss_jump{name}") for name in ("", "_from", "_at"))
+    earlier = [r for r in history.records if r.step < record.step][-SPIKE_WINDOW_RECORDS:]
+    usual = [value for r in earlier if (value := r.metrics.get("loss_mean")) is not None and math.isfinite(value)]
+    rates = [max(r.lr) for r in (*earlier[-1:], record) if r.lr]
+    if jump is None or before is None or at is None or not usual or jump < OUTLIER_RATIO * before:
+        return ""
+    if (
+        jump < (history.first_loss or 0.0)
+        or before > USUAL_RATIO * median(usual)
+        or (len(rates) > 1 and rates[-1] > 2.0 * rates[0])
+    ):
+        return ""
+    return (
+        f"At step {at:,.0f} the loss jumped from {figure(before)} to {figure(jump)} within one step: its batch has "
+        "outliers, targets or inputs far from all others, and the step that it made was far too large."
     )
 
 
@@ -141,6 +180,16 @@ LOSS_LOST = Alarm(
 )
 LOST_RATIO, LOST_SHARE = 4.0, 0.5
 """The mean loss over the least one so far, and over the first, for two records, that say what was learned is lost."""
+LOST_AT_HIGHER_RATE_SHARE, HIGHER_RATE_RATIO = 0.25, 1.15
+"""The mean loss over the first that is enough where the learning rate has grown since, and by what factor."""
+RATE_GREW = replace(
+    LOSS_LOST,
+    code="lr-too-high",
+    why="The learning rate has grown from {lr_then:figure} to {lr:figure} since, and the steps are too large now: the "
+    "training diverges.",
+    advice="Let the warm-up end at {lr_then:figure} or below, min(1, step / warm-up steps), and look at the schedule; "
+    "go back to a checkpoint from before step {best_step:,}.",
+)
 RETURNING_SHARE = 0.9
 """The last of these losses over the first: below it the loss is on its way back."""
 LOSS_RISING = Alarm(
@@ -158,16 +207,46 @@ Losses that play against each other (GANs) rise a few times in healthy runs.
 """
 
 
+GROWN_TARGETS_RATIO = 3.0
+"""The loss of a constant output over that at the start: beyond it the loss rises because the targets have grown."""
+
+
 def loss_rising(history: History) -> Iterator[Finding]:
     """The loss stays far above where it began, or where it was."""
+    targets = history.total("outputs_constant")
+    if history.beats_constant and min(targets.last(), default=0.0) > GROWN_TARGETS_RATIO * max(targets.first):
+        return  # the targets have grown, as the returns of a policy do
     yield from _loss_lost(history)
     now, start = history.total("loss").lasting(), history.total("loss").first
     if not now or not start or not all(math.isfinite(v) and v > 0.0 for v in (*now, *start)):
         return
-    if min(now) >= RISEN_RATIO * max(start):
+    weights = history.total("log10_weight")
+    if history.standing.others and max(weights.lasting(), default=0.0) - min(weights.first, default=0.0) < BOTH_DECADES:
+        yield from _other_player_wins(history, now, start)
+    elif min(now) >= RISEN_RATIO * max(start):
         rate = max(history.records[-1].lr, default=math.nan)
         words = {"count": len(now), "least": min(now)}
         yield LOSS_RISING.at(history.step, words=words, loss=now[-1], loss_first=start[0], lr=rate)
+
+
+OTHER_PLAYER_WINS = Alarm(
+    code="loss-rising",
+    seen="The loss began at {loss_first:figure} and is {loss:figure}, while another optimizer trains as well and these "
+    "weights have hardly changed in size.",
+    why="The other player, a discriminator as a rule, wins: it tells everything apart, and what is trained here no "
+    "longer finds a way to become better.",
+    advice="Weaken the other player: lower its learning rate or its number of steps, regularise it (spectral norm, "
+    "gradient penalty, label smoothing); or raise the learning rate of this one.",
+)
+PLAYER_LOSES_RATIO = 10.0
+"""The loss of one player over its first one; where players are in balance it rises a few times.
+"""
+
+
+def _other_player_wins(history: History, now: Sequence[float], start: Sequence[float]) -> Iterator[Finding]:
+    """A loss that another network, which is trained as well, has raised."""
+    if min(now) >= PLAYER_LOSES_RATIO * start[0]:
+        yield OTHER_PLAYER_WINS.at(history.step, loss=now[-1], loss_first=start[0])
 
 
 def _loss_lost(history: History) -> Iterator[Finding]:
@@ -180,23 +259,30 @@ def _loss_lost(history: History) -> Iterator[Finding]:
     if len(latest) < len(means) or not 0.0 < least[0] < UNLEARNED_SHARE * start:
         return
     returns = latest[-1] < RETURNING_SHARE * latest[0]  # as behind the change from one task to the next
-    if min(latest) >= max(LOST_RATIO * least[0], LOST_SHARE * start) and not returns:
-        rate = max(history.records[-1].lr, default=math.nan)
-        words = {"best_step": least[1], "least": least[0], "ratio": latest[-1] / least[0]}
-        yield LOSS_LOST.at(history.step, words=words, loss=latest[-1], loss_first=start, lr=rate)
+    rate = max(history.records[-1].lr, default=math.nan)
+    then = next((max(r.lr, default=math.nan) for r in history.records if r.step >= least[1]), math.nan)
+    grew = rate >= HIGHER_RATE_RATIO * then and rate >= history.peak_lr
+    share = LOST_AT_HIGHER_RATE_SHARE if grew else LOST_SHARE
+    if min(latest) >= max(LOST_RATIO * least[0], share * start) and (grew or not returns):
+        words = {"best_step": least[1], "least": least[0], "ratio": latest[-1] / least[0], "lr_then": then}
+        yield (RATE_GREW if grew else LOSS_LOST).at(
+            history.step, words=words, loss=latest[-1], loss_first=start, lr=rate
+        )
 
 
 LR_TOO_HIGH = Alarm(
     code="lr-too-high",
     seen="The loss began at {loss_first:figure}{peaked} and is now {loss:figure}{grew}.",
     why="The first steps were too large: they threw the weights to where units are switched off or saturated, and no "
-    "gradient leads back.",
+    "gradient leads back.{more}",
     advice="Begin again with a learning rate of a tenth ({lr:figure} at first) or less, or warm it up.",
 )
 UNLEARNED_SHARE = 0.9
 """A share of the first loss: while the loss is above it, nothing has been learned."""
 THROWN_DECADES = 1.0
 """Decades of the norm of all weights since the start, while nothing is learned; healthy runs stay within 0.3."""
+PLAIN_STEP_LOG10 = -2.5
+"""log10 of a step over the weights: where all are below it, no step was too large."""
 EARLY_STEPS, THROWN_RATIO = 100, 4.0
 """How many steps count as the start, and the multiple of the first loss that is an alarm within them."""
 BOTH_DECADES, BOTH_RATIO = 0.5, 1.5
@@ -207,6 +293,17 @@ loss above the first.
 """
 
 
+LARGE_INPUT = 30.0
+"""The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
+
+
+def describe_large_inputs(history: History) -> str:
+    """Say that inputs are large, where that may be the cause; empty where they are not."""
+    size = history.total("input_size").start
+    large = size is not None and size > LARGE_INPUT
+    return f" The inputs are large ({size:.3g}, about 1 is usual): scale them." if large else ""
+
+
 def lr_too_high(history: History) -> Iterator[Finding]:
     """The first steps threw the weights or the loss far up, and since then nothing is learned."""
     losses = history.total("loss_mean").lasting() or history.total("loss").lasting()
@@ -215,12 +312,18 @@ def lr_too_high(history: History) -> Iterator[Finding]:
         return
     if min(losses) < UNLEARNED_SHARE * start or not weights.first or history.has_raised("lr-too-high"):
         return
-    if history.least_loss is not None and history.least_loss[0] < UNLEARNED_SHARE * start:
-        return  # it had learned: the first steps were not too large
+    if history.beats_constant or (history.least_loss is not None and history.least_loss[0] < UNLEARNED_SHARE * start):
+        return  # it has learned: the first steps were not too large
     grown = min((value - weights.first[0] for value in weights.lasting()), default=0.0)
     grown = grown if math.isfinite(grown) else 0.0
     early = [r.metrics.get("loss_largest", r.loss) for r in history.records[:EARLY_STEPS] if r.step <= EARLY_STEPS]
     peak = max((value for value in early if value is not None and math.isfinite(value)), default=start)
+    if history.standing.others and grown < BOTH_DECADES:
+        return  # another player may have raised the loss
+    steps = [size for r in history.records if (size := r.total.get("log10_step")) is not None and math.isfinite(size)]
+    reach = 2.0 * history.step * math.log10(1.0 + 10.0 ** min(max(steps, default=0.0), 300.0))
+    if steps and (max(steps) < PLAIN_STEP_LOG10 or grown > max(BOTH_DECADES, reach)):
+        return  # more than all steps together can do: something else has changed the weights
     thrown = grown >= THROWN_DECADES or peak >= THROWN_RATIO * start
     if not (thrown or (grown >= BOTH_DECADES and peak >= BOTH_RATIO * start)):
         return
@@ -228,6 +331,7 @@ def lr_too_high(history: History) -> Iterator[Finding]:
     words = {
         "peaked": f", rose to {figure(peak)} in the first steps" if peak >= BOTH_RATIO * start else "",
         "grew": f"; the weights have grown {power(grown)} times" if grown >= BOTH_DECADES else "",
+        "more": describe_large_inputs(history),
     }
     numbers: dict[str, Any] = {
         "loss": losses[-1],
@@ -248,11 +352,21 @@ LOSS_SPIKE = Alarm(
 )
 
 
+LOSS_OUTLIER = replace(
+    LOSS_SPIKE, seen="{outlier}", advice=LOOK_AT_BATCH.removesuffix(" Load the last checkpoint with finite weights.")
+)
+
+
 def loss_spike(history: History) -> Iterator[Finding]:
     """A loss far above those around it, at whatever step."""
     spike = history.spikes.first
-    if spike is None or history.has_raised("loss-spike"):
+    if history.has_raised("loss-spike"):
         return
+    outlier = describe_outlier(history, history.records[-1])
+    if outlier:
+        yield LOSS_OUTLIER.at(history.step, words={"outlier": outlier})
+    if spike is None or outlier or (history.standing.others and spike.level <= 0.0):
+        return  # losses of players, on both sides of zero, jump
     yield LOSS_SPIKE.at(
         history.step, loss=spike.loss, loss_before=spike.level, at=spike.step, records=history.spikes.count
     )
@@ -319,6 +433,20 @@ VALIDATION_APART = replace(
     "training data.{more}",
     advice="{remedy}",
 )
+LEARNED_BY_HEART = replace(
+    OVERFITTING,
+    seen="`{name}` has not become better since step {best_step:,}, where it was {best:figure}; it is {now:figure} at "
+    "step {at:,}, while the loss of training is {loss_now:figure}.",
+)
+VALIDATED_AS_GUESSING = replace(
+    OVERFITTING,
+    code="no-better-than-constant",
+    seen="`{name}` is {now:figure} at step {at:,}, was never clearly below the {constant:figure} that one constant "
+    "output would have.",
+    why="The model does no better than guessing on other data: the labels may have nothing to do with the inputs.",
+    advice="Look whether labels belong to their inputs (shuffled apart, a wrong index), in training and in validation, "
+    "and at how inputs are prepared.",
+)
 BATCH_NORM_WORDS = (
     " Its BatchNorms use their running statistics in eval mode, and those may not describe the data.",
     "Compare the outputs for one training batch in train mode and in eval mode: if they differ, look at the momentum "
@@ -331,20 +459,35 @@ OTHER_WORDS = (
     "regularise (weight decay, dropout, augmentation).",
 )
 VALIDATION_CODES = ("overfitting", "validation-worse", "validation-apart")
-LOSS_NAME = re.compile(
-    r"(?:^|[^a-z])(?:val|valid|validation|eval|dev|test|heldout|held_out)[a-z]*[_/. -].*loss|loss.*val"
-)
-ACCURACY_NAME = re.compile(
-    r"(?:^|[^a-z])(?:val|valid|validation|eval|dev|test|heldout|held_out)[a-z]*[_/. -].*(?:acc|f1|auc|map|iou|r2)"
-)
+HELD_OUT = r"(?:^|[^a-z])(?:val|valid|validation|eval|dev|test|heldout|held_out)[a-z]*(?:[^a-z]|$)"
+"""How the name of a figure says that it is of other data than those of training."""
+LOSS_NAME = re.compile(r"loss|nll|mse|mae|perplexity|ppl|cross_?entropy|(?:^|[^a-z])(?:b?ce|err|error)(?:[^a-z]|$)")
+SAME_UNITS_NAME = re.compile(r"loss|nll|cross_?entropy|(?:^|[^a-z])b?ce(?:[^a-z]|$)")
+"""Figures that can be compared with the loss of training."""
+ACCURACY_NAME = re.compile(r"acc|f1|auc|(?:^|[^a-z])map|iou|r2|dice|bleu|precision|recall")
 WORSE_LOGS = 3
 """How many of the latest validations must all be worse than the best: one odd validation is no trend."""
 RISEN_SHARE, RISEN_CLEARLY_SHARE = 1.1, 1.25
 """The least and the last of these over the best loss; noise of a validation of a few hundred samples is 5 %."""
+NOT_BETTER_SHARE, BY_HEART_SHARE, FAR_SHARE = 1.02, 0.03, 0.2
+"""A validation loss over its best that is not better; the loss of training over the first one, and over the validation,
+that says that the samples are known by heart; the validation loss over the first loss of training that is far."""
+VALIDATED_SHARE = 0.97
+"""The best validation loss over that of a constant output, from which on nothing was learned that holds for others."""
+GUESSING_STEPS = 150
+"""Steps after which a validation should have been better than that of a constant output."""
+INPUTS_USED_SHARE = 0.03
+"""The deviation of outputs over samples, over their size: below it the inputs hardly matter yet, as on the plateaus on
+which deep networks begin, which last for hundreds of steps and end of themselves."""
 RISEN_FAR_SHARE = 1.5
 """The last loss over the best one that is an alarm though the accuracy holds: below it outputs are only too sure."""
 ACCURACY_FALL = 0.1
 """By how much accuracies must have fallen."""
+
+
+def is_held_out_loss(name: str) -> bool:
+    """Return whether a figure is by its name a loss on other data than those of training, in the units of its loss."""
+    return bool(re.search(HELD_OUT, name.lower()) and SAME_UNITS_NAME.search(name.lower()))
 
 
 def validation(history: History, step: int) -> Iterator[Finding]:
@@ -355,12 +498,18 @@ def validation(history: History, step: int) -> Iterator[Finding]:
             finding.code in VALIDATION_CODES and finding.severity > Severity.INFO for finding in history.findings
         ):
             continue
+        if not re.search(HELD_OUT, name.lower()):
+            continue
         if LOSS_NAME.search(name.lower()):
             yield from _judge_losses(history, step, name, figures)
         elif ACCURACY_NAME.search(name.lower()):
             best_step, best = max(figures, key=lambda pair: pair[1])
             latest = [value for at, value in figures[-WORSE_LOGS:] if at > best_step]
-            if best <= 1.0 and len(latest) == WORSE_LOGS and max(latest) <= best - ACCURACY_FALL:
+            whole = 1.0 if best <= 1.0 else 100.0
+            before = [value for at, value in figures if at <= best_step]
+            usual = max((one - two for one, two in pairwise(before)), default=0.0)  # it made that good again
+            fall = max(ACCURACY_FALL * whole, usual)
+            if best <= whole and len(latest) == WORSE_LOGS and max(latest) <= best - fall:
                 words = {"name": name, "best_step": best_step, "at": figures[-1][0]}
                 yield VALIDATION_WORSE.at(step, words=words, best=best, now=latest[-1])
 
@@ -373,7 +522,9 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
     start = history.first_loss
     words = {"name": name, "best_step": best_step, "at": figures[-1][0], "loss_then": then, "loss_now": now}
     worse = figures[-WORSE_LOGS][0] > best_step and min(latest) >= RISEN_SHARE * best > 0.0
-    if worse and latest[-1] >= RISEN_CLEARLY_SHARE * best and max(latest) - best > 0.02 * (start or 0.0):
+    before = [value for at, value in figures if at <= best_step and value > 0.0]
+    usual = max((two / one for one, two in pairwise(before)), default=1.0)  # a rise that was made good again
+    if worse and latest[-1] >= max(RISEN_CLEARLY_SHARE, usual) * best and max(latest) - best > 0.02 * (start or 0.0):
         falls = then is not None and now is not None and now < then
         alarm = OVERFITTING if falls else VALIDATION_WORSE
         if latest[-1] < RISEN_FAR_SHARE * best and _accuracy_holds(history, best_step):
@@ -381,8 +532,27 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
         yield alarm.at(step, words=words, best=best, now=latest[-1])
         return
     # the observed loss may have another scale, or other terms, than that of the validation: that of outputs has not
-    owns = [own for r in history.records if (own := r.total.get("outputs_own")) is not None]
+    rows = [(own, r.total.get("outputs_constant")) for r in history.records if (own := r.total.get("outputs_own"))]
+    owns = [own for own, _ in rows]
     start, now = (owns[0], median(owns[-WORSE_LOGS:])) if len(owns) > WORSE_LOGS else (None, None)
+    if not is_held_out_loss(name):
+        return
+    stays = figures[-WORSE_LOGS][0] > best_step and min(latest) >= NOT_BETTER_SHARE * best > 0.0
+    by_heart = start is not None and now is not None and 0.0 < now <= BY_HEART_SHARE * min(start, latest[-1])
+    if by_heart and stays and min(latest) >= FAR_SHARE * (start or 0.0):
+        yield LEARNED_BY_HEART.at(step, words=words | {"loss_now": now}, best=best, now=latest[-1])
+        return
+    constants = [constant for _, constant in rows if constant]
+    differ = history.total("outputs_differ").last(WORSE_LOGS)
+    if step >= GUESSING_STEPS and len(figures) > WORSE_LOGS and now is not None and constants and differ:
+        constant = bound_constant(constants, history.records[-1].total.get("outputs_kinds"))
+        guesses = now >= GUESSING_SHARE * constant and min(differ) >= INPUTS_USED_SHARE
+        guesses = guesses and latest[-1] >= GUESSING_SHARE * figures[0][1]
+        over = figures[-WORSE_LOGS][0] > best_step  # else it may still become better
+        if guesses and best >= (VALIDATED_SHARE if over else 1.0) * constant:
+            words["constant"] = constant
+            yield VALIDATED_AS_GUESSING.at(step, words=words, best=best, now=latest[-1])
+            return
     if start is not None and now is not None and 0.0 < now < start / 2 and min(latest) >= start:
         norms = any(layer.family == "batch_norm" for layer in history.of("normalizer"))
         more, remedy = BATCH_NORM_WORDS if norms else OTHER_WORDS
@@ -390,10 +560,19 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
         yield VALIDATION_APART.at(step, words=words, best=best, now=latest[-1])
 
 
+def bound_constant(constants: Sequence[float], kinds: float | None) -> float:
+    """Return what the best constant output has for a loss at most, from estimates of some batches.
+
+    Of classes it is at most that of all alike.
+    """
+    error = stdev(constants) / math.sqrt(len(constants)) if len(constants) > 1 else math.inf
+    return min(fmean(constants) + 2.0 * error, math.inf if kinds is None else math.log(kinds))
+
+
 def _accuracy_holds(history: History, best_step: int) -> bool:
     """Return whether a validation accuracy is logged too and is no worse than where the loss was best."""
     for name, pairs in history.validations.items():
-        if ACCURACY_NAME.search(name.lower()):
+        if re.search(HELD_OUT, name.lower()) and ACCURACY_NAME.search(name.lower()):
             then = [value for at, value in pairs if at <= best_step]
             return bool(then) and pairs[-1][1] >= then[-1]
     return False

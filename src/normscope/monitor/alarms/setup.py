@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import ref
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -280,34 +283,133 @@ PATIENT_LOSSES = 30
 """How many calls of `observe` pass without a forward or a step before the weights are looked at."""
 
 
+def is_trained_in_eval_mode(model: nn.Module) -> bool:
+    """Return whether eval mode changes nothing of what is trained, as with a frozen backbone under a new head.
+
+    That is so where gradients are taken and every module that reads its mode is in train mode, or belongs to a part
+    without anything to train. Where some of what is trained is in train mode, that was chosen part by part: then
+    modules without parameters, such as dropout, are meant to be as they are.
+    """
+    if not torch.is_grad_enabled():
+        return False
+    trained = (m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False)))
+    return not _mode_matters(model, bare=not any(module.training for module in trained))
+
+
+def _mode_matters(module: nn.Module, *, bare: bool) -> bool:
+    """Return whether a part that is trained holds a module in eval mode that would do something else in train mode.
+
+    Args:
+        module: the part.
+        bare: whether modules without parameters count; they belong to the part around them.
+    """
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        return False
+    for child in module.children():
+        if next(child.parameters(), None) is not None:
+            if _mode_matters(child, bare=bare):
+                return True
+        elif bare and any(_reads_mode(inner) and not inner.training for inner in child.modules()):
+            return True
+    return _reads_mode(module) and not module.training
+
+
+def _reads_mode(module: nn.Module) -> bool:
+    """Return whether what a module does depends on its mode."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0.0
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+        return float(module.dropout) > 0.0
+    if isinstance(module, nn.modules.instancenorm._InstanceNorm):
+        return module.track_running_stats
+    if isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer):
+        return False  # its dropouts are modules of their own
+    return "training" in getattr(getattr(type(module).forward, "__code__", None), "co_names", ())
+
+
+class PartSearch:
+    """Finds which parts of a model a loop calls where it never calls the model itself.
+
+    Args:
+        model: the model, which is not a part of its own.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.called: dict[str, nn.Module] = {}
+        self.direct = False  # whether they are called by the model's own forward, which is called as a method
+        self._code = getattr(type(model).forward, "__code__", None)
+        self._hooks = [
+            module.register_forward_pre_hook(partial(self._meet, path))
+            for path, module in model.named_modules()
+            if path and next(module.parameters(), None) is not None
+        ]
+
+    def _meet(self, path: str, module: nn.Module, args: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if not self.called:
+            frame: Any = sys._getframe()
+            while frame is not None and not self.direct:
+                self.direct, frame = frame.f_code is self._code, frame.f_back
+        self.called[path] = module
+
+    def finish(self) -> nn.Module | None:
+        """Stop, and return the largest part that no other part called; None if none was called in train mode."""
+        for hook in self._hooks:
+            hook.remove()
+        sizes = {
+            path: sum(p.numel() for p in module.parameters() if p.requires_grad)
+            for path, module in self.called.items()
+            if module.training and not any(path.startswith(f"{other}.") for other in self.called)
+        }
+        largest = max(sizes, key=lambda path: sizes[path], default=None)
+        return self.called[largest] if largest is not None and sizes[largest] and not self.direct else None
+
+
 class Sight:
     """Counts forwards and steps, and says what keeps the watcher from seeing a training.
 
     Args:
         optimizer: the optimizer of the run, as it begins.
+
+    Attributes:
+        part: the part of the model that the loop calls instead of the model; None where it calls the model.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._versions = _sum_versions(optimizer)
         self._waiting = self._unseen = self._evaluated = self._observed = self._others = 0
-        self._seen = False
+        self._seen = self._in_train_mode = False  # a forward or a step at all, and a forward in train mode
+        self._counted = False  # whether the present forward, in eval mode, is one of training
         self._optimizer = ref(optimizer)
         self._hook: Any = None
         self._held: tuple[Any, int] | None = None  # the gradient after the last backward, and its version
         self._cleared = self._standing = 0
         self._told = False  # that steps never happen
+        self._search: PartSearch | None = None
+        self.part: nn.Module | None = None
 
     def forward(self, step: int, *, training: bool) -> Finding | None:
         """Count a forward; return what is wrong if so many have passed that a step should have been seen."""
         self._evaluated = 0 if training else self._evaluated + 1
         if not training:
             return None
+        self._in_train_mode, self._counted = not self._counted, False
         self._seen, self._unseen, self._waiting = True, 0, self._waiting + 1
         if self._waiting == LISTENED_FORWARDS:
             self._listen()
         if self._cleared >= NO_STEP_BACKWARDS and not self._others:
             return self.never_stepped(step)
         return STEP_NOT_SEEN.at(step, words={"count": STUCK_FORWARDS}) if self._waiting == STUCK_FORWARDS else None
+
+    def counts(self, model: nn.Module) -> bool:
+        """Return whether a forward in eval mode is one of training.
+
+        Behind forwards in train mode those in eval mode are validations, until two steps pass without the former.
+        """
+        self._in_train_mode = self._in_train_mode and self._unseen < BLIND_STEPS - 1
+        self._counted = not self._in_train_mode and is_trained_in_eval_mode(model)
+        return self._counted
 
     def never_stepped(self, step: int) -> Finding | None:
         """Return what is wrong if backwards have run and gradients were cleared without a step in between."""
@@ -345,13 +447,22 @@ class Sight:
         if self._hook is not None:
             self._hook.remove()
         self._hook, self._held, self._cleared = None, None, 0
+        if self._search is not None:
+            self._search.finish()
+        self._search = None
 
     def stepped(self, step: int, model: nn.Module) -> Finding | None:
         """Count a step of the optimizer; return what is wrong if no forward is seen between them."""
         self._seen, self._waiting, self._others, self._unseen = True, 0, 0, self._unseen + 1
         if self._hook is not None:
             self.close()
+        if self._unseen == BLIND_STEPS - 1 and not self._evaluated:
+            self._search = PartSearch(model)
         if self._unseen != BLIND_STEPS:
+            return None
+        search, self._search = self._search, None
+        self.part = None if search is None else search.finish()
+        if self.part is not None:
             return None
         if self._evaluated:
             trains = next((path for path, module in model.named_modules() if module.training), None)

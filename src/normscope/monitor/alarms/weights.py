@@ -59,6 +59,15 @@ GRADIENT_GONE = Alarm(
     advice="Go back to a checkpoint from before, lower the learning rate, and look for saturated activations (sigmoid, "
     "tanh, softmax) and ReLUs that are never on.",
 )
+STARVED = replace(
+    GRADIENT_GONE,
+    seen="The gradient of the whole network fell from {log10_gradient_first:power} to {log10_gradient:power}, while "
+    "its loss went from {first_loss:figure} to {last_loss:figure}: it is worse than at the start.",
+    why="Another network is trained as well and wins, as a discriminator does that tells everything apart: where it is "
+    "saturated, no gradient comes back.",
+    advice="Weaken the other player: lower its learning rate or its number of steps, regularise it (spectral norm, "
+    "gradient penalty, label smoothing), and let a generator minimise the non-saturating loss -log D.",
+)
 GRADIENT_FADES_BACKWARDS = Alarm(
     code="gradient-vanishing",
     seen="On its way from the output to the input the gradient shrinks to {log10_backward:power} over {blocks:counted "
@@ -89,10 +98,11 @@ Healthy runs of the tests stay within 1.7; unnormalized networks that leave a pl
 """
 EXPLODED_RECORDS = 3
 """Records in a row: an explosion lasts until it ends the run, a spike of one batch does not."""
-UNEVEN_DECADES, UNEVEN_PLAIN_DECADES = 4.0, 5.0
+UNEVEN_DECADES, UNEVEN_PLAIN_DECADES, STARVING_DECADES = 4.0, 5.0, 3.0
 """Decades of gradient times weight between one layer and the last third; healthy runs of the tests stay within 1.8.
 
-The first is for a lasting state, the second for two records.
+The first is for a lasting state, the second for two records, the third for first layers that starve while nothing is
+learned.
 """
 BACK_EXPLODES_DECADES, BACK_VANISHES_DECADES = 5.0, -6.0
 """Decades over all blocks from the output to the input; healthy runs lie between -2 and 2.
@@ -100,6 +110,8 @@ BACK_EXPLODES_DECADES, BACK_VANISHES_DECADES = 5.0, -6.0
 A BatchNorm network without skips gains 0.083 a layer at the start (Yang et al. 2019): 50 layers are 4. Averaging over
 positions loses log10 of their number, 2 to 4, which is no fault.
 """
+STARVED_DECADES = 2.0
+"""The same where another network is trained beside this one, whose loss is above where it began."""
 GONE_DECADES = 5.0
 """Decades of the whole gradient below that of the untrained model, while the loss has hardly moved."""
 UNFITTED_SHARE = 0.5
@@ -159,7 +171,12 @@ def gradient_vanishing(history: History) -> Iterator[Finding]:
     start, top = _first_gradient(history), max(history.total("log10_gradient").lasting(), default=math.inf)
     gains, uneven = _backward_gains(history), _find_uneven_layer(history, LAYER_GRADIENT_SMALL)
     stuck = loss is not None and opening and 0.0 < UNFITTED_SHARE * max(opening) <= loss
-    if start is not None and stuck and top <= start - GONE_DECADES:
+    latest, starved = history.total("loss").last(3), history.total("log10_gradient").last(3)
+    worse = bool(latest) and bool(opening) and min(latest) > opening[0]
+    if start is not None and worse and starved and history.standing.others and max(starved) <= start - STARVED_DECADES:
+        words = {"last_loss": latest[-1], "first_loss": opening[0]}
+        yield STARVED.at(history.step, words=words, log10_gradient=max(starved), log10_gradient_first=start)
+    elif start is not None and stuck and top <= start - GONE_DECADES:
         words = {"last_loss": losses[-1], "first_loss": opening[0]}
         yield GRADIENT_GONE.at(history.step, words=words, log10_gradient=top, log10_gradient_first=start, loss=loss)
     elif uneven is not None:
@@ -172,6 +189,8 @@ def gradient_vanishing(history: History) -> Iterator[Finding]:
 def _gradient_not_finite(history: History) -> Iterator[Finding]:
     """Gradients that stay NaN or infinite; one step that overflows under a loss scale is no fault."""
     values = [value for _, value in history.total("log10_gradient").latest()]
+    if history.has_raised("loss-not-finite"):
+        return  # that is why
     if values and not any(v < math.inf for v in values):
         layers = [
             layer.name
@@ -225,6 +244,9 @@ def _find_uneven_layer(history: History, alarm: Alarm) -> Finding | None:
     if len(levels) < MIN_DEPTH:
         return None
     others = median(list(levels.values())[-max(2, len(levels) // 3) :])
+    firsts = list(levels.values())[: max(2, len(levels) // 3)]
+    if not up and max(firsts) <= others - STARVING_DECADES and history.is_unlearned:
+        limit = STARVING_DECADES  # all of the first layers, not one that begins at zero
     beyond = [i for i, level in levels.items() if (level - others if up else others - level) >= limit]
     if not beyond:
         return None

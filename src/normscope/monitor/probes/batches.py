@@ -8,6 +8,7 @@ begun from the direction that the last one found.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -117,6 +118,27 @@ def measure_outputs(made: Any) -> Tensor | None:
         return None
     lengths = torch.linalg.vector_norm(first, dim=1, keepdim=True, dtype=torch.float32)
     return torch.linalg.vector_norm((first / lengths).mean(0))
+
+
+@torch.no_grad()
+def measure_codes(made: Any) -> Tensor | None:
+    """Return how far two outputs of one shape, such as mean and log-variance of a code, differ between samples.
+
+    Args:
+        made: what a model returned.
+
+    Returns:
+        The largest standard deviation over the samples of any of their entries; None where there is no such pair
+        beside another output.
+    """
+    if isinstance(made, Tensor):
+        return None
+    rows = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    codes = [leaf.detach() for leaf in rows if leaf.ndim == 2 and len(leaf) >= MIN_OUTPUT_SAMPLES]
+    pair = next(((one, two) for one, two in pairwise(codes) if one.shape == two.shape), None)
+    if pair is None or len(rows) < 3 or pair[0].layout != torch.strided or pair[0].numel() > MAX_OUTPUT_ENTRIES:
+        return None
+    return torch.cat([one.to(pair[0]) for one in pair], 1).std(0).amax()
 
 
 class DomainProbe:

@@ -24,6 +24,8 @@ PASSED_ON = ("MeanBackward", "SumBackward", "MulBackward", "DivBackward", "NegBa
 """Functions between a loss function and the number that is observed."""
 RESHAPED = ("ViewBackward", "ReshapeAlias", "SqueezeBackward", "UnsafeViewBackward", "ToCopyBackward", "SelectBackward")
 CLASS_LOSSES, BINARY_LOSSES = ("NllLossBackward", "NllLoss2DBackward"), ("BinaryCrossEntropy",)
+CHOOSING = ("IndexBackward", "GatherBackward")
+"""Functions that take the log-probability of a label, in losses of classes that are written out."""
 SQUARED_LOSSES, OTHER_LOSSES = ("MseLossBackward",), ("SmoothL1LossBackward", "HuberLossBackward", "AbsBackward")
 FIGURES = (
     "own", "constant", "label_low", "label_high", "classes", "label_mean", "label_error", "samples", "differ", "kinds",
@@ -65,7 +67,8 @@ class LossReading:
             sample switches on; `saturated`, the share of entries in the flat parts; `one_place`, the share of the rows
             of an attention that look at one entry), the figure on the device, and the parameters of the layers next in
             front of it.
-        oddities: what is odd in how it is put together: `softmax`, `sigmoid`, `negated`, `broadcast`.
+        oddities: what is odd in how it is put together: `softmax`, `sigmoid`, `negated`, `broadcast`, `likelihood`
+            (a mean log-probability that is minimised).
         figures: as `FIGURES` has them, on the device.
         shapes: the shapes of outputs and of what they were compared to, where those were broadcast.
         compares: whether it has a part that compares outputs with targets.
@@ -101,6 +104,11 @@ def read_loss(loss: Any, *, activations: bool = True) -> LossReading | None:
         return reading
     function, sign = losses[0]
     name = function.name()
+    if name.startswith(CHOOSING):
+        if sign > 0:
+            reading.oddities.add("likelihood")
+        reading.figures = _measure_chosen(function)
+        return reading
     if sign < 0:
         reading.oddities.add("negated")
     if name.startswith((*SQUARED_LOSSES, *OTHER_LOSSES, "PowBackward")):
@@ -115,24 +123,36 @@ def read_loss(loss: Any, *, activations: bool = True) -> LossReading | None:
 
 
 def _loss_functions(root: Any) -> Iterator[tuple[Any, int]]:
-    """Yield the nodes of loss functions above which only sums and factors stand, each with its sign."""
-    stack, count = [(root, 1)], 0
+    """Yield the nodes of functions of outputs and targets above which only sums and factors stand, with their signs.
+
+    What compares outputs with each other, or is a penalty on weights, is none of them.
+    """
+    stack, count = [(root, 1, False)], 0  # with the sign, and whether samples have weights of their own
     while stack and count < MAX_NODES_ABOVE_LOSS:
-        (node, sign), count = stack.pop(), count + 1
+        (node, sign, weighted), count = stack.pop(), count + 1
         name = node.name()
-        if name.startswith((*CLASS_LOSSES, *BINARY_LOSSES, *SQUARED_LOSSES, *OTHER_LOSSES)) or (
-            name.startswith("PowBackward") and node._saved_exponent == 2 and _comes_from_difference(node)
+        if name.startswith((*CLASS_LOSSES, *BINARY_LOSSES)) or (
+            (name.startswith((*SQUARED_LOSSES, *OTHER_LOSSES)) or _is_square(node)) and _compares_with_target(node)
         ):
             yield node, sign
+        elif name.startswith(CHOOSING):
+            if not weighted and _log_probabilities(node) is not None:
+                yield node, sign
         elif name.startswith(PASSED_ON):
             factor = getattr(node, "_saved_other", None) if name.startswith(("MulBackward", "DivBackward")) else None
             if isinstance(factor, Tensor):  # a plain number lies on the CPU, whatever the device
+                weighted = weighted or factor.numel() > 1
                 factor = float(factor) if factor.numel() == 1 and factor.device.type == "cpu" else None
+            weighted = weighted or (name.startswith("MulBackward") and factor is None)
             flipped = name.startswith("NegBackward") or (isinstance(factor, int | float) and factor < 0)
             signs = [-sign if flipped else sign] * len(node.next_functions)
             if name.startswith("SubBackward"):
                 signs[-1] = -sign
-            stack += [(inner, s) for (inner, _), s in zip(node.next_functions, signs, strict=True) if inner is not None]
+            stack += [
+                (inner, s, weighted)
+                for (inner, _), s in zip(node.next_functions, signs, strict=True)
+                if inner is not None
+            ]
 
 
 def _read_activations(root: Any) -> Iterator[tuple[str, Tensor, list[int]]]:
@@ -204,9 +224,43 @@ def _parameters_before(node: Any) -> list[int]:
     return nearest
 
 
-def _comes_from_difference(node: Any) -> bool:
+def _is_square(node: Any) -> bool:
+    return node.name().startswith("PowBackward") and node._saved_exponent == 2
+
+
+def _compares_with_target(node: Any) -> bool:
+    """Return whether one side of a difference, or of a function of two, takes no gradient: it is a target."""
+    if node.name().startswith(("PowBackward", "AbsBackward")):
+        node = node.next_functions[0][0]
+        if node is None or not node.name().startswith(("SubBackward", "RsubBackward")):
+            return False
+    return sum(inner is not None for inner, _ in node.next_functions) == 1
+
+
+def _log_probabilities(node: Any) -> Tensor | None:
+    """Return the log-probabilities `[samples, classes]` of which a node takes that of one class each; None if none."""
     before = node.next_functions[0][0]
-    return before is not None and before.name().startswith(("SubBackward", "RsubBackward"))
+    while before is not None and before.name().startswith(RESHAPED):
+        before = before.next_functions[0][0]
+    if before is None or not before.name().startswith("LogSoftmax"):
+        return None
+    made = before._saved_result.detach()
+    return made if made.ndim == 2 and before._saved_dim in (1, (1 << 64) - 1) else None
+
+
+def _measure_chosen(function: Any) -> Tensor | None:
+    """Measure a loss of classes that was written out: log-probabilities from which that of a label is taken."""
+    scores = _log_probabilities(function)
+    if scores is None or scores.numel() > MAX_OUTPUT_ENTRIES:
+        return None
+    if function.name().startswith("GatherBackward"):
+        rows, target = scores, function._saved_index.detach().reshape(-1)
+    else:
+        indices = [index for index in function._saved_indices if index is not None]
+        if len(indices) != 2 or any(index.dtype is not torch.int64 for index in indices):
+            return None
+        rows, target = scores[indices[0].reshape(-1)], indices[1].reshape(-1)
+    return _measure_log_probabilities(rows, target, torch.ones_like(target)) if len(rows) == len(target) else None
 
 
 def _broadcast_shapes(function: Any) -> str:
@@ -243,9 +297,14 @@ def _measure_classes(function: Any) -> Tensor | None:
     scores, target = function._saved_self.detach(), function._saved_target.detach()
     if scores.numel() > MAX_OUTPUT_ENTRIES or function._saved_weight is not None:
         return None
-    scores = scores.movedim(1, -1).flatten(0, -2).double() if scores.ndim > 1 else scores[None].double()
+    scores = scores.movedim(1, -1).flatten(0, -2) if scores.ndim > 1 else scores[None]
     target = target.reshape(-1)
-    valid = (target != function._saved_ignore_index).double()
+    return _measure_log_probabilities(scores, target, target != function._saved_ignore_index)
+
+
+def _measure_log_probabilities(scores: Tensor, target: Tensor, counted: Tensor) -> Tensor:
+    """Return `FIGURES` of log-probabilities `[samples, classes]`, their labels, and which of these count."""
+    scores, valid = scores.double(), counted.double()
     labels, count = target.clamp(0, scores.shape[1] - 1), valid.sum()
     own = -(scores.gather(1, labels[:, None])[:, 0] * valid).sum() / count
     shares = torch.zeros_like(scores[0]).scatter_add_(0, labels, valid) / count
