@@ -45,7 +45,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "gradient-mismatch": ("no-gradient",),
     "no-gradient": ("no-gradient", "loss-gradient-zero"),
     "unused-parameter": ("unused-parameter",),
-    "frozen-layer": ("frozen-layer",),
+    "frozen-layer": ("frozen-layer", "unregistered-parameter"),
     "equal-units": ("constant-initialisation",),
     "zero-weights": ("zero-weights",),
     "dead-layer": ("zero-weights", "dead-units"),

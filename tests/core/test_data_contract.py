@@ -242,6 +242,19 @@ class TestLabels:
         )
         assert pair == listed
 
+    def test_an_argument_called_label_is_no_second_label(self) -> None:
+        class Conditioned(SumClassifier):
+            def forward(self, x: Tensor, label: Tensor) -> Tensor:
+                return self.linear(x + label[:, None])
+
+        x, y = make_tensors()
+        assert ns.check(Conditioned(), ({"x": x, "label": y}, y), loss="cross_entropy").samples == SAMPLES
+
+    def test_targets_may_be_a_dict(self) -> None:
+        x, y = make_tensors()
+        loss = lambda output, target: nn.functional.cross_entropy(output, target["kind"])  # noqa: E731
+        assert ns.check(make_model(), (x, {"kind": y, "unused": x}), loss=loss).samples == SAMPLES
+
     def test_arguments_without_names_come_with_labels(self) -> None:
         class Sum(SumClassifier):
             def forward(self, *parts: Tensor) -> Tensor:

@@ -156,7 +156,8 @@ class Batches:
 
     def _with_labels(self, inputs: Any, labels: Any) -> Any:
         """Return a pair of which nobody can take an argument of the model for the labels."""
-        if isinstance(inputs, Mapping) and (held := [key for key in LABEL_KEYS if key in inputs]):
+        arguments = parameters_of(self.model)
+        if isinstance(inputs, Mapping) and (held := [k for k in LABEL_KEYS if k in inputs and k not in arguments]):
             raise InputError(f"the data hold {held[0]!r} and labels were passed, too: pass them once")
         if not isinstance(inputs, Sequence):
             return inputs, labels
@@ -243,7 +244,8 @@ def _is_one_batch(model: nn.Module, data: Any, *, with_loss: bool, labelled: boo
         return True
     if not all(isinstance(entry, Tensor | np.ndarray) for entry in data):
         nested = [isinstance(entry, Mapping | list | tuple | Tensor | np.ndarray) for entry in data]
-        pair = len(data) == 2 and isinstance(data[1], Tensor | np.ndarray)
+        plain = [isinstance(entry, Tensor | np.ndarray) for entry in data]
+        pair = len(data) == 2 and (plain[1] or (whole and with_loss and plain[0]))
         return pair or not all(nested) or (whole and len(data) == 1 and not isinstance(data[0], Mapping))
     if arguments_needed(model) > 1:
         return True
