@@ -1,9 +1,12 @@
 """The demo, with less training."""
 
+import pytest
+
 from normscope.cli import demo
 from normscope.diagnosis.audit_result import Audit
 
 
+@pytest.mark.slow  # `make demo` is the same
 def test_the_demo_compares_four_networks_and_writes_a_report(tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "EPOCHS", 1)

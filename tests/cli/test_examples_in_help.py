@@ -17,9 +17,7 @@ FAST = {
     "show",
     "bound lipschitz",
     "bound domain",
-    "bound verify",
     "bound ops",
-    "bound symmetries",
     "lab claims",
 }
 

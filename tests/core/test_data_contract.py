@@ -151,6 +151,7 @@ def test_data_on_the_cpu_come_to_a_model_on_the_gpu(function: str, kind: str) ->
     assert ALL[function](make_model().cuda(), KINDS[kind](*make_tensors())) is not None
 
 
+@pytest.mark.slow
 def test_all_kinds_give_the_same_figure() -> None:
     eigenvalues = {
         kind: ns.hessian(make_model(), make(*make_tensors()), loss="cross_entropy", k=1).eigenvalues[0]

@@ -9,13 +9,11 @@ import normscope as ns
 
 from .families import FAMILIES
 
-QUICK = ("gpt2",)
 NORMALIZERS = (nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FAMILIES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
 def test_an_audit_from_end_to_end(name):
     model, batch, output = FAMILIES[name]()
     audit = ns.audit(model, batch, loader=[batch, batch], output=output)
