@@ -39,13 +39,13 @@ def matches(pattern: str, name: str) -> list[tuple[str, ...]]:
 def faults(axes: Any) -> None:
     """Draw how many planted faults the check finds."""
     shares = r"\d+ found \((\d+)%\), \d+ with the right cause and layer \((\d+)%\)"
-    pattern = rf"^(open|held-out) half, (check|audit): (\d+) faults: {shares}"
+    pattern = rf"^(open|first|held-out) part, (check|audit): (\d+) faults: {shares}"
     rows = matches(pattern, "faults.txt")
     places = range(len(rows))
     for index, what in enumerate(("found", "right cause and layer")):
         shifted = [place + 0.2 - 0.4 * index for place in places]
         axes.barh(shifted, [int(row[3 + index]) for row in rows], 0.38, label=what, color=COLOURS[index])
-    axes.set_yticks(list(places), [f"ns.{kind}, {half} ({count} faults)" for half, kind, count, *_ in rows])
+    axes.set_yticks(list(places), [f"ns.{kind}, {part} ({count} faults)" for part, kind, count, *_ in rows])
     axes.set_xlim(0, 100)
     axes.set_xlabel("percent of planted faults")
     axes.legend(loc="upper center", bbox_to_anchor=(0.4, 1.18), ncols=2)
@@ -54,26 +54,27 @@ def faults(axes: Any) -> None:
 def watched_faults(axes: Any) -> None:
     """Draw how many failing runs get an alarm with the right cause."""
     counts = r"(\d+) faults: (\d+) named right[^,]*, (\d+) with a wrong story, (\d+) missed"
-    pattern = rf"^(open|held-out) half, (every \d+ steps|before)[^:]*: {counts}"
+    pattern = rf"^(open|first|held-out) part, (every \d+ steps)[^:]*: {counts}"
     rows = matches(pattern, "watch_faults.txt")
     left = [0.0] * len(rows)
     for index, what in enumerate(("right cause named", "wrong story", "missed")):
         shares = [100.0 * int(row[3 + index]) / int(row[2]) for row in rows]
         axes.barh(range(len(rows)), shares, 0.5, left=left, label=what, color=COLOURS[(0, 4, 5)[index]])
         left = [before + share for before, share in zip(left, shares)]
-    axes.set_yticks(range(len(rows)), [f"{half}, {when} ({count} runs)" for half, when, count, *_ in rows])
+    axes.set_yticks(range(len(rows)), [f"{part}, {when} ({count} runs)" for part, when, count, *_ in rows])
     axes.set_xlabel("percent of failing runs")
     axes.legend(loc="upper center", bbox_to_anchor=(0.4, 1.2), ncols=3)
 
 
 def watching(axes: Any) -> None:
-    """Draw what watching costs beside other tools."""
+    """Draw what watching costs over the whole run, its start with it."""
     current, rows = "", []
     watched = r"alone again|economy, every \d+|standard, every \d+|wandb.*?|TensorBoard.*?"
-    for line in read("watching_2cores.txt").splitlines():
+    files = read("watching_2cores.txt") + read("watching_h200.txt")
+    for line in files.splitlines():
         if title := re.match(r"^(\S.*?): [\d,]+ parameters", line):
             current = title[1]
-        elif cost := re.match(rf"^  ({watched})  +([+-][\d.]+) %", line):
+        elif cost := re.match(rf"^  ({watched})  +whole ([+-][\d.]+)%", line):
             rows.append((current, cost[1], float(cost[2])))
     models = list(dict.fromkeys(row[0] for row in rows))
     kinds = list(dict.fromkeys(row[1] for row in rows))
@@ -82,7 +83,7 @@ def watching(axes: Any) -> None:
         places = [place + (index - len(kinds) / 2) * 0.13 for place in range(len(models))]
         axes.barh(places, [costs.get(model, 0.0) for model in models], 0.12, label=kind, color=COLOURS[index % 6])
     axes.set_yticks(range(len(models)), [model[:38] for model in models])
-    axes.set_xlabel("percent more time a step; 'alone again' is what two loops without watching differ by")
+    axes.set_xlabel("percent more time over the run; 'alone again' is what two loops without watching differ by")
     axes.axvline(0.0, color=GREY, linewidth=0.8)
     axes.legend(fontsize=8)
 
