@@ -67,7 +67,7 @@ def saved(case: Case) -> Any:
         path = Path(folder) / "proof.npz"
         bracket = ns.lipschitz(case.model, case.batch, effort="tight")
         bracket.save(path)
-        command = [sys.executable, "-m", "normscope", "verify", str(path)]
+        command = [sys.executable, "-m", "normscope", "bound", "verify", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=_environment(), check=False)
         return {"exit": done.returncode, "lines": [line.replace(folder, "") for line in done.stdout.splitlines()]}
 
