@@ -125,10 +125,18 @@ COMMON = ("DataLoader", "data set of dicts")
 """Kinds that every function is tried with in the quick suite; `hessian` and `capture` are tried with all of them."""
 
 
+LONG = ("certified_radius", "choose")
+"""Functions whose cases take seconds."""
+
+
 def cases(functions: Iterable[str], kinds: Iterable[str], quick: str, common: Iterable[str]) -> list[Any]:
     """Return every function with every kind of data; most of them are for the slow suite."""
     return [
-        pytest.param(function, kind, marks=() if function == quick or kind in common else pytest.mark.slow)
+        pytest.param(
+            function,
+            kind,
+            marks=() if function not in LONG and (function == quick or kind in common) else pytest.mark.slow,
+        )
         for function in functions
         for kind in kinds
     ]

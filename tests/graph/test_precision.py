@@ -89,6 +89,7 @@ class Narrow(nn.Module):
         return self.second(self.first(x).bfloat16().float().relu())
 
 
+@pytest.mark.slow
 def test_every_figure_says_so():
     model, batch = Narrow().eval(), torch.randn(2, 3)
     rungs = ns.ladder(model, batch, effort="tight", max_seconds=1)

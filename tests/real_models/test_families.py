@@ -43,7 +43,7 @@ CULPRIT = {
 
 EXPECTED = dict.fromkeys(FAMILIES, FINITE) | dict.fromkeys(CULPRIT, INFINITE) | {"convnextv2": TRUE}
 
-QUICK = {"resnet_basic", "torch_attention_bare"}
+QUICK = {"torch_attention_bare"}
 SECONDS = 60.0  # for slow machines: counted steps end every search long before
 BRIEF = 0.3  # where the figure does not matter
 
