@@ -299,6 +299,7 @@ def faulty(fault: str) -> Any:
                 model[0].weight.mul_(0.8)
 
     if fault == "eval mode":
+        model.insert(1, nn.Dropout(0.1))
         model.eval()
     clear = fault != "gradients are not cleared"
     return logged(model, optimizer, batch, steps=80, every=4, tier="standard", clear=clear, after=after)
