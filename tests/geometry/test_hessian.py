@@ -293,7 +293,7 @@ class TestMore:
                 return self.head(torch.tanh(self.inner(torch.tanh(self.inner(x)))))
 
         _, x, y = made("plain")
-        torch.manual_seed(0)  # one in forty random networks is off by more in bfloat16, with so few products
+        torch.manual_seed(0)  # a few random networks are off by more in bfloat16, with so few products
         model = Twice().double()
         truth = torch.linalg.eigvalsh(written_out(model, [(x, y)], "train"))[-1]
         assert ns.hessian(model, (x, y), loss=CROSS_ENTROPY, k=1, rtol=1e-9, deflate=False).sharpness == pytest.approx(

@@ -57,9 +57,7 @@ class Observed:
     def __init__(self, *, copies: bool = False) -> None:
         self._sent: list[tuple[list[int], Transfer]] = []  # steps, and what brings their numbers
         self._numbers: list[tuple[int, float]] = []  # those that were read at once, by step
-        self._steps: list[int] = []
-        self._tensors: list[Tensor] = []  # on a device, with the version that each had
-        self._versions: list[int] = []
+        self._waiting: list[tuple[int, Tensor, int]] = []  # steps, numbers on a device, and the version of each
         self.copies = copies
 
     def add(self, step: int, value: Tensor | float) -> float | None:
@@ -68,29 +66,24 @@ class Observed:
             number = float(value.item() if isinstance(value, Tensor) else value)
             self._numbers.append((step, number))
             return number
-        if self._tensors and (len(self._tensors) == WAITING_FIGURES or self._tensors[0].device != value.device):
+        if self._waiting and (len(self._waiting) == WAITING_FIGURES or self._waiting[0][1].device != value.device):
             self.send()
         kept = value.detach()
-        if self._tensors and kept.data_ptr() == self._tensors[-1].data_ptr():  # as in a graph of CUDA
-            self._steps.pop(), self._tensors.pop(), self._versions.pop()
+        if self._waiting and kept.data_ptr() == self._waiting[-1][1].data_ptr():  # as in a graph of CUDA
+            self._waiting.pop()
             self.copies = True
-        self._steps.append(step)
-        self._tensors.append(kept.clone() if self.copies else kept)
-        self._versions.append(self._tensors[-1]._version)
+        kept = kept.clone() if self.copies else kept
+        self._waiting.append((step, kept, kept._version))
         return None
 
     def send(self) -> None:
         """Send what lies on a device to the host, less what was written over since: the next are copied at once."""
-        kept = [
-            (step, tensor)
-            for step, tensor, version in zip(self._steps, self._tensors, self._versions, strict=True)
-            if tensor._version == version
-        ]
-        self.copies = self.copies or len(kept) < len(self._tensors)
+        kept = [(step, tensor) for step, tensor, version in self._waiting if tensor._version == version]
+        self.copies = self.copies or len(kept) < len(self._waiting)
         if kept:
-            steps, tensors = zip(*kept, strict=True)
-            self._sent.append((list(steps), Transfer(dict(enumerate(tensors)))))
-        self._steps, self._tensors, self._versions = [], [], []
+            tensors = dict(enumerate(tensor for _, tensor in kept))
+            self._sent.append(([step for step, _ in kept], Transfer(tensors)))
+        self._waiting = []
 
     def arrived(self) -> bool:
         """Return whether opening what was sent would not wait."""
