@@ -81,8 +81,8 @@ class Observed:
         kept = [(step, tensor) for step, tensor, version in self._waiting if tensor._version == version]
         self.copies = self.copies or len(kept) < len(self._waiting)
         if kept:
-            tensors = dict(enumerate(tensor for _, tensor in kept))
-            self._sent.append(([step for step, _ in kept], Transfer(tensors)))
+            by_place = Transfer({place: tensor for place, (_, tensor) in enumerate(kept)})
+            self._sent.append(([step for step, _ in kept], by_place))
         self._waiting = []
 
     def arrived(self) -> bool:
