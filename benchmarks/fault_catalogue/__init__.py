@@ -2,23 +2,25 @@
 
 Each fault stands in an otherwise sensible small network with plausible data and comes with the causes, layers and first
 remedies that count as a right diagnosis, and with a mended twin that has all but the fault. `case.py` has the records
-and the vocabularies. The catalogue has three parts: `open.py`, on which rules are tuned; `first.py`, written before the
-rules and held out until its score was published and its misses named; `blind.py`, written after that by someone who
-had seen neither rules nor misses, which is for scoring alone. `python -m benchmarks.fault_catalogue.check_cases` checks
-the catalogue itself, `--harm` also trains each faulty model and its mended twin.
+and the vocabularies. The catalogue has four parts: `open.py`, on which rules are tuned; `first.py` and `second.py`, each
+held out until its score was published and its misses named; `third.py`, written after that by someone who had seen
+neither rules nor misses, which is for scoring alone.
+`python -m benchmarks.fault_catalogue.check_cases` checks the catalogue itself, `--harm` also trains each faulty model and
+its mended twin.
 """
 
 from importlib.util import find_spec
 
-from . import first
+from . import first, second
 from . import open as open_part
 from .case import Fault, Healthy
 
 PARTS: dict[str, tuple[list[Fault], list[Healthy]]] = {
     "open": (open_part.FAULTS, open_part.HEALTHY),
     "first": (first.FAULTS, first.HEALTHY),
+    "second": (second.FAULTS, second.HEALTHY),
 }
-if find_spec(f"{__name__}.blind") is not None:
-    from . import blind
+if find_spec(f"{__name__}.third") is not None:
+    from . import third
 
-    PARTS["held-out"] = (blind.FAULTS, blind.HEALTHY)
+    PARTS["held-out"] = (third.FAULTS, third.HEALTHY)

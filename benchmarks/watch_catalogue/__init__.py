@@ -2,23 +2,24 @@
 
 Each run is a small training loop as a user writes it, with `with watch(model, optimizer) as run:` around it. A fault
 comes with the causes, layers and remedies that count as a right alarm, the step at which it sets in, and a mended twin
-that has all but the fault. `case.py` has the records and the vocabularies. The catalogue has three parts: `open.py`, on
-which alarms are tuned; `first.py`, written before the alarms and held out until its score was published and its misses
-named; `blind.py`, written after that by someone who had seen neither alarms nor misses, which is for scoring alone.
+that has all but the fault. `case.py` has the records and the vocabularies. The catalogue has four parts: `open.py`, on
+which alarms are tuned; `first.py` and `second.py`, each held out until its score was published and its misses named;
+`third.py`, written after that by someone who had seen neither alarms nor misses, which is for scoring alone.
 `python -m benchmarks.watch_catalogue.check_runs` trains each fault and its mended twin and prints how good both become.
 """
 
 from importlib.util import find_spec
 
-from . import first
+from . import first, second
 from . import open as open_part
 from .case import HealthyRun, RunFault
 
 PARTS: dict[str, tuple[list[RunFault], list[HealthyRun]]] = {
     "open": (open_part.FAULTS, open_part.HEALTHY),
     "first": (first.FAULTS, first.HEALTHY),
+    "second": (second.FAULTS, second.HEALTHY),
 }
-if find_spec(f"{__name__}.blind") is not None:
-    from . import blind
+if find_spec(f"{__name__}.third") is not None:
+    from . import third
 
-    PARTS["held-out"] = (blind.FAULTS, blind.HEALTHY)
+    PARTS["held-out"] = (third.FAULTS, third.HEALTHY)

@@ -1,13 +1,13 @@
-"""Blind runs in which single layers are at fault: dead, saturated, starved, normalised wrongly, collapsed."""
+"""Runs in which single layers are at fault: dead, saturated, starved, normalised wrongly, collapsed."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..fault_catalogue.parts import ConvNet, mlp
-from .blind_parts import LastState, curved_table, fit_silently, frequencies, friedman
 from .case import RunFault, Watch, run_fault
 from .parts import accuracy, adam, batches, digits, explained, fit, log_validation, or_minus_infinity, sgd, split
+from .second_parts import LastState, curved_table, fit_silently, frequencies, friedman
 
 FAULTS: list[RunFault] = []
 

@@ -1,4 +1,4 @@
-"""Blind runs in which nothing is learned, or hardly anything."""
+"""Runs in which nothing is learned, or hardly anything."""
 
 import copy
 
@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..fault_catalogue.parts import ConvNet, mlp
-from .blind_parts import LastState, blobs, curved_table, fit_silently, frequencies, friedman, spirals, word_orders
 from .case import RunFault, Watch, run_fault
 from .parts import (
     accuracy,
@@ -22,6 +21,7 @@ from .parts import (
     sgd,
     split,
 )
+from .second_parts import LastState, blobs, curved_table, fit_silently, frequencies, friedman, spirals, word_orders
 
 FAULTS: list[RunFault] = []
 

@@ -1,13 +1,13 @@
-"""Blind runs in which steps of the optimizer never happen, or miss a part of the model."""
+"""Runs in which steps of the optimizer never happen, or miss a part of the model."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..fault_catalogue.parts import ConvNet, mlp
-from .blind_parts import LastState, blobs, curved_table, fit_silently, frequencies, spirals
 from .case import RunFault, Watch, run_fault
 from .parts import accuracy, adam, batches, digits, fit, sgd
+from .second_parts import LastState, blobs, curved_table, fit_silently, frequencies, spirals
 
 FAULTS: list[RunFault] = []
 

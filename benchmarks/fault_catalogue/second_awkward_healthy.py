@@ -8,7 +8,6 @@ from torch.nn import functional as F
 from torch.nn.modules.transformer import Transformer
 from torch.optim import Adam
 
-from .blind_gradients_and_parameters import QuantisedAutoencoder
 from .case import Case, Healthy, healthy
 from .parts import (
     ConvNet,
@@ -24,6 +23,7 @@ from .parts import (
     train,
     waves,
 )
+from .second_gradients_and_parameters import QuantisedAutoencoder
 
 HEALTHY: list[Healthy] = []
 

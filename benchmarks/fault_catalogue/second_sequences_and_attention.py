@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .blind_gradients_and_parameters import CellLoop
 from .case import Case, Fault, fault
 from .parts import (
     GPT,
@@ -22,6 +21,7 @@ from .parts import (
     text,
     waves,
 )
+from .second_gradients_and_parameters import CellLoop
 
 FAULTS: list[Fault] = []
 

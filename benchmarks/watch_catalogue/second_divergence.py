@@ -1,13 +1,13 @@
-"""Blind runs that diverge, spike, or leave the finite numbers."""
+"""Runs that diverge, spike, or leave the finite numbers."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..fault_catalogue.parts import ConvNet, mlp
-from .blind_parts import LastState, blobs, chain, curved_table, fit_silently, frequencies, friedman
 from .case import RunFault, Watch, run_fault
 from .parts import accuracy, adam, batches, by_step, digits, explained, fit, log_validation, sgd
+from .second_parts import LastState, blobs, chain, curved_table, fit_silently, frequencies, friedman
 
 FAULTS: list[RunFault] = []
 

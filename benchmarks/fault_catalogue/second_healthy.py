@@ -8,8 +8,6 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm
 from torch.optim import SGD, Adam, AdamW
 
-from .blind_sequences_and_attention import MaskedEncoder, padded_sentences
-from .blind_weights import ContrastiveEncoder, two_views
 from .case import Case, Healthy, healthy
 from .parts import (
     GPT,
@@ -45,6 +43,8 @@ from .parts import (
     train,
     waves,
 )
+from .second_sequences_and_attention import MaskedEncoder, padded_sentences
+from .second_weights import ContrastiveEncoder, two_views
 
 HEALTHY: list[Healthy] = []
 

@@ -1,13 +1,13 @@
-"""Blind runs whose fault shows in the validation, or in how the data change over time."""
+"""Runs whose fault shows in the validation, or in how the data change over time."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..fault_catalogue.parts import ConvNet, mlp
-from .blind_parts import LastState, blobs, curved_table, frequencies, friedman
 from .case import RunFault, Watch, run_fault
 from .parts import accuracy, adam, batches, digits, explained, fit, log_validation, sgd, split
+from .second_parts import LastState, blobs, curved_table, frequencies, friedman
 
 FAULTS: list[RunFault] = []
 

@@ -1,4 +1,4 @@
-"""Blind runs with nothing wrong, many of which look as if there were."""
+"""Runs with nothing wrong, many of which look as if there were."""
 
 import copy
 import math
@@ -8,19 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..fault_catalogue.parts import ConvNet, Denoiser, blob_images, communities, mlp
-from .blind_divergence import PostNorm
-from .blind_layers import Adversaries, Autoencoder
-from .blind_parts import (
-    LastState,
-    blobs,
-    chain,
-    curved_table,
-    fit_silently,
-    frequencies,
-    friedman,
-    spirals,
-    word_orders,
-)
 from .case import HealthyRun, Watch, healthy_run
 from .parts import (
     Data,
@@ -35,6 +22,19 @@ from .parts import (
     or_minus_infinity,
     sgd,
     split,
+)
+from .second_divergence import PostNorm
+from .second_layers import Adversaries, Autoencoder
+from .second_parts import (
+    LastState,
+    blobs,
+    chain,
+    curved_table,
+    fit_silently,
+    frequencies,
+    friedman,
+    spirals,
+    word_orders,
 )
 
 HEALTHY: list[HealthyRun] = []
