@@ -2,11 +2,10 @@
 
 Each fault stands in an otherwise sensible small network with plausible data and comes with the causes, layers and first
 remedies that count as a right diagnosis, and with a mended twin that has all but the fault. `case.py` has the records
-and the vocabularies. The catalogue has four parts: `open.py`, on which rules are tuned; `first.py` and `second.py`, each
-held out until its score was published and its misses named; `third.py`, written after that by someone who had seen
-neither rules nor misses, which is for scoring alone.
-`python -m benchmarks.fault_catalogue.check_cases` checks the catalogue itself, `--harm` also trains each faulty model and
-its mended twin.
+and the vocabularies. The catalogue has four parts: `open.py`, on which rules are tuned; `first.py` and `second.py`,
+each held out until its score was published and its misses named; `third.py`, written after that by someone who had seen
+neither rules nor misses, which is for scoring alone. `python -m benchmarks.fault_catalogue.check_cases` checks the
+catalogue itself, `--harm` also trains each faulty model and its mended twin.
 """
 
 from importlib.util import find_spec

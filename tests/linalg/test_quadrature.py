@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from normscope.linalg.lanczos import Quadrature, quadratures
+from normscope.linalg.lanczos import Quadrature, captured_trace, quadratures
 
 
 def normal(size: int, generator: torch.Generator) -> Tensor:
@@ -63,6 +64,7 @@ class Seen:
             dimension=size,
             probes=1,
             steps=steps,
+            kept=steps,
             project=lambda v: v,
             generator=self.generator,
             like=self.matrix,
@@ -103,4 +105,34 @@ def test_polynomials_are_integrated_exactly() -> None:
     for power in range(10):
         exact = float((weights * seen.values**power).sum())
         assert float((rule.weights * rule.nodes**power).sum()) == pytest.approx(exact, abs=1e-8)
-    assert rule.form == pytest.approx(40 * float((weights * seen.values).sum()))
+    assert float(rule.matrix[0, 0]) == pytest.approx(float((weights * seen.values).sum()))
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 20])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_trace_of_a_captured_space_and_of_the_rest_is_the_whole_trace(kind: str, kept: int) -> None:
+    """What is captured equals the trace on an orthonormal basis of that space, and the projection leaves it out."""
+    generator = torch.Generator().manual_seed(kept)
+    seen = Seen(KINDS[kind](50, generator), generator)
+    rules = [seen.quadrature(20)[0] for _ in range(3)]
+    rules = [replace(rule, basis=rule.basis[:kept], matrix=rule.matrix[:kept, :kept]) for rule in rules]
+    trace, dimension, outside = captured_trace(rules, lambda v: v)
+    off = torch.stack([outside(row) for row in torch.eye(50, dtype=torch.float64)])
+    assert dimension == pytest.approx(50 - float(off.trace()), abs=1e-9)
+    rest = float((off @ seen.matrix @ off).trace())
+    largest = float(seen.values.abs().max())
+    assert trace + rest == pytest.approx(float(seen.values.sum()), abs=1e-7 * largest)
+    torch.testing.assert_close(off @ off, off, atol=1e-9, rtol=0)
+
+
+def test_directions_that_several_bases_span_count_once() -> None:
+    """Each random vector has converged to the same three sharp directions, which are captured once."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.cat([torch.tensor([100.0, 50.0, -70.0]), torch.rand(297, generator=generator)]).double()
+    seen = Seen(values, generator)
+    trace, dimension, outside = captured_trace([seen.quadrature(12)[0] for _ in range(4)], lambda v: v)
+    assert 3 < dimension < 4 * 11
+    off = torch.stack([outside(row) for row in torch.eye(300, dtype=torch.float64)])
+    left = off @ seen.matrix @ off
+    assert float(torch.linalg.matrix_norm(left, 2)) < 1.1
+    assert trace + float(left.trace()) == pytest.approx(float(values.sum()), abs=1e-6)

@@ -76,7 +76,7 @@ def curvature(
     k: Annotated[int, typer.Option("-k", min=1, help="How many of the largest eigenvalues to find.")] = 5,
     bottom: Annotated[int, typer.Option(min=0, help="How many of the smallest eigenvalues to find.")] = 0,
     probes: Annotated[
-        int, typer.Option(min=0, help="How many random vectors for trace and density; about 20 products each.")
+        int, typer.Option(min=0, help="How many random vectors for trace and density; about 30 products each.")
     ] = 0,
     blocks: Annotated[
         bool, typer.Option("--blocks", help="Find the largest eigenvalue of every parameter's diagonal block.")

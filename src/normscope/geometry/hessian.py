@@ -15,7 +15,7 @@ from ..core.errors import InputError, NotFiniteError, check_counts, check_number
 from ..core.provenance import provenance
 from ..core.untouched import Mode, outside_inference_mode, unwrapped
 from ..graph.capturing import accepts_graph
-from ..linalg.lanczos import Ends, Quadrature, extreme_eigenpairs, quadratures
+from ..linalg.lanczos import Ends, Quadrature, captured_trace, extreme_eigenpairs, quadratures, random_unit
 from ..theory.losses import Loss
 from .batches import LossFunction
 from .directions import Directions, by_entry, find_directions, no_directions, verify_directions
@@ -38,7 +38,9 @@ UNCONVERGED = "eigenvalues are not within {:g}: raise products"
 ZERO = 1e-6
 """An eigenvalue of at most this share of the largest counts as zero in a condition number, in float32."""
 PRODUCTS_PER_PROBE = 20
-"""How many products are computed with each random vector."""
+"""How many products are computed with each random vector, for the density."""
+FORMS_PER_PROBE = 10
+"""How many further random vectors there are for each of these, with one product each, for the trace."""
 DENSITY_POINTS = 120
 """The number of points at which the density is given."""
 WIDTH = 0.01
@@ -98,7 +100,7 @@ def hessian(
         mode: `"train"`, `"eval"`, or None for the mode the model is in. The two are different losses.
         deflate: whether to project out the directions without effect.
         bottom: how many of the smallest (most negative) eigenvalues to find.
-        probes: how many random vectors to take for trace and density, about 20 products each; 0 for neither figure.
+        probes: how many random vectors to take for trace and density, about 30 products each; 0 for neither figure.
         blocks: whether to find the largest eigenvalue of each parameter's diagonal block too.
         whole: whether to find all eigenvalues, and so the condition number. It takes one product per parameter, and
             5,000 parameters at most.
@@ -364,7 +366,10 @@ def trace_and_density(
     """Return the trace and the density, with standard errors, and over how many random vectors; None without any.
 
     The known eigenvectors Q are projected out first: for any Q the trace is that of Q^T A Q plus that of the rest, and
-    the random vectors then estimate only the smaller eigenvalues.
+    the random vectors then estimate only the smaller eigenvalues. For the trace the spaces that the density's products
+    span are taken out in the same way, and fresh random vectors estimate what is left, which is little.
+
+    Reference: Meyer, Musco, Musco and Woodruff 2021 (Hutch++).
     """
     eigenvectors = ends.vectors
     size = eigenvectors.shape[1]
@@ -383,6 +388,7 @@ def trace_and_density(
         dimension=rest,
         probes=probes,
         steps=PRODUCTS_PER_PROBE,
+        kept=int(MEMORY // (probes * size * eigenvectors.element_size())),
         project=project,
         generator=generator,
         like=eigenvectors,
@@ -390,8 +396,16 @@ def trace_and_density(
         rules.append(rule)
         if len(rules) < probes and budget.late:
             break
-    sharp = torch.tensor([*ends.top, *ends.bottom], dtype=torch.float64)
-    trace = Estimate.of([float(sharp.sum()) + rule.form for rule in rules])
+    captured, dimensions, outside = captured_trace(rules, project)
+    captured += sum(ends.top) + sum(ends.bottom)
+    forms: list[float] = []
+    while dimensions < rest and len(forms) < FORMS_PER_PROBE * len(rules) and not (len(forms) > 1 and budget.late):
+        vector = random_unit(size, project=outside, generator=generator, like=eigenvectors)
+        forms.append(captured + (rest - dimensions) * float(vector @ operator(vector)))
+    largest = max(float(rule.nodes.abs().max()) for rule in rules)
+    rounding = ROUNDING * torch.finfo(eigenvectors.dtype).eps * largest * dimensions
+    sampled = Estimate.of(forms) if forms else Estimate(value=captured, error=0.0)
+    trace = Estimate(value=sampled.value, error=sampled.error + rounding)
     return trace, _density(rules, ends, rest), len(rules)
 
 

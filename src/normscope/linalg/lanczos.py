@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -517,6 +517,8 @@ def _fresh(basis: Tensor, project: Operator, generator: torch.Generator) -> Tens
     return vector if float(vector.norm()) > 1e-3 * float(drawn.norm()) / basis.shape[1] ** 0.5 else None
 
 
+LEAST_APART = 0.1
+"""The least squared length, of sums of unit vectors that span a space, at which a direction counts as spanned."""
 NODE_DISTANCE = 1e-5
 """An end of an interval is moved at least this far from the nodes, as a share of the largest: else rounding decides."""
 
@@ -530,14 +532,16 @@ class Quadrature:
         weights: of the nodes; they sum to 1.
         first, last: the first and the last entries of the eigenvectors of the tridiagonal matrix, one for each node.
         beta: the length of the last image outside the space: with 0 the nodes are all that v has a part of.
-        form: v^T A v.
+        basis: the first vectors of the Krylov space, as rows, as many as are kept.
+        matrix: A in the coordinates of this basis.
     """
 
     nodes: Tensor
     first: Tensor
     last: Tensor
     beta: float
-    form: float
+    basis: Tensor
+    matrix: Tensor
 
     @property
     def weights(self) -> Tensor:
@@ -594,29 +598,66 @@ def quadratures(
     dimension: int,
     probes: int,
     steps: int,
+    kept: int,
     project: Operator,
     generator: torch.Generator,
     like: Tensor,
 ) -> Iterator[Quadrature]:
-    """Yield a quadrature for each random vector of a subspace.
+    """Yield a quadrature for each random vector of a subspace, with some vectors of its Krylov space.
 
-    The vectors are uniform on the unit sphere of the subspace, whatever that is: the mean of v^T A v is the trace over
-    the dimension, and the mean weight of every eigenvalue is 1 over the dimension. (A vector of signs that is projected
-    has neither property, and two of them may agree on a wrong trace.) Gauss quadrature with n nodes is exact for
-    polynomials of degree 2n - 1.
+    The mean weight of every eigenvalue is 1 over the dimension. Gauss quadrature with n nodes is exact for polynomials
+    of degree 2n - 1.
 
     Reference: Ubaru, Chen and Saad 2017; Golub and Meurant 2010 (nodes that are given).
     """
     for _ in range(probes):
-        vector = project(torch.randn(size, generator=generator, dtype=torch.float64).to(like))
-        vector = project(vector / vector.norm())  # once more: of a small part the first one leaves rounding errors
-        vector = vector / vector.norm()
-        krylov = Krylov(vector[None])
+        krylov = Krylov(random_unit(size, project=project, generator=generator, like=like)[None])
         while krylov.steps < min(steps, dimension):
             krylov.extend(lambda row: project(operator(row[0]))[None])
             if float(krylov.beta[0, -1]) <= 1e-6 * float(krylov.alpha.abs().max()):
                 break
         tri, beta = krylov.tridiagonal()
         nodes, vectors = torch.linalg.eigh(tri[0])
-        form = dimension * float(tri[0, 0, 0])
-        yield Quadrature(nodes=nodes, first=vectors[0], last=vectors[-1], beta=float(beta[0, -1]), form=form)
+        yield Quadrature(
+            nodes=nodes,
+            first=vectors[0],
+            last=vectors[-1],
+            beta=float(beta[0, -1]),
+            basis=krylov.basis[0, : min(kept, krylov.steps)].clone(),
+            matrix=tri[0, :kept, :kept],
+        )
+
+
+def random_unit(size: int, *, project: Operator, generator: torch.Generator, like: Tensor) -> Tensor:
+    """Return a vector that is uniform on the unit sphere of a subspace, whatever that is.
+
+    The mean of v^T A v is the trace over the dimension. (A vector of signs that is projected has not this property, and
+    two of them may agree on a wrong trace.)
+    """
+    vector = project(torch.randn(size, generator=generator, dtype=torch.float64).to(like))
+    vector = project(vector / vector.norm())  # once more: of a small part the first one leaves rounding errors
+    return vector / vector.norm()
+
+
+def captured_trace(rules: Sequence[Quadrature], project: Operator) -> tuple[float, int, Operator]:
+    """Return the trace on the space that the bases of quadratures span, its dimension, and the projection off it.
+
+    Without the last column A K = K T for each basis K and its matrix T, so that no further products are needed. What is
+    nearly spanned twice, as the sharpest directions are, is left out of the space.
+    """
+    rows = torch.cat([rule.basis for rule in rules])
+    gram = (rows @ rows.T).double().cpu()
+    lengths = [len(rule.basis) for rule in rules]
+    complete = torch.cat([torch.arange(length) < length - 1 for length in lengths])
+    images = gram @ torch.block_diag(*(rule.matrix for rule in rules))
+    lengths_squared, directions = torch.linalg.eigh(gram[complete][:, complete])
+    apart = lengths_squared > LEAST_APART
+    coordinates = directions[:, apart] / lengths_squared[apart].sqrt()
+    trace = float((coordinates * (images[complete][:, complete] @ coordinates)).sum())
+    basis = coordinates.T.to(rows) @ rows[complete.to(rows.device)]
+
+    def outside(vector: Tensor) -> Tensor:
+        vector = project(vector)
+        return vector - basis.T @ (basis @ vector)
+
+    return trace, len(basis), outside

@@ -203,7 +203,7 @@ def _density_blocks(spectrum: Spectrum, brief: bool) -> list[Block]:
     if spectrum.trace is not None:
         text += f" The trace is {spectrum.trace.value:.4g} with a standard error of {spectrum.trace.error:.2g}."
     if spectrum.probes:
-        text += f" Both are means over {pluralise(spectrum.probes, 'random vector')}."
+        text += f" The density is a mean over {pluralise(spectrum.probes, 'random vector')}."
     if brief:
         return [Text(body=text)]
     finite = [math.log10(value) for value in density.values if value > 0]
