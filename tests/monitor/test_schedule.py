@@ -101,6 +101,32 @@ def test_what_waits_its_turn_and_records_do_not_take_from_each_other() -> None:
     assert budget.affords("follow")
 
 
+@pytest.mark.parametrize(("saved_for", "other", "waits"), [("search", "follow", True), ("search", "step", False)])
+def test_what_is_saved_for_lets_others_of_its_kind_wait(saved_for: str, other: str, waits: bool) -> None:
+    clock = FakeClock()
+    budget = TimeBudget(0.02, clock=clock)
+    held = (1.0 - STEADY_SHARE) * 0.02 * WINDOW_SECONDS * (1.0 - RECORD_SHARE)
+    for task, seconds in ((saved_for, 0.7 * held), (other, 0.2 * held)):
+        spend(budget, clock, task, seconds)
+    budget.end_record()
+    budget.restart()
+    spend(budget, clock, "more norms", 0.2 * held)
+    budget.save_for(saved_for)
+    assert budget.affords(saved_for)
+    assert budget.affords(other) != waits
+    budget.save_for(None)
+    assert budget.affords(other)
+
+
+def test_hooks_of_steps_that_are_not_measured_are_paid_for_by_records() -> None:
+    budget = TimeBudget(0.02, clock=FakeClock())
+    steps = round(2 * schedule.START_SECONDS / schedule.IDLE_STEP_SECONDS)
+    budget.pass_steps(steps)
+    assert budget.spent == steps * schedule.IDLE_STEP_SECONDS
+    assert not budget.affords("step")
+    assert budget.affords("norms")
+
+
 def test_what_is_lent_at_the_start_is_earned_in_the_first_minute() -> None:
     clock = FakeClock()
     budget = TimeBudget(0.02, clock=clock)
