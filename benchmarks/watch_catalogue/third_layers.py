@@ -209,7 +209,8 @@ def three_rows_at_a_time_under_batchnorm(broken: bool, watch: Watch, steps: int 
 @run_fault(
     FAULTS,
     "regression",
-    causes="inputs-not-scaled not-learning exploding-gradient exploding-values rate-too-high dead-units output-constant",
+    causes="inputs-not-scaled not-learning exploding-gradient exploding-values rate-too-high dead-units "
+    "output-constant",
     remedies="scale-inputs",
 )
 def years_that_are_not_centred(broken: bool, watch: Watch, steps: int = 300) -> float:
