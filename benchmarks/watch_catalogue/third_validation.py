@@ -20,7 +20,6 @@ FAULTS: list[RunFault] = []
     causes="overfitting validation-worsens",
     remedies="regularise",
     onset=60,
-    other_harm="the loss on held-out rows multiplies",
 )
 def hundred_patients_and_two_hundred_columns(broken: bool, watch: Watch, steps: int = 400) -> float:
     """A wide network is trained for a hundred epochs on a table with more columns than rows."""
@@ -43,10 +42,10 @@ def hundred_patients_and_two_hundred_columns(broken: bool, watch: Watch, steps: 
     onset=80,
 )
 def mislabelled_images_learnt_by_heart(broken: bool, watch: Watch, steps: int = 600) -> float:
-    """Three labels in ten are wrong, and the training goes on until each of them is known."""
+    """Four labels in ten are wrong, and the training goes on until each of them is known."""
     torch.manual_seed(122)
     data = digits(800, flat=True)
-    wrong = torch.rand(len(data.y)) < 0.3
+    wrong = torch.rand(len(data.y)) < 0.45
     labels = torch.where(wrong, torch.randint(10, (len(data.y),)), data.y)
     model = models.mlp(64, 256, 256, 10)
     fit(watch, model, adam(model, 1e-3), data._replace(y=labels), steps if broken else 80, validate=40)
@@ -201,11 +200,10 @@ def pseudo_labels_of_the_likeliest_class(broken: bool, watch: Watch, steps: int 
     data, model = digits(), models.ConvNet(classes=10)
 
     def label(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        if step < 120:
+        if step < 120 or not broken:
             return x, y
         with torch.no_grad():
-            guess = model(x)
-        return x, guess.mean(0).argmax().expand(len(x)) if broken else guess.argmax(1)
+            return x, model(x).mean(0).argmax().expand(len(x))
 
     fit(watch, model, adam(model, 1e-3), data, steps, change=label, validate=40)
     return accuracy(model, data)
