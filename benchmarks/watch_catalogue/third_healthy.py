@@ -37,7 +37,7 @@ def _take(data: Data, size: int, steps: int) -> zip:
 
 
 @healthy_run(HEALTHY, "adversarial")
-def hinge_game_with_spectral_norms(watch: Watch, steps: int = 300) -> float:
+def hinge_game_with_spectral_norms(watch: Watch, steps: int = 400) -> float:
     """Two clusters, the hinge loss, a discriminator with spectral norms; both losses wander."""
     torch.manual_seed(141)
     generator = models.mlp(8, 64, 64, 2)
@@ -45,8 +45,8 @@ def hinge_game_with_spectral_norms(watch: Watch, steps: int = 300) -> float:
         nn.utils.parametrizations.spectral_norm(nn.Linear(2, 64)), nn.LeakyReLU(0.2),
         nn.utils.parametrizations.spectral_norm(nn.Linear(64, 64)), nn.LeakyReLU(0.2), nn.Linear(64, 1),
     )  # fmt: skip
-    of_generator = torch.optim.Adam(generator.parameters(), 1e-3, betas=(0.5, 0.99))
-    of_discriminator = torch.optim.Adam(discriminator.parameters(), 2e-3, betas=(0.5, 0.99))
+    of_generator = torch.optim.Adam(generator.parameters(), 2e-3, betas=(0.5, 0.99))
+    of_discriminator = torch.optim.Adam(discriminator.parameters(), 4e-3, betas=(0.5, 0.99))
 
     def real(count: int) -> Tensor:
         return torch.tensor([1.5, 1.0]) * (2 * torch.randint(2, (count, 1)) - 1) + 0.2 * torch.randn(count, 2)
@@ -85,7 +85,7 @@ def deep_convolutional_game(watch: Watch, steps: int = 120) -> float:
     with watch(generator, of_generator) as run:
         for _ in range(steps):
             real = images[torch.randint(len(images), (32,))]
-            made = generator(torch.randn(32, 16, 1, 1))
+            made = generator(torch.randn(32, 16))
             of_discriminator.zero_grad()
             score = F.softplus(-discriminator(real)).mean() + F.softplus(discriminator(made.detach())).mean()
             score.backward()
@@ -96,7 +96,7 @@ def deep_convolutional_game(watch: Watch, steps: int = 120) -> float:
             of_generator.step()
             run.log_metrics(d_loss=score.item(), g_loss=answer.item())
     with torch.no_grad():
-        made = generator(torch.randn(256, 16, 1, 1))
+        made = generator(torch.randn(256, 16))
     return 1 - (made.mean(0) - images.mean(0)).square().mean().sqrt().item()
 
 
@@ -292,7 +292,7 @@ def residual_branches_that_start_at_zero(watch: Watch, steps: int = 150) -> floa
     data, model = digits(), models.ResNet(classes=10)
     for block in model.blocks:
         nn.init.zeros_(block.bn2.weight)
-    fit(watch, model, sgd(model, 0.1, momentum=0.9, decay=5e-4), data, steps, validate=50)
+    fit(watch, model, sgd(model, 0.03, momentum=0.9, decay=5e-4), data, steps, validate=50)
     return accuracy(model, data)
 
 
