@@ -247,7 +247,7 @@ def empty_sentence_masked_altogether(broken: bool, watch: Watch, steps: int = 25
 @run_fault(
     FAULTS,
     "text",
-    causes="not-finite not-finite-data labels-constant",
+    causes="not-finite",
     remedies="check-labels check-data guard-domain fix-targets clean-data",
     onset=130,
 )

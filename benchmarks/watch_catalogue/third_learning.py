@@ -31,7 +31,7 @@ def rate_of_adam_handed_to_sgd(broken: bool, watch: Watch, steps: int = 250) -> 
 @run_fault(
     FAULTS,
     "table",
-    causes="rate-too-low not-learning decay-too-strong",
+    causes="rate-too-low not-learning",
     remedies="raise-learning-rate",
 )
 def rate_and_decay_exchanged(broken: bool, watch: Watch, steps: int = 300) -> float:
@@ -48,7 +48,6 @@ def rate_and_decay_exchanged(broken: bool, watch: Watch, steps: int = 300) -> fl
     "regression",
     causes="rate-too-low rate-zero rate-decays-too-early not-learning no-step",
     remedies="fix-schedule raise-learning-rate",
-    onset=20,
 )
 def polynomial_decay_over_epochs_stepped_by_batch(broken: bool, watch: Watch, steps: int = 400) -> float:
     """`PolynomialLR(total_iters=epochs)` is stepped after every batch and ends in the first epoch."""

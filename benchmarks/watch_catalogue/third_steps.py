@@ -40,7 +40,7 @@ def scaler_created_in_every_step(broken: bool, watch: Watch, steps: int = 150) -
 @run_fault(
     FAULTS,
     "table",
-    causes="no-step not-learning gradient-missing",
+    causes="no-step not-learning",
     remedies="call-step order-of-calls",
 )
 def step_indented_under_the_logging(broken: bool, watch: Watch, steps: int = 250) -> float:
@@ -206,7 +206,7 @@ def no_grad_left_in_the_forward(broken: bool, watch: Watch, steps: int = 200) ->
 @run_fault(
     FAULTS,
     "transformer",
-    causes="no-step rate-zero not-learning steps-skipped gradient-missing",
+    causes="no-step not-learning steps-skipped gradient-missing",
     remedies="call-step check-data order-of-calls",
     onset=80,
 )
