@@ -45,11 +45,11 @@ def hinge_game_with_spectral_norms(watch: Watch, steps: int = 400) -> float:
         nn.utils.parametrizations.spectral_norm(nn.Linear(2, 64)), nn.LeakyReLU(0.2),
         nn.utils.parametrizations.spectral_norm(nn.Linear(64, 64)), nn.LeakyReLU(0.2), nn.Linear(64, 1),
     )  # fmt: skip
-    of_generator = torch.optim.Adam(generator.parameters(), 2e-3, betas=(0.5, 0.99))
+    of_generator = torch.optim.Adam(generator.parameters(), 1e-3, betas=(0.5, 0.99))
     of_discriminator = torch.optim.Adam(discriminator.parameters(), 4e-3, betas=(0.5, 0.99))
 
     def real(count: int) -> Tensor:
-        return torch.tensor([1.5, 1.0]) * (2 * torch.randint(2, (count, 1)) - 1) + 0.2 * torch.randn(count, 2)
+        return torch.tensor([1.5, 1.0]) * (2 * torch.randint(2, (count, 1)) - 1) + 0.5 * torch.randn(count, 2)
 
     both = nn.ModuleDict({"generator": generator, "discriminator": discriminator})
     with watch(both, of_generator) as run:
@@ -286,13 +286,13 @@ def random_positions_kept_fixed(watch: Watch, steps: int = 450) -> float:
 
 
 @healthy_run(HEALTHY, "convolutional")
-def residual_branches_that_start_at_zero(watch: Watch, steps: int = 150) -> float:
+def residual_branches_that_start_at_zero(watch: Watch, steps: int = 250) -> float:
     """The last BatchNorm of each block has a scale of zero at first: its convolutions get no gradient in step one."""
     torch.manual_seed(151)
     data, model = digits(), models.ResNet(classes=10)
     for block in model.blocks:
         nn.init.zeros_(block.bn2.weight)
-    fit(watch, model, sgd(model, 0.03, momentum=0.9, decay=5e-4), data, steps, validate=50)
+    fit(watch, model, sgd(model, 0.05, momentum=0.9, decay=5e-4), data, steps, validate=50)
     return accuracy(model, data)
 
 
