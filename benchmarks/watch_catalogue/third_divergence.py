@@ -161,7 +161,7 @@ def logarithm_of_a_free_article(broken: bool, watch: Watch, steps: int = 220) ->
             prices[5] = 0.0
         return x, prices.log()
 
-    fit(watch, model, adam(model, 3e-3), data, steps, loss=F.mse_loss, change=log_prices)
+    fit(unreported(watch), model, adam(model, 3e-3), data, steps, loss=F.mse_loss, change=log_prices)
     return explained(model, data)
 
 
@@ -200,7 +200,14 @@ def epsilon_lost_in_half_precision(broken: bool, watch: Watch, steps: int = 150)
     if broken:
         model.half()
         data = data._replace(x=data.x.half(), held_x=data.held_x.half())
-    fit(watch, model, adam(model, 2e-3), data, steps, loss=lambda output, y: F.cross_entropy(output.float(), y))
+    fit(
+        unreported(watch),
+        model,
+        adam(model, 2e-3),
+        data,
+        steps,
+        loss=lambda output, y: F.cross_entropy(output.float(), y),
+    )
     return accuracy(model, data)
 
 
@@ -336,7 +343,7 @@ def decay_read_as_per_cent(broken: bool, watch: Watch, steps: int = 250) -> floa
     torch.manual_seed(74)
     data, model = digits(), models.ConvNet(classes=10, norm=False)
     decay = 5.0 if broken else 0.05
-    fit(watch, model, torch.optim.AdamW(model.parameters(), 5e-3, weight_decay=decay), data, steps)
+    fit(unreported(watch), model, torch.optim.AdamW(model.parameters(), 5e-3, weight_decay=decay), data, steps)
     return accuracy(model, data)
 
 
@@ -358,7 +365,7 @@ def bytes_into_a_variational_autoencoder(broken: bool, watch: Watch, steps: int 
         divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(1).mean()
         return 20 * (image - x).square().sum(1).mean() + divergence
 
-    fit(watch, model, adam(model, 2e-3), data, steps, loss=evidence)
+    fit(unreported(watch), model, adam(model, 2e-3), data, steps, loss=evidence)
     return max(-10.0, explained(model, data))
 
 
@@ -450,5 +457,5 @@ def rate_of_the_second_stage_in_the_wrong_unit(broken: bool, watch: Watch, steps
         if step == 199:
             optimizer.param_groups[0]["lr"] = 5.0 if broken else 0.005
 
-    fit(watch, model, optimizer, data, steps, then=second_stage)
+    fit(unreported(watch), model, optimizer, data, steps, then=second_stage)
     return accuracy(model, data)

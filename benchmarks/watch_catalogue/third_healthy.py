@@ -311,7 +311,7 @@ def two_thirds_of_the_weights_pruned(watch: Watch, steps: int = 350) -> float:
             if step >= 150:
                 weight.mul_(masks[weight])
 
-    fit(watch, model, adam(model, 2e-3), data, steps, then=prune)
+    fit(unreported(watch), model, adam(model, 2e-3), data, steps, then=prune)
     return accuracy(model, data)
 
 
@@ -336,7 +336,7 @@ def three_cycles_of_a_cosine(watch: Watch, steps: int = 300) -> float:
     data, model = digits(), models.ConvNet(classes=10)
     optimizer = sgd(model, 0.2, momentum=0.9)
     restarts = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=100)
-    fit(watch, model, optimizer, data, steps, schedule=restarts)
+    fit(unreported(watch), model, optimizer, data, steps, schedule=restarts)
     return accuracy(model, data)
 
 
@@ -362,7 +362,7 @@ def weights_averaged_in_the_last_third(watch: Watch, steps: int = 300) -> float:
         if step >= 200 and step % 5 == 0:
             average.update_parameters(model)
 
-    fit(watch, model, sgd(model, 0.1, momentum=0.9), data, steps, then=gather)
+    fit(unreported(watch), model, sgd(model, 0.1, momentum=0.9), data, steps, then=gather)
     return accuracy(average, data)
 
 
@@ -445,7 +445,7 @@ def clipped_in_one_step_of_twenty(watch: Watch, steps: int = 250) -> float:
     """Clipping at a norm that ordinary gradients do not reach."""
     torch.manual_seed(161)
     data, model = waves(), models.SequenceClassifier(nn.LSTM(3, 32, batch_first=True), 3)
-    fit(watch, model, adam(model, 5e-3), data, steps, clip=1.5)
+    fit(unreported(watch), model, adam(model, 5e-3), data, steps, clip=1.5)
     return accuracy(model, data)
 
 
@@ -539,7 +539,7 @@ def fraud_in_two_of_a_hundred(watch: Watch, steps: int = 400) -> float:
     y = (score > score.quantile(0.98)).float()[:, None]
     data, model = split(x, y, held=2000), models.mlp(10, 32, 32, 1)
     loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(50.0))
-    fit(watch, model, adam(model, 2e-3), data, steps, loss=loss)
+    fit(unreported(watch), model, adam(model, 2e-3), data, steps, loss=loss)
     with torch.no_grad():
         positive, held = model(data.held_x)[:, 0] > 0, data.held_y[:, 0] > 0
     return ((positive & held).sum() / held.sum() + (~positive & ~held).sum() / (~held).sum()).item() / 2
@@ -554,7 +554,7 @@ def series_that_grow_longer(watch: Watch, steps: int = 300) -> float:
     def cut(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return x[:, : 10 if step < 80 else 20 if step < 160 else 40], y
 
-    fit(watch, model, adam(model, 5e-3), data, steps, change=cut)
+    fit(unreported(watch), model, adam(model, 5e-3), data, steps, change=cut)
     return accuracy(model, data)
 
 

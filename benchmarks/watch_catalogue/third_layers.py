@@ -28,7 +28,7 @@ def rectifier_after_the_last_layer(broken: bool, watch: Watch, steps: int = 250)
     model = models.mlp(8, 48, 48, 1)
     if broken:
         model.append(nn.ReLU())
-    fit(watch, model, adam(model, 3e-3), data, steps, loss=F.mse_loss)
+    fit(unreported(watch), model, adam(model, 3e-3), data, steps, loss=F.mse_loss)
     return explained(model, data)
 
 
@@ -47,7 +47,7 @@ def observations_in_millimetres(broken: bool, watch: Watch, steps: int = 350) ->
     def other_simulator(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return (1000 * x if broken and step >= 150 else x), y
 
-    fit(watch, model, adam(model, 5e-3), data, steps, loss=F.mse_loss, change=other_simulator)
+    fit(unreported(watch), model, adam(model, 5e-3), data, steps, loss=F.mse_loss, change=other_simulator)
     return explained(model, data)
 
 
@@ -64,7 +64,7 @@ def thirty_plain_layers(broken: bool, watch: Watch, steps: int = 200) -> float:
     depth = 30 if broken else 3
     hidden = [layer for _ in range(depth) for layer in (nn.Linear(32, 32), nn.ReLU())]
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), *hidden, nn.Linear(32, 10))
-    fit(watch, model, adam(model, 1e-3), data, steps)
+    fit(unreported(watch), model, adam(model, 1e-3), data, steps)
     return accuracy(model, data)
 
 
@@ -432,7 +432,7 @@ def biases_of_a_ported_checkpoint_negated(broken: bool, watch: Watch, steps: int
     )  # fmt: skip
     with torch.no_grad():
         model[2].bias.copy_(torch.full((12,), -4.0 if broken else 4.0))
-    fit(watch, model, adam(model, 1e-3), data, steps)
+    fit(unreported(watch), model, adam(model, 1e-3), data, steps)
     return accuracy(model, data)
 
 
@@ -449,5 +449,5 @@ def prices_into_a_gated_network(broken: bool, watch: Watch, steps: int = 300) ->
     scale, offset = (2000.0, 30000.0) if broken else (1.0, 0.0)
     data = split(scale * x + offset, y)
     model = models.SequenceClassifier(nn.GRU(3, 32, batch_first=True), 3)
-    fit(watch, model, adam(model, 5e-3), data, steps)
+    fit(unreported(watch), model, adam(model, 5e-3), data, steps)
     return accuracy(model, data)

@@ -152,7 +152,7 @@ def flag_set_on_the_module(broken: bool, watch: Watch, steps: int = 200) -> floa
         elif step == 10:
             model.body.requires_grad_(True)
 
-    fit(watch, model, optimizer, data, steps, then=thaw)
+    fit(unreported(watch), model, optimizer, data, steps, then=thaw)
     return accuracy(model, data)
 
 

@@ -104,7 +104,7 @@ def images_that_fail_to_load_are_blank(broken: bool, watch: Watch, steps: int = 
     def load(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return (torch.full_like(x, -0.8) if broken and step >= 120 else x), y
 
-    fit(watch, model, adam(model, 3e-3), data, steps, change=load)
+    fit(unreported(watch), model, adam(model, 3e-3), data, steps, change=load)
     return accuracy(model, data)
 
 
