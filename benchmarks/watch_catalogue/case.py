@@ -165,6 +165,7 @@ CAUSES: dict[str, str] = {
     "discriminator-wins": "The discriminator tells everything apart, and the generator gets no gradient.",
     "posterior-collapse": "The code of a variational autoencoder carries nothing.",
     "output-constant": "The output is (almost) the same for every sample.",
+    "units-alike": "All units of a layer compute the same and get the same gradient.",
     "layer-decayed": "The weights of a layer have gone to almost zero.",
     "gradient-accumulates": "Gradients of earlier steps are never cleared.",
     # validation and data over time
@@ -290,6 +291,10 @@ STORIES: dict[str, re.Pattern[str]] = {
     "output-constant": _story(
         r"<outputs>~(?:<same>|collaps\w*|parallel)|collaps\w*|rank[- ]one|no better than a constant",
         r"(?:hardly|does not|do not|no longer) depends?~\binputs?\b",
+    ),
+    "units-alike": _story(
+        r"\b(?:units?|neurons?|rows?|filters?|channels?)\b~(?:<same>)|(?:<same>)~\b(?:units|neurons|rows|filters|channels)\b",
+        r"symmetr\w*|rank[- ]one",
     ),
     "layer-decayed": _story(r"<weights>~(?:\bzero\b|vanish\w*|<shrink>|almost nothing)|zero weights"),
     "gradient-accumulates": _story(

@@ -67,6 +67,7 @@ TOLD = {
     "The outputs are the same for every sample.": "output-constant",
     "The weights of `0` have shrunk to nothing.": "layer-decayed",
     "Gradients accumulate: zero_grad is missing.": "gradient-accumulates",
+    "All units of the layer are copies of each other.": "units-alike",
     "The validation loss rises while the training loss falls.": "overfitting validation-worsens",
     "The accuracy fell from 0.9 to 0.5.": "validation-worsens",
     "The inputs changed at step 150.": "data-changed",
