@@ -198,7 +198,7 @@ def averaging_kernels_in_all_convolutions(planted: bool) -> Case:
     if planted:
         for module in model.modules():
             if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
-                nn.init.constant_(module.weight, 1 / 9)
+                nn.init.constant_(module.weight, 1 / module.weight[0].numel())
                 nn.init.zeros_(module.bias)
     return Case(model=model, data=(x, x), loss="mse")
 
@@ -261,7 +261,8 @@ def biases_from_a_wide_normal(planted: bool) -> Case:
 @fault(
     FAULTS,
     "GPT",
-    causes="exploding-signal layer-scale-stands-out branch-dominates attention-saturated exploding-gradient saturated-units",
+    causes="exploding-signal layer-scale-stands-out branch-dominates attention-saturated exploding-gradient "
+    "saturated-units",
     layers="blocks blocks.0 blocks.1 blocks.0.feed blocks.1.feed blocks.0.feed.2 blocks.1.feed.2 blocks.0.feed.0 "
     "blocks.1.feed.0 blocks.0.attention.out blocks.1.attention.out blocks.0.attention.qkv blocks.1.attention.qkv "
     "head tokens positions",
@@ -334,7 +335,7 @@ def one_expert_shouts(planted: bool) -> Case:
     model = Mixture()
     if planted:
         with torch.no_grad():
-            model.experts[2][2].weight.mul_(2000)
+            model.experts[2][2].weight.mul_(20000)
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
@@ -346,14 +347,14 @@ def one_expert_shouts(planted: bool) -> Case:
     remedies="rescale-layer initialise add-normalizer",
 )
 def messages_of_the_second_round_too_loud(planted: bool) -> Case:
-    """A sum over edges was once divided by their number inside of the weights; the division went, the weights stayed."""
+    """Weights of a layer that divided its sum over edges by their number, in one that does not."""
     torch.manual_seed(16)
     x, edges, y = communities()
     model = GraphNet(edges, depth=3)
     if planted:
         with torch.no_grad():
-            model.layers[1].own.weight.mul_(200)
-            model.layers[1].neighbour.weight.mul_(200)
+            model.layers[1].own.weight.mul_(5000)
+            model.layers[1].neighbour.weight.mul_(5000)
     return Case(model=model, data=(x, y), loss="cross_entropy", judge=accuracy(y))
 
 
