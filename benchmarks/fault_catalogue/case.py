@@ -310,6 +310,7 @@ REMEDIES: dict[str, re.Pattern[str]] = {
         r"\b(?:rais|increas|larg|high)\w*~(?:<rate>)|(?:<rate>)~\b(?:larger|higher|rais|increas)"
     ),
     "lower-momentum": _advice(r"<lower>~\bmomentum|\bmomentum\b~(?:<lower>|0\.9\b)"),
+    "change-betas": _advice(r"\bbetas?\b|beta_?1"),
     "minimise": _advice(r"maximi[sz]e|\bsign\b|minus|\bminimi[sz]|descen[dt]"),
     "lower-weight-decay": _advice(r"(?:<lower>|<remove>)~(?:<decay>)|(?:<decay>)~<lower>"),
     "reset-bias": _advice(
@@ -321,7 +322,7 @@ REMEDIES: dict[str, re.Pattern[str]] = {
     "keep-gradient": _advice(
         r"<remove>~(?:detach|no_grad|inference_mode|\.data\b|\.item|numpy|tolist|torch\.tensor)",
         r"straight-through|gumbel|differentiable|soft (?:choice|version|assignment)|\b(?:stay|keep)\b~\bgraph",
-        r"soft-?max~instead of~argmax",
+        r"soft-?max~instead of~argmax|reentrant|\bbackward\b~(?:return|function)|<remove>~(?:argmax|\.long|round)",
     ),
     "use-parameter": _advice(
         r"\b(?:use|call|apply|add)\b~\bforward\b|\bforward\b~\b(?:use|call|apply)\b|\bor (?:remove|delete) (?:it|them)",
@@ -383,5 +384,7 @@ REMEDIES: dict[str, re.Pattern[str]] = {
     "carry-state": _advice(
         r"\b(?:pass|carry|hand|keep|feed|give)\w*~\b(?:hidden )?states?\b|states?~\b(?:next|from step to)"
     ),
+    "read-last-step": _advice(r"\[:, -1\]|\b(?:last|final) (?:time )?(?:step|state|output)\b"),
+    "use-one-direction": _advice(r"bidirectional|\bone direction|unidirectional|(?:second|backward) direction"),
     "forget-bias": _advice(r"forget[- ]gate|forget bias|\bgates?\b~\bbias|\bbias\b~\bgates?\b"),
 }

@@ -6,23 +6,24 @@ from torch.nn import functional as F
 
 from .case import Case, Fault, fault
 from .parts import (
+    GPT,
     ConvNet,
     Recommender,
     SequenceClassifier,
     Siamese,
     UNet,
-    ViT,
-    accuracy,
     as_pixels,
     binary_accuracy,
     blob_images,
     image_pairs,
     mlp,
+    over_tokens,
     overlap_with,
     ratings,
     regression_table,
     sentences,
     table,
+    text,
     waves,
 )
 from .third_weights import ConvAutoencoder, blob_masks
@@ -421,7 +422,7 @@ def _match(output: Tensor, target: Tensor) -> float:
     remedies="balance-classes change-loss",
 )
 def rare_class_weighed_the_wrong_way_around(planted: bool) -> Case:
-    """`pos_weight` is positives by negatives where negatives by positives was meant: the rare class counts for nothing."""
+    """`pos_weight` is the ratio of positives to negatives instead of its inverse: the rare class counts for nothing."""
     torch.manual_seed(70)
     x, _ = table(200)
     score = x[:, 0] * x[:, 1] + x[:, 2]
@@ -495,7 +496,7 @@ class Tagger(nn.Module):
     remedies="fix-axis match-shapes",
 )
 def as_many_tags_as_words(planted: bool) -> Case:
-    """Scores of shape (batch, words, tags) for a loss that wants (batch, tags, words): with 12 of both nobody complains."""
+    """Scores (batch, words, tags) for a loss that wants (batch, tags, words): with 12 of both, nothing complains."""
     torch.manual_seed(73)
     ids, _ = sentences(96, length=12)
     y = (ids + 3 * ids.roll(1, dims=1)) % 5
@@ -509,17 +510,17 @@ def as_many_tags_as_words(planted: bool) -> Case:
 
 @fault(
     FAULTS,
-    "ViT",
+    "GPT",
     causes="softmax-twice activation-before-loss output-range-too-small",
     layers="last",
     remedies="remove-final-activation change-loss change-output-activation",
 )
-def probabilities_of_a_vision_transformer(planted: bool) -> Case:
+def probabilities_of_the_next_word(planted: bool) -> Case:
     """The softmax of the published figure, in front of a cross entropy that has one of its own."""
     torch.manual_seed(74)
-    x, y = blob_images()
-    model = Bounded(ViT(depth=2), nn.Softmax(dim=-1) if planted else nn.Identity())
-    return Case(model=model, data=(x, y), loss=nn.CrossEntropyLoss(), judge=accuracy(y))
+    x, y = text()
+    model = Bounded(GPT(), nn.Softmax(dim=-1) if planted else nn.Identity())
+    return Case(model=model, data=(x, y), loss=over_tokens)
 
 
 @fault(

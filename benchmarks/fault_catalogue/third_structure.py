@@ -142,10 +142,8 @@ class SpatialMixer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         patches = F.unfold(x, 4, stride=4)  # (batch, values, places)
-        if self.planted:
-            patches = patches.permute(2, 0, 1).reshape(len(x), -1, 16)
-        else:
-            patches = patches.transpose(1, 2)
+        mixed, right = patches.permute(2, 0, 1).reshape(len(x), -1, 16), patches.transpose(1, 2)
+        patches = mixed if self.planted else right
         return self.head(torch.relu(self.embed(patches)).flatten(1))
 
 

@@ -184,27 +184,6 @@ class ConvAutoencoder(nn.Module):
 
 @fault(
     FAULTS,
-    "autoencoder",
-    causes="constant-initialisation rank-one-weights",
-    layers="encoder encoder.0 encoder.2 decoder decoder.0 decoder.2 encoder.0.weight encoder.2.weight decoder.0.weight "
-    "decoder.2.weight",
-    remedies="initialise",
-)
-def averaging_kernels_in_all_convolutions(planted: bool) -> Case:
-    """Convolutions initialised as averaging kernels, the same for all channels."""
-    torch.manual_seed(7)
-    x, _ = blob_images()
-    model = ConvAutoencoder()
-    if planted:
-        for module in model.modules():
-            if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
-                nn.init.constant_(module.weight, 1 / module.weight[0].numel())
-                nn.init.zeros_(module.bias)
-    return Case(model=model, data=(x, x), loss="mse")
-
-
-@fault(
-    FAULTS,
     "regression",
     causes="rank-one-weights constant-initialisation bottleneck-too-narrow",
     layers="2 2.weight 4 4.weight",
