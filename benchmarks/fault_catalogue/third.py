@@ -3,6 +3,7 @@
 from . import (
     third_data_and_loss,
     third_gradients_and_parameters,
+    third_healthy,
     third_numerics_and_optimizers,
     third_sequences_and_attention,
     third_structure,
@@ -18,4 +19,4 @@ FAULTS: list[Fault] = [
     *third_sequences_and_attention.FAULTS,
     *third_numerics_and_optimizers.FAULTS,
 ]
-HEALTHY: list[Healthy] = []
+HEALTHY: list[Healthy] = [*third_healthy.HEALTHY]

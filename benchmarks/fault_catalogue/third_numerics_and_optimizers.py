@@ -9,37 +9,6 @@ from .parts import ConvNet, GraphNet, accuracy, blob_images, communities, mlp, r
 FAULTS: list[Fault] = []
 
 
-class PowerMean(nn.Module):
-    """Pools channels by their generalised mean."""
-
-    def __init__(self, planted: bool) -> None:
-        super().__init__()
-        self.floor = 0.0 if planted else 1e-6
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.clamp(min=self.floor).square().mean((2, 3)).pow(0.5)
-
-
-@fault(
-    FAULTS,
-    "retrieval",
-    causes="gradient-not-finite not-finite",
-    layers="4",
-    remedies="guard-domain",
-)
-def root_of_channels_that_are_silent(planted: bool) -> Case:
-    """Generalised-mean pooling without a floor: where a channel is zero everywhere, its root has no slope."""
-    torch.manual_seed(121)
-    x, y = blob_images()
-    model = nn.Sequential(
-        nn.Conv2d(1, 16, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, stride=2, padding=1), nn.ReLU(),
-        PowerMean(planted), nn.Linear(16, 4),
-    )  # fmt: skip
-    with torch.no_grad():
-        model[2].bias[:2] = -20.0
-    return Case(model=model, data=(x, y), loss="cross_entropy")
-
-
 def handmade_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """Return the binary cross entropy by its formula."""
     share = torch.sigmoid(logits)
