@@ -310,7 +310,6 @@ REMEDIES: dict[str, re.Pattern[str]] = {
         r"\b(?:rais|increas|larg|high)\w*~(?:<rate>)|(?:<rate>)~\b(?:larger|higher|rais|increas)"
     ),
     "lower-momentum": _advice(r"<lower>~\bmomentum|\bmomentum\b~(?:<lower>|0\.9\b)"),
-    "change-betas": _advice(r"\bbetas?\b|beta_?1"),
     "minimise": _advice(r"maximi[sz]e|\bsign\b|minus|\bminimi[sz]|descen[dt]"),
     "lower-weight-decay": _advice(r"(?:<lower>|<remove>)~(?:<decay>)|(?:<decay>)~<lower>"),
     "reset-bias": _advice(

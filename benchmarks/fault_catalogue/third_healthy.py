@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -53,6 +54,7 @@ from .parts import (
     waves,
 )
 from .third_data_and_loss import Forecaster, MeanAndVariance, Rates, WordNet, gaussian_loss, soft_dice
+from .third_gradients_and_parameters import Cloud
 from .third_sequences_and_attention import BothDirections, Encoded
 from .third_structure import DeepResidual, Loudness
 from .third_weights import ConvAutoencoder, Detector, Factorisation, Mixture, Prototypes, RadialNet, blob_masks, boxes
@@ -76,14 +78,6 @@ def table_trained_with_smooth_units() -> Case:
     model = mlp(12, 32, 32, 3, activation=nn.SiLU)
     train(model, x, y, F.cross_entropy, steps=80)
     return Case(model=model, data=(x, y), loss="cross_entropy")
-
-
-@healthy(HEALTHY, family="tabular")
-def log_softmax_before_a_cross_entropy() -> Case:
-    """Harmless: the logarithm of a softmax is a fixed point of the logarithm of a softmax."""
-    torch.manual_seed(203)
-    model = nn.Sequential(*mlp(12, 32, 3), nn.LogSoftmax(dim=1))
-    return Case(model=model, data=table(), loss=nn.NLLLoss())
 
 
 @healthy(HEALTHY, family="regression")
@@ -325,7 +319,7 @@ def denoiser_fresh_with_sine_features() -> Case:
 def convolutions_with_nesterov_handed_over() -> Case:
     torch.manual_seed(238)
     model = ConvNet(width=24)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
     return Case(model=model, data=blob_images(), loss="cross_entropy", optimizer=optimizer)
 
 
@@ -493,3 +487,78 @@ def convolutions_kept_in_bfloat16() -> Case:
     torch.manual_seed(258)
     x, y = blob_images()
     return Case(model=ConvNet(norm=False).bfloat16(), data=(x.bfloat16(), y), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="CNN")
+def new_head_on_a_trained_trunk_with_its_optimizer() -> Case:
+    """The trunk was trained on eight classes, is frozen on purpose, and the optimizer holds the new head only."""
+    torch.manual_seed(259)
+    x, y = blob_images(classes=8)
+    model = ConvNet(norm=False, classes=8)
+    train(model, x, y, F.cross_entropy, steps=60)
+    model.features.requires_grad_(False)
+    model.head = nn.Linear(16, 4)
+    optimizer = torch.optim.Adam(model.head.parameters(), lr=3e-3)
+    return Case(model=model, data=(x, y % 4), loss="cross_entropy", optimizer=optimizer)
+
+
+class Recomputed(nn.Module):
+    """Recomputes its first stage in the backward, in the way that keeps the gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage1, self.stage2 = mlp(12, 32, 32), mlp(32, 32, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.stage2(torch.relu(checkpoint(self.stage1, x, use_reentrant=False)))
+
+
+@healthy(HEALTHY, family="tabular")
+def first_stage_recomputed() -> Case:
+    torch.manual_seed(260)
+    return Case(model=Recomputed(), data=table(), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="image to image")
+def style_network_with_instance_norms() -> Case:
+    torch.manual_seed(261)
+    x, _ = blob_images(24)
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1, padding_mode="reflect"), nn.InstanceNorm2d(16, affine=True), nn.ReLU(),
+        nn.Conv2d(16, 16, 3, padding=1, padding_mode="reflect"), nn.InstanceNorm2d(16, affine=True), nn.ReLU(),
+        nn.Conv2d(16, 1, 3, padding=1, padding_mode="reflect"),
+    )  # fmt: skip
+    return Case(model=model, data=(x, F.avg_pool2d(x, 3, 1, 1)), loss="mse")
+
+
+class CosineAttention(nn.Module):
+    """Attention with normalised queries and keys and a learned scale, as in large vision transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(50, 32), nn.Embedding(16, 32)
+        self.query, self.key, self.value = (nn.Linear(32, 32) for _ in range(3))
+        self.log_scale, self.norm, self.head = nn.Parameter(torch.tensor(1.5)), nn.LayerNorm(32), mlp(32, 32, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        query, key = F.normalize(self.query(x), dim=-1), F.normalize(self.key(x), dim=-1)
+        mixed = (self.log_scale.exp() * query @ key.transpose(1, 2)).softmax(-1) @ self.value(x)
+        return self.head(self.norm(x + mixed).amax(1))
+
+
+@healthy(HEALTHY, family="attention")
+def normalised_queries_trained_a_little() -> Case:
+    torch.manual_seed(262)
+    x, y = sentences()
+    model = CosineAttention()
+    train(model, x, y, F.cross_entropy, steps=40)
+    return Case(model=model, data=(x, y), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="sets")
+def deep_set_of_points_with_a_maximum() -> Case:
+    torch.manual_seed(263)
+    y = torch.arange(64) % 3
+    x = torch.randn(64, 20, 3) * (0.5 + F.one_hot(y, 3))[:, None]
+    return Case(model=Cloud(False), data=(x, y), loss="cross_entropy")

@@ -160,18 +160,17 @@ def group_of_the_backbone_with_a_rate_of_zero(planted: bool) -> Case:
 
 @fault(
     FAULTS,
-    "tabular",
+    "regression",
     causes="momentum-too-large",
-    remedies="lower-momentum lower-learning-rate change-betas",
+    remedies="lower-momentum",
 )
-def betas_of_adam_exchanged(planted: bool) -> Case:
-    """`betas=(0.999, 0.9)`: the mean of the gradients is over a thousand steps, that of their squares over ten."""
+def momentum_with_two_nines_too_many(planted: bool) -> Case:
+    """A momentum of 0.999 adds up a thousand gradients."""
     torch.manual_seed(133)
-    x, y = table()
-    model = mlp(12, 32, 32, 3)
-    betas = (0.999, 0.9) if planted else (0.9, 0.999)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, betas=betas)
-    return Case(model=model, data=(x, y), loss="cross_entropy", optimizer=optimizer)
+    x, y = regression_table()
+    model = mlp(8, 32, 32, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.999 if planted else 0.9)
+    return Case(model=model, data=(x, y), loss="mse", optimizer=optimizer)
 
 
 @fault(

@@ -144,25 +144,6 @@ def leak_so_small_that_nothing_enters(planted: bool) -> Case:
 
 @fault(
     FAULTS,
-    "RNN",
-    causes="vanishing-gradient recurrent-weights-vanish",
-    layers="recurrent recurrent.weight_hh_l0",
-    remedies="gated-recurrence initialise",
-)
-def plain_recurrence_for_a_long_memory(planted: bool) -> Case:
-    """A tanh recurrence as torch draws it is to remember a pulse over a hundred steps."""
-    torch.manual_seed(105)
-    x, y = remembered_series(steps=150)
-    recurrent = nn.RNN(4, 32, batch_first=True)
-    if not planted:
-        nn.init.orthogonal_(recurrent.weight_hh_l0)
-        with torch.no_grad():
-            recurrent.weight_ih_l0.mul_(0.3)
-    return Case(model=SequenceClassifier(recurrent, 4), data=(x, y), loss="cross_entropy")
-
-
-@fault(
-    FAULTS,
     "LSTM",
     causes="recurrent-weights-explode saturated-units exploding-gradient layer-scale-stands-out",
     layers="recurrent recurrent.weight_hh_l0",
