@@ -160,21 +160,6 @@ def group_of_the_backbone_with_a_rate_of_zero(planted: bool) -> Case:
 
 @fault(
     FAULTS,
-    "regression",
-    causes="momentum-too-large",
-    remedies="lower-momentum",
-)
-def momentum_with_two_nines_too_many(planted: bool) -> Case:
-    """A momentum of 0.999 adds up a thousand gradients."""
-    torch.manual_seed(133)
-    x, y = regression_table()
-    model = mlp(8, 32, 32, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.999 if planted else 0.9)
-    return Case(model=model, data=(x, y), loss="mse", optimizer=optimizer)
-
-
-@fault(
-    FAULTS,
     "GNN",
     causes="weight-decay-too-strong",
     remedies="lower-weight-decay",
