@@ -321,7 +321,7 @@ REMEDIES: dict[str, re.Pattern[str]] = {
     "keep-gradient": _advice(
         r"<remove>~(?:detach|no_grad|inference_mode|\.data\b|\.item|numpy|tolist|torch\.tensor)",
         r"straight-through|gumbel|differentiable|soft (?:choice|version|assignment)|\b(?:stay|keep)\b~\bgraph",
-        r"soft-?max~instead of~argmax",
+        r"soft-?max~instead of~argmax|reentrant|\bbackward\b~(?:return|function)|<remove>~(?:argmax|\.long|round)",
     ),
     "use-parameter": _advice(
         r"\b(?:use|call|apply|add)\b~\bforward\b|\bforward\b~\b(?:use|call|apply)\b|\bor (?:remove|delete) (?:it|them)",
@@ -383,5 +383,7 @@ REMEDIES: dict[str, re.Pattern[str]] = {
     "carry-state": _advice(
         r"\b(?:pass|carry|hand|keep|feed|give)\w*~\b(?:hidden )?states?\b|states?~\b(?:next|from step to)"
     ),
+    "read-last-step": _advice(r"\[:, -1\]|\b(?:last|final) (?:time )?(?:step|state|output)\b"),
+    "use-one-direction": _advice(r"bidirectional|\bone direction|unidirectional|(?:second|backward) direction"),
     "forget-bias": _advice(r"forget[- ]gate|forget bias|\bgates?\b~\bbias|\bbias\b~\bgates?\b"),
 }
