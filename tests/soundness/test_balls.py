@@ -20,7 +20,7 @@ from normscope.bounds.balls import ball_ellipsoid, enclosure, expansion
 from normscope.bounds.captured import Captured
 from normscope.bounds.trial import shaken
 from normscope.core.errors import SoundnessError
-from normscope.linalg import absolute
+from normscope.linalg import operator_norms
 from normscope.linalg.linear_map import LinearMap, Matrix
 from normscope.rules.local import entry_sets as local_sets
 from normscope.rules.local import products as local_products
@@ -204,19 +204,21 @@ def no_operand_factor(patch: Patch) -> None:
 
 
 def rows_of_the_transpose(patch: Patch) -> None:
-    real = absolute._row_norms
+    real = operator_norms._row_norms
 
     def transposed(linear: LinearMap) -> Tensor | None:
         if isinstance(linear, Matrix) and linear.weight.shape[0] == linear.weight.shape[1]:
             return linear.weight.double().norm(dim=0).expand(linear.out_shape)
         return real(linear)
 
-    patch.setattr(absolute, "_row_norms", transposed)
+    patch.setattr(operator_norms, "_row_norms", transposed)
 
 
 def signs_kept(patch: Patch) -> None:
-    real = absolute.absolute_entries
-    patch.setattr(absolute, "absolute_entries", lambda linear: linear if isinstance(linear, Matrix) else real(linear))
+    real = operator_norms.absolute_entries
+    patch.setattr(
+        operator_norms, "absolute_entries", lambda linear: linear if isinstance(linear, Matrix) else real(linear)
+    )
 
 
 def one_factor(patch: Patch) -> None:

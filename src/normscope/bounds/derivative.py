@@ -27,7 +27,8 @@ from ..core.untouched import untouched
 from ..graph.call import Call, drawn, fresh, prepare, quantized, run, settle
 from ..graph.capturing import Traces, trace_model
 from ..graph.ir import Graph, Node, Unit
-from ..rules.comparison import jumps
+from ..rules.comparison import jump
+from ..rules.registry import lookup
 
 Function = Callable[[Tensor], Tensor]
 TRUNCATION = 4.0
@@ -493,7 +494,8 @@ def _jumps(node: Node) -> bool:
     """Whether an operator is not continuous: a comparison, a rounding, a cast to integers."""
     dtype = None if isinstance(node.op, Unit) else node.bound().get("dtype")
     casts = isinstance(dtype, torch.dtype) and not (dtype.is_floating_point or dtype.is_complex)
-    return casts or jumps(node)
+    record = lookup(node)
+    return casts or (record is not None and record.effect is jump)
 
 
 class Products:

@@ -16,12 +16,11 @@ from torch import Tensor
 from ..graph.ir import Node, Ref
 from ..linalg.linear_map import Identity
 from ..theory.activations import REAL, Interval, TurningPoint, turning
-from .effects import Effect, Linear, Range, Unbounded
+from .effects import Effect, Linear, Range, Unbounded, spread
 from .local.local import Builder
 from .local.products import Multiply
 from .local.scalar import Scalar, scalar_step
-from .maps import spread
-from .registry import lookup, rule
+from .registry import rule
 
 aten = torch.ops.aten
 _ROUNDINGS: dict[Any, tuple[TurningPoint, bool, Interval]] = {
@@ -195,9 +194,3 @@ def jump(node: Node, operands: Sequence[Range]) -> Effect:
     within_one = node.dtype is torch.bool or node.operator in ("sign", "sgn", "frac")
     size = Range.of(1.0 if within_one else math.inf, node.shape[-1] if node.shape else 1)
     return Unbounded(reason=f"{node.op} is not continuous, in {node.where}", range=size)
-
-
-def jumps(node: Node) -> bool:
-    """Whether a node's operator is not continuous, whatever its arguments."""
-    record = lookup(node)
-    return record is not None and record.effect is jump
