@@ -41,7 +41,8 @@ def _choice_steps(node: Node, build: Builder) -> str | None:
     """A choice by a mask that depends on the input."""
     filling = node.operator == "masked_fill"
     mask, yes, no = (node.args[1], node.args[2], node.args[0]) if filling else node.args[:3]
-    if not isinstance(mask, Ref) or any(_infinite(value) for value in (yes, no)):
+    constants = [torch.as_tensor(value, dtype=torch.float64) for value in (yes, no) if not isinstance(value, Ref)]
+    if not isinstance(mask, Ref) or not all(bool(torch.isfinite(constant).all()) for constant in constants):
         return None
     chosen = build.moved(mask.name, lambda x: x.expand(node.shape))
     sides = []
@@ -49,12 +50,6 @@ def _choice_steps(node: Node, build: Builder) -> str | None:
         name = build.moved(build.operand(value), lambda x: x.expand(node.shape))
         sides.append((build.apply(Multiply(), weight, name, shape=node.shape), Identity(node.shape)))
     return build.affine(sides)
-
-
-def _infinite(value: Any) -> bool:
-    if isinstance(value, Ref):
-        return False
-    return not bool(torch.isfinite(torch.as_tensor(value, dtype=torch.float64)).all())
 
 
 def _other(build: Builder, name: str) -> str:
