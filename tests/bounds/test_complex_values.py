@@ -14,14 +14,7 @@ from normscope.bounds.evaluation import CARRIED
 from normscope.core.errors import InputError
 from normscope.graph.capturing import capture
 
-
-class Function(nn.Module):
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
+from ..soundness.networks import Function
 
 
 def noise(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -123,18 +116,13 @@ def test_domains_and_data_hold_what_differences_show(name: str) -> None:
 
 @pytest.mark.slow
 def test_no_radius_and_no_weight_is_certified_through_complex_values() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(6, 4)
-            self.outer = nn.Linear(4, 3, dtype=torch.complex64)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.outer(self.inner(x).to(self.outer.weight.dtype)).abs()
-
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = Net().eval()
+        model = Function(
+            lambda net, x: net.outer(net.inner(x).to(net.outer.weight.dtype)).abs(),
+            inner=nn.Linear(6, 4),
+            outer=nn.Linear(4, 3, dtype=torch.complex64),
+        ).eval()
     radii = ns.certified_radius(model, batch())
     assert all(radius == 0.0 for radius in radii.radius)
     (row,) = ns.weight_sensitivity(model, batch()).rows
@@ -170,15 +158,11 @@ def test_errors_that_nobody_knows_stay_unknown_behind_other_layers() -> None:
 
 
 def test_complex_inputs_and_outputs_are_refused() -> None:
-    class Both(nn.Module):
-        def forward(self, x: Tensor, z: Tensor) -> Tensor:
-            return x + z.abs()
-
     z = noise(4, 6, dtype=torch.complex64)
     for scope in ("global", "point"):
         with pytest.raises(InputError, match="batch holds complex values"):
             ns.lipschitz(Function(lambda z: z.abs()).eval(), z, scope=scope)
         with pytest.raises(InputError, match="batch holds complex values"):
-            ns.lipschitz(Both().eval(), (batch(), z), scope=scope)
+            ns.lipschitz(Function(lambda x, z: x + z.abs()).eval(), (batch(), z), scope=scope)
         with pytest.raises(InputError, match="view_as_real"):
             ns.lipschitz(Function(torch.fft.fft).eval(), batch(), scope=scope)

@@ -19,7 +19,8 @@ from normscope.core.errors import SoundnessError
 from normscope.rules.effects import Gain, Linear
 from normscope.rules.local.local import Enclosure
 
-from .test_domain import Bare, Crossed, data, drawn, jacobian_norm
+from ..soundness.networks import Function
+from .test_domain import Bare, crossed, data, drawn, jacobian_norm
 
 Patch = pytest.MonkeyPatch
 
@@ -93,29 +94,19 @@ def offset() -> nn.Module:
     return model
 
 
-class Product(nn.Module):
+def product_of_layers() -> nn.Module:
     """A product whose first factor hardly moves."""
+    return Function(
+        lambda net, x: (3.0 + 0.01 * net.first(x)) * net.second(x), first=nn.Linear(4, 5), second=nn.Linear(4, 5)
+    )
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 5), nn.Linear(4, 5)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return (3.0 + 0.01 * self.first(x)) * self.second(x)
+WRITTEN = Function(lambda x: (x[:, None] @ x[:, :, None])[:, 0] * 1.0).eval()
+CHOSEN = Function(lambda x: (4 * x).softmax(-1)).eval()
 
 
 def bent() -> nn.Module:
     return drawn(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)))
-
-
-class Written(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return (x[:, None] @ x[:, :, None])[:, 0] * 1.0
-
-
-class Chosen(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return (4 * x).softmax(-1)
 
 
 def wide() -> nn.Module:
@@ -270,12 +261,12 @@ BUGS = [
     Bug("half of every slope interval", _swapped_slopes, inside(bent(), data(30, 3))),
     Bug("ranges end where they begin", _lowest_alone, inside(bent(), data(30, 3))),
     Bug("the first entry stands for all channels", _first_channel, inside(offset(), data(30, 3))),
-    Bug("a product moves with one factor alone", _one_operand, inside(drawn(Product()), data(20, 4))),
-    Bug("attention moves with its queries alone", _queries_alone, inside(drawn(Crossed()), data(20, 3, 4))),
+    Bug("a product moves with one factor alone", _one_operand, inside(drawn(product_of_layers()), data(20, 4))),
+    Bug("attention moves with its queries alone", _queries_alone, inside(drawn(crossed()), data(20, 3, 4))),
     Bug("attention's gain is halved", _scaled("LocalGain", 0.3), inside(drawn(Bare()), data(20, 3, 4))),
-    Bug("attention's gains are halved", _scaled("LocalGain", 0.3), inside(drawn(Crossed()), data(20, 3, 4))),
-    Bug("norms of factors are halved", _scaled("StepGains", 0.4), inside(Written().eval(), data(20, 4))),
-    Bug("a softmax moves too little", _scaled("StepGains", 0.5), inside(Chosen().eval(), data(20, 4))),
+    Bug("attention's gains are halved", _scaled("LocalGain", 0.3), inside(drawn(crossed()), data(20, 3, 4))),
+    Bug("norms of factors are halved", _scaled("StepGains", 0.4), inside(WRITTEN, data(20, 4))),
+    Bug("a softmax moves too little", _scaled("StepGains", 0.5), inside(CHOSEN, data(20, 4))),
     Bug("every input is inside", _everything_inside, between(layered(), data(20, 5))),
     Bug("recorded data is outside", _too_strict, inside(bent(), data(30, 3))),
     Bug("one sample counts", _last_batch, inside(bent(), data(30, 3))),

@@ -29,7 +29,7 @@ from normscope.theory import activations
 
 from ..linalg.cases import Case, random_case
 from ..linalg.test_convolutions import check, write_nothing_out
-from .networks import Concatenated, Function, Network, Residual, linear_network
+from .networks import Function, Network, Residual, concatenated, linear_network
 from .trials import try_exactness, try_network
 
 aten = torch.ops.aten
@@ -262,7 +262,7 @@ def gains_of(op: Any, value: float) -> Callable[[Patch], None]:
 
 
 def two_branches() -> nn.Module:
-    return Concatenated([nn.Sequential(nn.Linear(3, 3), nn.ReLU()), nn.Sequential(nn.Linear(3, 3), nn.Tanh())], 1)
+    return concatenated([nn.Sequential(nn.Linear(3, 3), nn.ReLU()), nn.Sequential(nn.Linear(3, 3), nn.Tanh())], 1)
 
 
 def skip() -> nn.Module:

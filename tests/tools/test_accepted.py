@@ -12,7 +12,7 @@ from normscope.bounds.captured import Captured
 from normscope.bounds.rungs import upper_sides
 from normscope.core.errors import InputError
 
-from ..soundness.networks import Attention, Function, Gated, Residual, network
+from ..soundness.networks import Attention, Function, Residual, gated_by, network
 from .proofs import ball_of, bracket_of, checker, drawn, only, proven, seeded, tight
 
 VERIFIED, UNVERIFIED, REJECTED = checker.VERIFIED, checker.UNVERIFIED, checker.REJECTED
@@ -58,7 +58,7 @@ NETWORKS = {
 
 
 PRODUCTS = {
-    "gated": (lambda: Gated(nn.Linear(4, 4), nn.Linear(4, 4)), (2, 4)),
+    "gated": (lambda: gated_by(nn.Linear(4, 4), nn.Linear(4, 4)), (2, 4)),
     "attention": (
         lambda: Attention(6, 2, 0.1, causal=True, bias=True, written_out=False),
         (2, 3, 6),
