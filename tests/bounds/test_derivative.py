@@ -21,12 +21,7 @@ from normscope.graph import translate
 
 from ..soundness.networks import Function
 
-
-@pytest.fixture(autouse=True)
-def _seeded():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def made(forward: Callable[[Tensor], Tensor], back: Callable[[Tensor, Tensor], Tensor]) -> Any:

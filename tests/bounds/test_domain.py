@@ -282,7 +282,15 @@ def test_token_models_start_at_their_embeddings() -> None:
 
 
 def test_masks_that_differ_are_refused() -> None:
-    model, x = drawn(Function(lambda net, x, mask: net.last((x * mask).tanh()), last=nn.Linear(4, 4))), data(6, 4)
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            return self.last((x * mask).tanh())
+
+    model, x = drawn(Masked()), data(6, 4)
     same, other = torch.ones(6, 4), torch.ones(6, 4)
     other[2] = 0.0
     domain = ns.domain(model, [{"x": x, "mask": same}])

@@ -13,12 +13,7 @@ from normscope.bounds.domain.recording import FigureRecorder
 from normscope.core.errors import InputError, NormscopeError
 from normscope.graph.call import Call
 
-
-@pytest.fixture(autouse=True)
-def _seed():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 class Masked(nn.Module):

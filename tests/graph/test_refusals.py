@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import pytest
 import torch
@@ -14,17 +13,11 @@ from normscope.core.errors import CaptureError, InputError, JacobianError, Norms
 
 from ..soundness.networks import Function
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch calls its own TorchScript and quantization deprecated
+
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.fixture(autouse=True)
-def _seeded():
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch calls its own TorchScript and quantization deprecated
-        torch.manual_seed(0)
-        yield
 
 
 def network() -> nn.Sequential:

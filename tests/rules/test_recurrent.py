@@ -14,12 +14,7 @@ from normscope.core.errors import SoundnessError
 from normscope.rules import recurrent
 from normscope.rules.recurrent import _Taken
 
-
-@pytest.fixture(autouse=True)
-def _seed():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def scaled(layer: nn.Module, factor: float) -> nn.Module:

@@ -19,6 +19,8 @@ from normscope.linalg.patches import Read
 from .networks import Function, network
 from .weights import Weight, data_of, violations
 
+pytestmark = pytest.mark.usefixtures("seeded")
+
 
 class Products(nn.Module):
     """Weights applied from the left, from the right, scaled, and one per head."""
@@ -160,9 +162,7 @@ def test_in_train_mode_the_batch_is_one_input(name):
 
 
 def test_a_weight_that_reads_what_it_made_has_no_constant():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model, batch = tied(), torch.randn(1, 4)
+    model, batch = tied(), torch.randn(1, 4)
     [row] = weight_sensitivity(model.eval(), batch)
     assert row.uses == 2
     assert row.bracket_h.log10_upper == math.inf
@@ -178,9 +178,7 @@ def test_a_weight_that_reads_what_it_made_has_no_constant():
 @pytest.mark.slow
 def test_ranges_in_front_of_a_weight_are_none_behind_it():
     # behind the LayerNorm queries, keys and values are bounded, but not for every value of the weight that makes them
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model, batch = Heads(fused=True).eval(), torch.randn(1, 3, 4)
+    model, batch = Heads(fused=True).eval(), torch.randn(1, 3, 4)
     row = weight_sensitivity(model, batch)["mixed"]
     assert row.bracket_h.log10_upper == math.inf
     assert "attention" in row.bracket_h.reason
@@ -223,9 +221,7 @@ BUGS = {
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_caught(name, monkeypatch):
     make, shape, where, what, bug = BUGS[name]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model, batch = make().eval(), torch.linspace(0.1, 1.0, math.prod(shape)).reshape(shape)
+    model, batch = make().eval(), torch.linspace(0.1, 1.0, math.prod(shape)).reshape(shape)
     [row] = weight_sensitivity(model, batch)
     assert row.bracket_h.gap < 1e-6
     monkeypatch.setattr(where, what, bug)
@@ -234,9 +230,7 @@ def test_a_planted_bug_is_caught(name, monkeypatch):
 
 
 def test_the_planted_bug_of_stale_ranges_is_caught(monkeypatch):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model, batch = Heads(fused=True).eval(), torch.randn(1, 3, 4)
+    model, batch = Heads(fused=True).eval(), torch.randn(1, 3, 4)
     monkeypatch.setattr(Tails, "_asked", lambda self, node, operands, known: known)
     row = weight_sensitivity(model, batch)["mixed"]
     assert row.bracket_h.log10_upper < math.inf
@@ -247,9 +241,7 @@ def test_the_planted_bug_of_stale_ranges_is_caught(monkeypatch):
 
 
 def test_the_planted_bug_of_forgotten_chains_is_caught(monkeypatch):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model, batch = tied().eval(), torch.randn(1, 4)
+    model, batch = tied().eval(), torch.randn(1, 4)
     monkeypatch.setattr(applied, "_chained", lambda graph, names: False)
     result = weight_sensitivity(model, batch)
     assert result["layer"].bracket_h.log10_upper < math.inf
