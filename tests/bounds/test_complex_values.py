@@ -14,11 +14,7 @@ from normscope.bounds.evaluation import CARRIED
 from normscope.core.errors import InputError
 from normscope.graph.capturing import capture
 
-from ..soundness.networks import Function
-
-
-def noise(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+from ..soundness.networks import Function, noise
 
 
 def as_complex(x: Tensor) -> Tensor:

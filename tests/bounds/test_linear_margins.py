@@ -19,7 +19,8 @@ from normscope.rules.local import entry_sets, products
 from normscope.rules.local.local import Lines, flat
 from normscope.rules.local.scalar import Scalar
 
-from .classifiers import FAMILIES, Tokens, drawn, made
+from ..soundness.networks import noise
+from .classifiers import FAMILIES, Tokens, made
 
 ACTIVATIONS = [
     nn.ReLU(), nn.LeakyReLU(0.2), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Tanh(), nn.Sigmoid(), nn.Softplus(),
@@ -85,14 +86,14 @@ RADII = (0.02, 0.4)
 
 @cache
 def balls_of(net: str) -> Balls:
-    return Balls(Captured.of(made(NETS[net]).double(), drawn(2, 16).double()))
+    return Balls(Captured.of(made(NETS[net]).double(), noise(2, 16).double()))
 
 
 def points(radius: Tensor, n: int, count: int = 60) -> Tensor:
     """Points of every ball relative to its centre, `[count, B, n]`, half of them on its sphere."""
-    change = drawn(count, len(radius), n, seed=3).double()
+    change = noise(count, len(radius), n, seed=3).double()
     change = change / change.norm(dim=2, keepdim=True) * radius[:, None]
-    return torch.cat([change[: count // 2], change[count // 2 :] * drawn(1, seed=4).abs().clamp(max=1).double()])
+    return torch.cat([change[: count // 2], change[count // 2 :] * noise(1, seed=4).abs().clamp(max=1).double()])
 
 
 def challenge(net: str, radius: float) -> Enclosures:

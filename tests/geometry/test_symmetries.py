@@ -28,8 +28,8 @@ from normscope.geometry.verification import verify
 from normscope.graph.call import prepare
 from normscope.graph.capturing import capture_batch
 
-from ..soundness.networks import Function
-from .networks import Attention, noise, of_every_kind, shaken
+from ..soundness.networks import Function, noise
+from .networks import Attention, of_every_kind, shaken
 
 
 @cache

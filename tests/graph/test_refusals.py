@@ -11,13 +11,9 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.errors import CaptureError, InputError, JacobianError, NormscopeError
 
-from ..soundness.networks import Function
+from ..soundness.networks import Function, noise
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch calls its own TorchScript and quantization deprecated
-
-
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def network() -> nn.Sequential:

@@ -37,6 +37,11 @@ class Network:
         return f"network(seed={self.seed}), {self.mode}, {self.batch.dtype}, {tuple(self.batch.shape)}: {self.model}"
 
 
+def noise(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return normal values from a seed, whatever was drawn before."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
 class Function(nn.Module):
     """A function as a module: of its inputs, or, where it has parts, of the module and its inputs.
 
