@@ -17,6 +17,7 @@ from normscope.core.budget import Budget
 from normscope.graph.ir import Graph
 
 from ..soundness.networks import Function
+from ..soundness.planting import around
 from . import enumeration
 from .graphs import DOUBLE, Sheet, aten, planned
 
@@ -259,15 +260,11 @@ def test_degenerate_networks_of_two_layers_are_sound(seed: int) -> None:
 # ------------------------------------------------------------------------------- planted bugs
 
 
-def all_strict(patch: Patch) -> None:
+@around(patterns.Cells, "__init__")
+def all_strict(real, self, *args) -> None:
     """Units behind others are taken not to be zero throughout."""
-    real = patterns.Cells.__init__
-
-    def planted(self, *args) -> None:
-        real(self, *args)
-        self.varying[:] = True
-
-    patch.setattr(patterns.Cells, "__init__", planted)
+    real(self, *args)
+    self.varying[:] = True
 
 
 BUGS = {

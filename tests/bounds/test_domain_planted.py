@@ -19,6 +19,7 @@ from normscope.rules.effects import Gain, Linear
 from normscope.rules.local.local import Enclosure
 
 from ..soundness.networks import Function
+from ..soundness.planting import around, replacing
 from .test_domain import Bare, crossed, data, drawn, jacobian_norm
 
 Patch = pytest.MonkeyPatch
@@ -153,23 +154,15 @@ def _mean_variance(patch: Patch) -> None:
     patch.setattr(conditions.LeastMeanSquare, "figures", figures)
 
 
-def _swapped_slopes(patch: Patch) -> None:
-    own = derivative.slopes_as_scale
-
-    def lower_half(a: Tensor, b: Tensor, *, exact: bool) -> Any:
-        return own(a, (a + b) / 2, exact=exact)
-
-    patch.setattr(derivative, "slopes_as_scale", lower_half)
+@around(derivative, "slopes_as_scale")
+def _swapped_slopes(own: Any, a: Tensor, b: Tensor, *, exact: bool) -> Any:
+    return own(a, (a + b) / 2, exact=exact)
 
 
-def _lowest_alone(patch: Patch) -> None:
-    own = conditions.Interval.enclosure
-
-    def enclosure(self: Any, limits: Tensor) -> Enclosure:
-        low = own(self, limits).low
-        return Enclosure.box(low, low)
-
-    patch.setattr(conditions.Interval, "enclosure", enclosure)
+@around(conditions.Interval, "enclosure")
+def _lowest_alone(own: Any, self: Any, limits: Tensor) -> Enclosure:
+    low = own(self, limits).low
+    return Enclosure.box(low, low)
 
 
 def _first_channel(patch: Patch) -> None:
@@ -181,50 +174,38 @@ def _first_channel(patch: Patch) -> None:
     patch.setattr(conditions.Interval, "figures", figures)
 
 
-def _one_operand(patch: Patch) -> None:
-    own = derivative.StepByStep.pieces
-
-    def pieces(self: Any, limits: Any) -> Any:
-        found = own(self, limits)
-        places = [i for i, piece in enumerate(found) if any("~1" in ref for ref in piece.refs)]
-        for i in places:
-            last = found[i]
-            effect = Linear(maps=last.effect.maps[:1])
-            found[i] = derivative.DerivativeValue(last.name, last.refs[:1], last.shape, effect)
-        return found
-
-    patch.setattr(derivative.StepByStep, "pieces", pieces)
+@around(derivative.StepByStep, "pieces")
+def _one_operand(own: Any, self: Any, limits: Any) -> Any:
+    found = own(self, limits)
+    places = [i for i, piece in enumerate(found) if any("~1" in ref for ref in piece.refs)]
+    for i in places:
+        last = found[i]
+        effect = Linear(maps=last.effect.maps[:1])
+        found[i] = derivative.DerivativeValue(last.name, last.refs[:1], last.shape, effect)
+    return found
 
 
-def _queries_alone(patch: Patch) -> None:
-    own = derivative.MeasuredPart.pieces
-
-    def pieces(self: Any, limits: Any) -> Any:
-        (piece,) = own(self, limits)
-        few = Gain(
-            gains=(piece.effect.gains[0], *(gain.__class__(-9.0, gain.evidence) for gain in piece.effect.gains[1:]))
-        )
-        return self.whole(few)
-
-    patch.setattr(derivative.MeasuredPart, "pieces", pieces)
+@around(derivative.MeasuredPart, "pieces")
+def _queries_alone(own: Any, self: Any, limits: Any) -> Any:
+    (piece,) = own(self, limits)
+    few = Gain(gains=(piece.effect.gains[0], *(gain.__class__(-9.0, gain.evidence) for gain in piece.effect.gains[1:])))
+    return self.whole(few)
 
 
-def _large_eps(patch: Patch) -> None:
-    own = conditions.LeastMeanSquare.enclosure
-    patch.setattr(conditions.LeastMeanSquare, "enclosure", lambda self, limits: own(self, limits - 1.0))
+@around(conditions.LeastMeanSquare, "enclosure")
+def _large_eps(own, self, limits):
+    return own(self, limits - 1.0)
 
 
-def _everything_inside(patch: Patch) -> None:
-    patch.setattr(DomainCondition, "excess", lambda self, figures, limits: torch.full_like(figures, -1.0))
+_everything_inside = replacing(DomainCondition, "excess", lambda self, figures, limits: torch.full_like(figures, -1.0))
 
 
-def _too_strict(patch: Patch) -> None:
-    own = DomainCondition.excess
-    patch.setattr(DomainCondition, "excess", lambda self, figures, limits: own(self, figures, limits) + 1e-4)
+@around(DomainCondition, "excess")
+def _too_strict(own, self, figures, limits):
+    return own(self, figures, limits) + 1e-4
 
 
-def _last_batch(patch: Patch) -> None:
-    patch.setattr(recording.Extremes, "add", _first_only)
+_last_batch = replacing(recording.Extremes, "add", _first_only)
 
 
 def _lower_sides(patch: Patch) -> None:
@@ -237,10 +218,10 @@ def _lower_sides(patch: Patch) -> None:
     patch.setattr(gains.Krylov, "ritz", ritz)
 
 
-def _later_alone(patch: Patch) -> None:
+@around(gains.Krylov, "only")
+def _later_alone(own, self, rows):
     """Leave the rows of bases behind when samples that are done are left out."""
-    own = gains.Krylov.only
-    patch.setattr(gains.Krylov, "only", lambda self, rows: own(self, rows.roll(1)))
+    return own(self, rows.roll(1))
 
 
 BUGS = {  # mistakes, each with the trial that must see it

@@ -20,6 +20,7 @@ from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
 from normscope.bounds.outputs import directed, directions
 from normscope.core.budget import Budget
 
+from ..soundness.planting import around
 from . import enumeration
 from .graphs import Sheet, chain, planned
 from .relaxations import Relaxation
@@ -134,65 +135,49 @@ def feasible_or_not(real: Any, joint: Any, kept: int, centre: Any, sigma: Any, s
     return torch.diag(spread) if centre is None and not kept else real(joint, kept, centre, sigma, spread)
 
 
-def a_block_is_missing(patch: Patch) -> None:
-    real = ellipsoid_plan._EllipsoidPlanner._stack
-
-    def stacked(self: Any, forms: Any) -> Tensor:
-        matrix = real(self, forms).clone()
-        last = list(self.bases.values())[-1]
-        if len(self.bases) > 1:
-            matrix[:, -last:] = 0.0
-        return matrix
-
-    patch.setattr(ellipsoid_plan._EllipsoidPlanner, "_stack", stacked)
+@around(ellipsoid_plan._EllipsoidPlanner, "_stack")
+def a_block_is_missing(real: Any, self: Any, forms: Any) -> Tensor:
+    matrix = real(self, forms).clone()
+    last = list(self.bases.values())[-1]
+    if len(self.bases) > 1:
+        matrix[:, -last:] = 0.0
+    return matrix
 
 
-def fresh_starts_do_not_share(patch: Patch) -> None:
-    real = ellipsoid_plan._EllipsoidPlanner._afresh
-
-    def afresh(self: Any, names: Any) -> bool:
-        done = real(self, names)
-        self.start = {name: value - math.log10(len(names)) / 2 for name, value in self.start.items()}
-        return done
-
-    patch.setattr(ellipsoid_plan._EllipsoidPlanner, "_afresh", afresh)
+@around(ellipsoid_plan._EllipsoidPlanner, "_afresh")
+def fresh_starts_do_not_share(real: Any, self: Any, names: Any) -> bool:
+    done = real(self, names)
+    self.start = {name: value - math.log10(len(names)) / 2 for name, value in self.start.items()}
+    return done
 
 
-def operands_do_not_share(patch: Patch) -> None:
-    real = ellipsoid_plan._EllipsoidPlanner._known
-
-    def known(self: Any, effect: Any, *rest: Any) -> Any:
-        apart = dataclasses.replace(effect, joint=True) if hasattr(effect, "joint") else effect
-        return real(self, apart, *rest)
-
-    patch.setattr(ellipsoid_plan._EllipsoidPlanner, "_known", known)
+@around(ellipsoid_plan._EllipsoidPlanner, "_known")
+def operands_do_not_share(real: Any, self: Any, effect: Any, *rest: Any) -> Any:
+    apart = dataclasses.replace(effect, joint=True) if hasattr(effect, "joint") else effect
+    return real(self, apart, *rest)
 
 
-def last_reader_forgotten(patch: Patch) -> None:
+@around(ellipsoid_plan._EllipsoidPlanner, "_live")
+def last_reader_forgotten(real, self, index):
     """A value counts as dead one node too early."""
-    real = ellipsoid_plan._EllipsoidPlanner._live
-    patch.setattr(ellipsoid_plan._EllipsoidPlanner, "_live", lambda self, index: real(self, index + 1))
+    return real(self, index + 1)
 
 
-def one_side_of_every_split(patch: Patch) -> None:
-    real = patterns.PatternSearch._push
-    patch.setattr(patterns.PatternSearch, "_push", lambda self, signs, *rest: real(self, signs[::2], *rest))
+@around(patterns.PatternSearch, "_push")
+def one_side_of_every_split(real, self, signs, *rest):
+    return real(self, signs[::2], *rest)
 
 
-def unreached_patterns_forgotten(patch: Patch) -> None:
+@around(patterns.Cells, "ask")
+def unreached_patterns_forgotten(real: Any, self: Any, signs: Tensor, budget: Budget) -> Any:
     """Where the solver finds no input, there is none."""
-    real = patterns.Cells.ask
-
-    def ask(self: Any, signs: Tensor, budget: Budget) -> Any:
-        _, point = real(self, signs, budget)
-        return point is None, point
-
-    patch.setattr(patterns.Cells, "ask", ask)
+    _, point = real(self, signs, budget)
+    return point is None, point
 
 
-def asked_the_wrong_way_round(patch: Patch) -> None:
-    real = patterns.Cells.ask
-    patch.setattr(patterns.Cells, "ask", lambda self, signs, budget: real(self, -signs, budget))
+@around(patterns.Cells, "ask")
+def asked_the_wrong_way_round(real, self, signs, budget):
+    return real(self, -signs, budget)
 
 
 def believed(patch: Patch) -> None:
@@ -200,14 +185,10 @@ def believed(patch: Patch) -> None:
     patch.setattr(patterns, "contradictory", lambda *system: True)
 
 
-def constants_tightened(patch: Patch) -> None:
-    real = patterns.Cells.__init__
-
-    def planted(self: Any, *args: Any) -> None:
-        real(self, *args)
-        self.constants -= 0.5 * self.sizes
-
-    patch.setattr(patterns.Cells, "__init__", planted)
+@around(patterns.Cells, "__init__")
+def constants_tightened(real: Any, self: Any, *args: Any) -> None:
+    real(self, *args)
+    self.constants -= 0.5 * self.sizes
 
 
 def far_away() -> None:
@@ -216,17 +197,15 @@ def far_away() -> None:
     assert not prepared(graph).cells.ask(signs, Budget())[0]
 
 
-def bounds_of_the_middle(patch: Patch) -> None:
+@around(patterns.PatternSearch, "_log10")
+def bounds_of_the_middle(real, self, centre, radius, *rest):
     """The open units of a node are taken at half of their uncertainty."""
-    real = patterns.PatternSearch._log10
-    patch.setattr(
-        patterns.PatternSearch, "_log10", lambda self, centre, radius, *rest: real(self, centre, radius / 2, *rest)
-    )
+    return real(self, centre, radius / 2, *rest)
 
 
-def sums_for_differences(patch: Patch) -> None:
-    real = Certified.along
-    patch.setattr(Certified, "along", lambda self, rows: real(self, rows.abs()))
+@around(Certified, "along")
+def sums_for_differences(real, self, rows):
+    return real(self, rows.abs())
 
 
 def rounding_not_counted(patch: Patch) -> None:
@@ -239,14 +218,10 @@ def smallest_eigenvalue(patch: Patch) -> None:
     patch.setattr(optimised, "largest", lambda matrix: torch.linalg.eigvalsh(matrix)[..., 0])
 
 
-def scale_forgotten(patch: Patch) -> None:
-    real = optimised.run
-
-    def run(*args: Any, **options: Any) -> Any:
-        done = real(*args, **options)
-        return dataclasses.replace(done, log10_scale=0.0)
-
-    patch.setattr(optimised, "run", run)
+@around(optimised, "run")
+def scale_forgotten(real: Any, *args: Any, **options: Any) -> Any:
+    done = real(*args, **options)
+    return dataclasses.replace(done, log10_scale=0.0)
 
 
 replace = dataclasses.replace

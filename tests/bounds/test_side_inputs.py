@@ -13,6 +13,8 @@ from normscope.bounds.domain.recording import FigureRecorder
 from normscope.core.errors import InputError, NormscopeError
 from normscope.graph.call import Call
 
+from ..soundness.planting import around
+
 pytestmark = pytest.mark.usefixtures("seeded")
 
 
@@ -222,16 +224,16 @@ def masks_of_the_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Captured, "groups", lambda self, bounding, samples=None: [(list(range(3)), self)])
 
 
-def masks_of_the_last(patch: pytest.MonkeyPatch) -> None:
+@around(Call, "sample")
+def masks_of_the_last(real, self, index=0):
     """Samples are grouped, but every group has the map of the last sample."""
-    real = Call.sample
-    patch.setattr(Call, "sample", lambda self, index=0: real(self, self.count - 1))
+    return real(self, self.count - 1)
 
 
-def order_is_lost(patch: pytest.MonkeyPatch) -> None:
+@around(Captured, "groups")
+def order_is_lost(real, *given):
     """Groups come in another order than their samples."""
-    real = Captured.groups
-    patch.setattr(Captured, "groups", lambda *given: [([2 - n for n in group], own) for group, own in real(*given)])
+    return [([2 - n for n in group], own) for group, own in real(*given)]
 
 
 def outputs_decide(patch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from normscope.graph import call, capturing, samples, translate
 from normscope.graph.ir import Node
 
 from ..core import test_reached
+from ..soundness.planting import around, replacing
 from . import test_memory, test_precision, test_samples, test_state
 
 aten = torch.ops.aten
@@ -25,10 +26,6 @@ Patch = pytest.MonkeyPatch
 def blind(patch: Patch) -> None:
     """No comparison of the graph with the model."""
     patch.setattr(capturing, "close", lambda *_, **__: True)
-
-
-def replacing(where: Any, name: str, value: Any) -> Callable[[Patch], None]:
-    return lambda patch: patch.setattr(where, name, value)
 
 
 def meeting(op: Any, planted: samples.Meeting) -> Callable[[Patch], None]:
@@ -78,10 +75,10 @@ def one_sample_alone(patch: Patch) -> None:
     patch.setattr(capturing, "joined", few)
 
 
-def constants_are_alike(patch: Patch) -> None:
+@around(samples, "_together")
+def constants_are_alike(real, node, parts, constants=()):
     """Constants are not looked at, as they once were not."""
-    real = samples._together
-    patch.setattr(samples, "_together", lambda node, parts, constants=(): real(node, parts))
+    return real(node, parts)
 
 
 def _permuted(entries: samples.Entries, order: Any) -> samples.Entries:

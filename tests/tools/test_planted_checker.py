@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ..soundness.planting import replacing
 from . import test_forged as forged
 from .proofs import arithmetic, checker, functions, nodes, proving, reading
 
@@ -45,8 +46,7 @@ def squares_that_are_lost(patch: Patch) -> None:
     patch.setattr(arithmetic, "TINY", 0.0)
 
 
-def nan_let_through(patch: Patch) -> None:
-    patch.setattr(reading.np, "isfinite", lambda value: np.full(np.shape(value), True))
+nan_let_through = replacing(reading.np, "isfinite", lambda value: np.full(np.shape(value), True))
 
 
 def one_wrong_function(name: str, slopes: Any) -> Callable[[Patch], None]:
@@ -90,8 +90,7 @@ def walk_kept(patch: Patch) -> None:
     patch.setattr(proving.Prover, "walk", property(lambda prover: prover.kept, keep), raising=False)
 
 
-def work_not_counted(patch: Patch) -> None:
-    patch.setattr(arithmetic.Work, "spend", lambda self, amount: None)
+work_not_counted = replacing(arithmetic.Work, "spend", lambda self, amount: None)
 
 
 def little_work() -> None:
@@ -111,8 +110,7 @@ def geometry(number: int) -> Callable[[], None]:
     return trial
 
 
-def digest_not_looked_at(patch: Patch) -> None:
-    patch.setattr(reading, "fingerprint", lambda header, arrays: "0" * 64)
+digest_not_looked_at = replacing(reading, "fingerprint", lambda header, arrays: "0" * 64)
 
 
 def torn_digest() -> None:
