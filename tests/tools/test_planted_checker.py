@@ -29,11 +29,6 @@ def changed(owner: Any, name: str, change: Callable[..., Any]) -> Callable[[Patc
     return plant
 
 
-def placed(owner: Any, name: str, value: Any) -> Callable[[Patch], None]:
-    """Plant another value or function."""
-    return lambda patch: patch.setattr(owner, name, value)
-
-
 def squares_that_are_lost(patch: Patch) -> None:
     """A block whose numbers all underflow is left out, and with it what it may hold."""
     real = arithmetic.positive
@@ -132,11 +127,11 @@ def torn_digest() -> None:
 BUGS: dict[str, tuple[Callable[[Patch], None], Callable[[], None]]] = {
     "what underflows is left out": (squares_that_are_lost, forged.test_constants_whose_squares_underflow),
     "every matrix is positive": (
-        placed(arithmetic, "positive", lambda blocks, count: True),
+        replacing(arithmetic, "positive", lambda blocks, count: True),
         lambda: forged.test_multipliers_of_any_size_prove_nothing_false(1.0),
     ),
     "the remainder is not looked at": (
-        placed(arithmetic, "factored", lambda blocks, count, shift: True),
+        replacing(arithmetic, "factored", lambda blocks, count, shift: True),
         forged.test_a_certificate_of_a_linear_value_is_exact,
     ),
     "the root of a norm is forgotten": (
@@ -185,7 +180,7 @@ BUGS: dict[str, tuple[Callable[[Patch], None], Callable[[], None]]] = {
         lambda: forged.test_slopes_of_any_size(-3.0),
     ),
     "the value is not subtracted": (
-        placed(proving.np, "full", lambda size, value: np.zeros(size)),
+        replacing(proving.np, "full", lambda size, value: np.zeros(size)),
         lambda: forged.test_multipliers_of_any_size_prove_nothing_false(1e-3),
     ),
     "a walk that broke off goes on": (walk_kept, forged.test_a_fold_that_breaks_off_leaves_nothing_behind),
@@ -195,15 +190,18 @@ BUGS: dict[str, tuple[Callable[[Patch], None], Callable[[], None]]] = {
         lambda: forged.test_arrays_with_nan_or_infinity_are_refused(math.nan, "constant"),
     ),
     "numbers may be anything": (
-        placed(reading.Reader, "number", staticmethod(lambda value: float(value))),
+        replacing(reading.Reader, "number", staticmethod(lambda value: float(value))),
         lambda: forged.test_numbers_that_are_none_are_refused(True, "scale"),
     ),
-    "a pair may lie anywhere": (placed(checker, "LOWER_TOLERANCE", 1.0), forged.test_a_pair_outside_its_ball),
+    "a pair may lie anywhere": (replacing(checker, "LOWER_TOLERANCE", 1.0), forged.test_a_pair_outside_its_ball),
     "the radius of balls is dropped": (
         changed(arithmetic, "norm_of", lambda found, values: found.mid()),
         lambda: forged.test_lower_sides_that_rounding_made((), 0),
     ),
-    "a tolerance too wide": (placed(checker, "UPPER_TOLERANCE", 1e-5), lambda: forged.test_matrices_of_any_size(1.0)),
+    "a tolerance too wide": (
+        replacing(checker, "UPPER_TOLERANCE", 1e-5),
+        lambda: forged.test_matrices_of_any_size(1.0),
+    ),
     "the digest is not checked": (digest_not_looked_at, torn_digest),
     "work is not counted": (work_not_counted, little_work),
 }
