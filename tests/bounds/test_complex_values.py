@@ -71,7 +71,6 @@ def around(radius: float) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_scope_holds_what_differences_show(name: str) -> None:
     model, x = Function(MODELS[name]).eval(), batch()
@@ -92,7 +91,6 @@ def test_every_scope_holds_what_differences_show(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["an imaginary shift", "a spectrum", "a filter", "the real part of a product"])
 def test_domains_and_data_hold_what_differences_show(name: str) -> None:
     model, x = Function(MODELS[name]).eval(), noise(100, 6, seed=4) + 0.3

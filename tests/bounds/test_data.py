@@ -321,7 +321,6 @@ class TestShapes:
     """A quantile speaks of inputs of one shape."""
 
     @pytest.mark.slow
-    @pytest.mark.one_in(1000)
     @pytest.mark.parametrize(
         ("make", "batches", "met"),
         [

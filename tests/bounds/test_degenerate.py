@@ -69,7 +69,6 @@ DWINDLING = {
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("name", DWINDLING)
 def test_a_row_that_vanishes_and_comes_back(name: str) -> None:
     slope, factors = DWINDLING[name]
@@ -281,7 +280,6 @@ BUGS = {
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", BUGS)
 def test_planted_bugs_are_caught(name: str, monkeypatch: Patch) -> None:
     plant, trial = BUGS[name]

@@ -133,7 +133,6 @@ def test_a_small_variance_is_a_violation() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("build", [gate, Bare, crossed])
 def test_finite_where_no_global_constant_exists(build: type[nn.Module]) -> None:
     model = drawn(build())
@@ -146,7 +145,6 @@ def test_finite_where_no_global_constant_exists(build: type[nn.Module]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
 @pytest.mark.parametrize(
     "function",
     [

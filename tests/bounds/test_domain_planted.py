@@ -247,7 +247,6 @@ BUGS = {  # mistakes, each with the trial that must see it
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_caught(name: str, monkeypatch: Patch) -> None:
     plant, trial = BUGS[name]

@@ -114,7 +114,6 @@ def sample(batch: object, index: int) -> object:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", CASES)
 def test_all_at_once_is_each_alone(name: str) -> None:
     build, draw = CASES[name]

@@ -21,8 +21,6 @@ from normscope.networks.small import mlp, train
 from ..soundness.networks import noise
 from .classifiers import FAMILIES, made, plain_pgd
 
-SLOW = pytest.mark.slow
-
 
 def linear(weight, bias) -> nn.Linear:
     layer = nn.Linear(len(weight[0]), len(weight))
@@ -44,7 +42,7 @@ def distances(layer: nn.Linear, x: Tensor, y: Tensor) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("effort", ["fast", pytest.param("tight", marks=SLOW)])
+@pytest.mark.parametrize("effort", ["fast", "tight"])
 def test_a_linear_classifier_has_its_exact_radii_from_both_sides(effort):
     layer, x = made(lambda: nn.Linear(6, 4)), noise(12, 6)
     y = layer(x).argmax(1)
@@ -67,11 +65,8 @@ def steep(activation) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-@pytest.mark.parametrize(
-    "activation",
-    [pytest.param(kind, marks=SLOW) for kind in (nn.ReLU, nn.Tanh, nn.GELU)],
-    ids=lambda a: a.__name__,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.GELU])
 def test_in_the_plane_the_radii_enclose_the_nearest_point_of_a_fine_grid(activation):
     model, x = made(lambda: steep(activation)), noise(4, 2)
     radii = certified_radius(model, x, effort="tight")
@@ -91,10 +86,7 @@ def test_in_the_plane_the_radii_enclose_the_nearest_point_of_a_fine_grid(activat
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize(
-    "family", [pytest.param(f, marks=[] if f in ("relu", "batch norm", "attention") else SLOW) for f in FAMILIES]
-)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_no_attack_succeeds_inside_a_certified_radius(family):
     model, x = made(FAMILIES[family]), noise(4, 16, seed=1)
     radii = certified_radius(model, x)
@@ -195,7 +187,7 @@ def test_the_attack_stays_where_no_class_can_win():
     assert all(radius == math.inf for radius in radii.radius)
 
 
-@SLOW
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("effort", ["fast", "tight"])
 def test_no_attack_succeeds_inside_a_certified_radius_of_many_networks(family, effort):

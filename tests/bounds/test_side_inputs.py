@@ -113,7 +113,6 @@ def balls_of_their_own(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_every_ball_has_the_masks_of_its_own_sample(name):
     balls_of_their_own(name)
@@ -140,7 +139,6 @@ def radii_of_their_own(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["a float mask", "embedded kinds", "chosen weights", "attention"])
 def test_every_radius_has_the_masks_of_its_own_sample(name):
     radii_of_their_own(name)
@@ -251,7 +249,6 @@ PLANTED = {
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_caught(name, monkeypatch):
     plant, trial = PLANTED[name]

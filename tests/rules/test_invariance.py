@@ -278,7 +278,7 @@ def test_products_with_a_constant_are_weights(name: str, normalizer: type[nn.Mod
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [pytest.param("train", marks=pytest.mark.slow), "eval"])
+@pytest.mark.parametrize("mode", ["train", "eval"])
 def test_every_convolution_of_a_resnet_feeds_its_batch_norm(mode: str) -> None:
     model, batch, output = FAMILIES["resnet_basic"]()
     pairs = feeds(ns.capture(model, batch, output=output, mode=mode))
