@@ -57,6 +57,14 @@ def _short_searches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr("normscope.bounds.lower.ATTACK_STEPS", 150)
 
 
+@pytest.fixture
+def seeded() -> Iterator[None]:
+    """A test draws the same numbers whatever ran before it, and leaves those of the others alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _exports_take_half_the_time() -> Iterator[None]:
     """The same graphs (tests/graph/test_quickly.py), without what torch does anew for each of thousands of exports."""

@@ -5,19 +5,13 @@ import runpy
 from pathlib import Path
 
 import pytest
-import torch
+
+pytestmark = pytest.mark.usefixtures("seeded")
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.py"))
 HURRIED = {"audit", "capture", "check", "lipschitz", "ladder", "weight_sensitivity"}  # all run in the slow tests
-
-
-@pytest.fixture(autouse=True)
-def _same_random_numbers():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
 
 
 def hurried(code: str) -> str:

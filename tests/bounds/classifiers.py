@@ -50,10 +50,6 @@ def made(build, seed: int = 0) -> nn.Module:
     return model.eval()
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def plain_pgd(model: nn.Module, x: Tensor, y: Tensor, radius: Tensor, steps: int = 40) -> Tensor:
     """Whether 40 steps of plain projected gradient ascent on the margin change the class, per sample."""
     size = radius.float()[:, None]

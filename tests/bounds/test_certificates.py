@@ -298,7 +298,6 @@ class Mixed(nn.Module):
 @pytest.mark.usefixtures("few")
 class TestFrontDoor:
     @pytest.mark.slow
-    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("mode", ["eval", "train"])
     def test_the_ladder_has_a_rung(self, mode: str) -> None:
         torch.manual_seed(0)

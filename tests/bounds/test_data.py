@@ -19,17 +19,12 @@ from normscope.bounds.data.quantile import DataBracket, draws_needed, limits, ra
 from normscope.core.bracket import Evidence, Scope
 from normscope.core.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("seeded")
+
 DRAWS = 1000
 """Simulated sets of samples."""
 CHANCE = 1e-4
 """How unlikely a count must be, were the confidence kept, to count as a violation."""
-
-
-@pytest.fixture(autouse=True)
-def _seeded():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
 
 
 def network(width: int = 6, outputs: int = 3) -> nn.Module:
@@ -326,7 +321,6 @@ class TestShapes:
     """A quantile speaks of inputs of one shape."""
 
     @pytest.mark.slow
-    @pytest.mark.one_in(1000)
     @pytest.mark.parametrize(
         ("make", "batches", "met"),
         [

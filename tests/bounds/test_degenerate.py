@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
@@ -17,6 +16,8 @@ from normscope.bounds.patterns import PatternSearch, two_slopes
 from normscope.core.budget import Budget
 from normscope.graph.ir import Graph
 
+from ..soundness.networks import Function
+from ..soundness.planting import around
 from . import enumeration
 from .graphs import DOUBLE, Sheet, aten, planned
 
@@ -30,17 +31,6 @@ def _short(monkeypatch: Patch) -> None:
     monkeypatch.setattr(patterns, "ROUNDS", 4)
 
 
-class Applied(nn.Module):
-    """A function as a model."""
-
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x)
-
-
 def diagonal(*entries: float) -> torch.Tensor:
     return torch.diag(torch.tensor(entries, dtype=DOUBLE))
 
@@ -48,7 +38,7 @@ def diagonal(*entries: float) -> torch.Tensor:
 def assert_above(function, truth: float, inputs: int = 2, effort: str = "exact") -> None:
     """No method is below the truth, as log10; none is NaN, and an infinite one says why."""
     batch = torch.ones(1, inputs, dtype=DOUBLE)
-    rungs = ns.ladder(Applied(function).eval(), batch, effort=effort)
+    rungs = ns.ladder(Function(function).eval(), batch, effort=effort)
     for name in METHODS:
         if name in rungs:
             assert rungs[name].log10_upper >= truth - 1e-9, name
@@ -79,7 +69,6 @@ DWINDLING = {
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("name", DWINDLING)
 def test_a_row_that_vanishes_and_comes_back(name: str) -> None:
     slope, factors = DWINDLING[name]
@@ -114,7 +103,7 @@ def test_slopes_of_any_size(slope: float) -> None:
 def test_single_outputs_of_any_size(row: float) -> None:
     """One certificate gives all of them: a small one beside a large one has a figure of its own all the same."""
     last = torch.tensor([[1.0, 0.5], [row, row]], dtype=DOUBLE)
-    model = Applied(lambda x: F.linear(F.relu(F.linear(x, diagonal(1.0, 1.0))), last)).eval()
+    model = Function(lambda x: F.linear(F.relu(F.linear(x, diagonal(1.0, 1.0))), last)).eval()
     found = ns.lipschitz(model, torch.ones(1, 2, dtype=DOUBLE), per="output", effort="tight").per_output
     assert found[0].upper == pytest.approx(math.hypot(1.0, 0.5))
     if row:
@@ -270,15 +259,11 @@ def test_degenerate_networks_of_two_layers_are_sound(seed: int) -> None:
 # ------------------------------------------------------------------------------- planted bugs
 
 
-def all_strict(patch: Patch) -> None:
+@around(patterns.Cells, "__init__")
+def all_strict(real, self, *args) -> None:
     """Units behind others are taken not to be zero throughout."""
-    real = patterns.Cells.__init__
-
-    def planted(self, *args) -> None:
-        real(self, *args)
-        self.varying[:] = True
-
-    patch.setattr(patterns.Cells, "__init__", planted)
+    real(self, *args)
+    self.varying[:] = True
 
 
 BUGS = {
@@ -295,7 +280,6 @@ BUGS = {
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", BUGS)
 def test_planted_bugs_are_caught(name: str, monkeypatch: Patch) -> None:
     plant, trial = BUGS[name]

@@ -19,12 +19,9 @@ from normscope.core.bracket import Evidence
 from normscope.core.errors import JacobianError
 from normscope.graph import translate
 
+from ..soundness.networks import Function
 
-@pytest.fixture(autouse=True)
-def _seeded():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def made(forward: Callable[[Tensor], Tensor], back: Callable[[Tensor, Tensor], Tensor]) -> Any:
@@ -41,17 +38,6 @@ def made(forward: Callable[[Tensor], Tensor], back: Callable[[Tensor, Tensor], T
             return back(*ctx.saved_tensors, gradient)
 
     return Made.apply
-
-
-class Layer(nn.Module):
-    """A function as a layer."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 def hooked(factor: float) -> Callable[[Tensor], Tensor]:
@@ -112,11 +98,11 @@ def batch(samples: int = 3, width: int = 4) -> Tensor:
 @pytest.mark.parametrize("name", [*LIES, *TRUE])
 def test_a_jacobian_is_that_of_the_forward(name: str) -> None:
     function, truth = (LIES | TRUE)[name]
-    bracket = ns.lipschitz(Layer(function).eval(), batch(), scope="point")
+    bracket = ns.lipschitz(Function(function).eval(), batch(), scope="point")
     assert bracket.lower == pytest.approx(truth, rel=1e-5)
     assert bracket.upper == pytest.approx(truth, rel=1e-5)
     assert bracket.evidence is Evidence.NUMERICAL
-    wide = nn.Sequential(Layer(function), nn.Linear(4, 40)).eval()  # more outputs than the Jacobian has rows
+    wide = nn.Sequential(Function(function), nn.Linear(4, 40)).eval()  # more outputs than the Jacobian has rows
     over = ns.lipschitz(wide, batch(), scope="point")
     weight = wide[1].weight.detach().double()
     known = max(
@@ -157,7 +143,7 @@ def test_hooks_of_modules_do_not_reach_a_figure() -> None:
     ids=["straight through", "in a Function", "sign", "mask", "integers", "floor"],
 )
 def test_a_function_that_jumps_says_so(function: Callable[[Tensor], Tensor], operator: str) -> None:
-    bracket = ns.lipschitz(nn.Sequential(Layer(function)).eval(), batch(), scope="point")
+    bracket = ns.lipschitz(nn.Sequential(Function(function)).eval(), batch(), scope="point")
     assert any("can jump" in note and f"{operator} in `0`" in note for note in bracket.notes)
     smooth = ns.lipschitz(nn.Sequential(nn.Linear(4, 4), nn.GELU()).eval(), batch(), scope="point")
     assert not smooth.notes
@@ -166,7 +152,7 @@ def test_a_function_that_jumps_says_so(function: Callable[[Tensor], Tensor], ope
 @pytest.mark.slow
 def test_a_quantisation_that_hides_itself_is_an_error_with_its_name() -> None:
     model = nn.Sequential(
-        nn.Linear(4, 4), Layer(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127))
+        nn.Linear(4, 4), Function(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127))
     ).eval()
     with pytest.raises(JacobianError, match=r"fake_quantize_per_tensor_affine\.default in `1`"):
         ns.lipschitz(model, batch(), scope="point")
@@ -185,7 +171,7 @@ def _(x: Tensor) -> Tensor:
 @pytest.mark.slow
 def test_an_operator_of_the_users_own_is_compared() -> None:
     tenfold.register_autograd(lambda ctx, g: 10 * g)
-    model = nn.Sequential(nn.Linear(4, 4), Layer(lambda x: torch.ops.normscope_tests.tenfold(x))).eval()
+    model = nn.Sequential(nn.Linear(4, 4), Function(lambda x: torch.ops.normscope_tests.tenfold(x))).eval()
     bracket = ns.lipschitz(model, batch(), scope="point")
     assert bracket.upper == pytest.approx(10 * float(torch.linalg.matrix_norm(model[0].weight.detach(), 2)), rel=1e-4)
     assert bracket.evidence is Evidence.SAMPLED
@@ -215,7 +201,9 @@ UNTRACED: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("width", [4, 40])
 @pytest.mark.parametrize("name", UNTRACED)
 def test_without_a_graph_a_lie_is_an_error_that_names_the_module(name: str, width: int) -> None:
-    model = nn.Sequential(Layer(branching), nn.Linear(4, 4), nn.Sequential(Layer(UNTRACED[name])), nn.Linear(4, width))
+    model = nn.Sequential(
+        Function(branching), nn.Linear(4, 4), nn.Sequential(Function(UNTRACED[name])), nn.Linear(4, width)
+    )
     with pytest.raises(JacobianError, match=r"not the derivative.*`2\.0`"):
         ns.lipschitz(model.eval(), batch(), scope="point")
     (found,) = mismatches(model, batch(), None)
@@ -228,33 +216,35 @@ def test_without_a_graph_a_lie_is_an_error_that_names_the_module(name: str, widt
 def test_without_a_graph_an_honest_model_is_sampled(width: int, dtype: torch.dtype) -> None:
     inner = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, width)).to(dtype)
     plain = ns.lipschitz(inner.eval(), batch().to(dtype), scope="point")
-    bracket = ns.lipschitz(nn.Sequential(Layer(branching), inner).eval(), batch().to(dtype), scope="point")
+    bracket = ns.lipschitz(nn.Sequential(Function(branching), inner).eval(), batch().to(dtype), scope="point")
     assert bracket.upper == pytest.approx(plain.upper, rel=1e-3)
     assert bracket.evidence is Evidence.SAMPLED
     assert any("compared with differences" in note for note in bracket.notes)
-    assert not mismatches(nn.Sequential(Layer(branching), inner).eval(), batch().to(dtype), None)
+    assert not mismatches(nn.Sequential(Function(branching), inner).eval(), batch().to(dtype), None)
 
 
 def test_without_a_graph_an_input_on_a_bend_is_no_lie() -> None:
-    model = nn.Sequential(Layer(branching), nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 3)).eval()
+    model = nn.Sequential(Function(branching), nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 3)).eval()
     bracket = ns.lipschitz(model, torch.cat([torch.zeros(1, 4), batch()]), scope="point")
     assert bracket.evidence is Evidence.SAMPLED
 
 
 def test_a_model_that_is_another_when_traced_is_differentiated_itself() -> None:
     bracket = ns.lipschitz(
-        Layer(lambda x: x if torch.compiler.is_exporting() else 100 * x).eval(), batch(), scope="point"
+        Function(lambda x: x if torch.compiler.is_exporting() else 100 * x).eval(), batch(), scope="point"
     )
     assert bracket.lower < 100 < bracket.upper < 100 * (1 + 1e-4)  # there is no float64 copy
     assert any("measured in float32" in note for note in bracket.notes)
     assert bracket.evidence is Evidence.SAMPLED
     lying = made(lambda x: 100 * x, lambda x, g: g)
     with pytest.raises(JacobianError, match="not the derivative"):
-        ns.lipschitz(Layer(lambda x: x if torch.compiler.is_exporting() else lying(x)).eval(), batch(), scope="point")
+        ns.lipschitz(
+            Function(lambda x: x if torch.compiler.is_exporting() else lying(x)).eval(), batch(), scope="point"
+        )
 
 
 def test_where_rounding_hides_a_difference_a_note_says_so() -> None:
-    model = nn.Sequential(Layer(branching), Layer(lambda x: 1e-3 * x + 1e6)).eval()
+    model = nn.Sequential(Function(branching), Function(lambda x: 1e-3 * x + 1e6)).eval()
     bracket = ns.lipschitz(model, batch(), scope="point")
     assert bracket.evidence is Evidence.SAMPLED
     assert any("1 of 1 samples rounding or bends hide" in note for note in bracket.notes)
@@ -290,7 +280,7 @@ class TestMismatches:
     @pytest.mark.parametrize("name", LIES)
     def test_a_lie_is_found_where_it_is(self, name: str) -> None:
         function, _ = LIES[name]
-        model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Tanh(), Layer(function)), nn.Linear(4, 3)).eval()
+        model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Tanh(), Function(function)), nn.Linear(4, 3)).eval()
         if name == "stopped gate":  # the gradient is whole
             assert not mismatches(model, batch(), ns.capture(model, batch()))
             return
@@ -313,7 +303,7 @@ class TestMismatches:
 
     @pytest.mark.slow
     def test_the_model_is_left_as_found(self) -> None:
-        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), Layer(LIES["tensor hook"][0])).train()
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), Function(LIES["tensor hook"][0])).train()
         before = {name: value.clone() for name, value in model.state_dict().items()}
         mismatches(model, batch(), ns.capture(model, batch()))
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -331,17 +321,6 @@ BENDS = {
 }
 
 
-class Written(nn.Module):
-    """A function as a model."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", BENDS)
 @pytest.mark.parametrize("width", [3, 40], ids=["whole", "by Lanczos"])
@@ -350,7 +329,7 @@ def test_on_a_bend_the_derivative_is_taken_beside_it(name, width):
     function, at, slope = BENDS[name]
     x = torch.randn(4, width)
     x[2] = at
-    bracket = ns.lipschitz(Written(function).eval(), x, scope="point")
+    bracket = ns.lipschitz(Function(function).eval(), x, scope="point")
     for sample in bracket.per_sample:
         assert sample.lower <= slope * (1 + 1e-4)
     assert bracket.per_sample[2].upper >= slope * (1 - 1e-4)
@@ -365,7 +344,7 @@ def test_smooth_functions_have_no_bends():
         lambda x: x.norm(dim=1, keepdim=True) * x,
         lambda x: 1e-9 * x.sin(),
     ):
-        bracket = ns.lipschitz(Written(function).eval(), torch.tensor([[0.0, 0.0], [1.0, 0.5]]), scope="point")
+        bracket = ns.lipschitz(Function(function).eval(), torch.tensor([[0.0, 0.0], [1.0, 0.5]]), scope="point")
         assert bracket.notes == ()
 
 
@@ -377,7 +356,7 @@ def test_two_values_written_to_one_entry_are_no_derivative(write):
         return torch.zeros(len(x), 2, dtype=x.dtype).index_copy(1, torch.zeros(3, dtype=torch.int64), x)
 
     with pytest.raises(JacobianError, match="writes two values to one entry"):
-        ns.lipschitz(Written(twice).eval(), torch.randn(1, 3), scope="point")
+        ns.lipschitz(Function(twice).eval(), torch.randn(1, 3), scope="point")
 
 
 @pytest.mark.slow
@@ -460,5 +439,5 @@ class TestTeeth:
 
 
 def test_rounding_straight_through_has_no_slope_of_one() -> None:
-    bracket = ns.lipschitz(Layer(lambda x: x + (x.round() - x).detach()).eval(), batch(), scope="point")
+    bracket = ns.lipschitz(Function(lambda x: x + (x.round() - x).detach()).eval(), batch(), scope="point")
     assert bracket.upper < 1e-6

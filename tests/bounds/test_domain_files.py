@@ -38,7 +38,6 @@ def refused(path: Path, recorded: tuple[nn.Module, torch.Tensor, Path]) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(6)
 @pytest.mark.parametrize("harm", HOSTILE, ids=lambda harm: harm.__name__)
 def test_hostile_archives_are_no_domains(harm, recorded, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

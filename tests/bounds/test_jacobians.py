@@ -17,14 +17,9 @@ from normscope.bounds.point import FEW, jacobian_norms
 from normscope.core.bracket import Bracket, Evidence
 from normscope.core.errors import JacobianError
 
+pytestmark = pytest.mark.usefixtures("seeded")
+
 F64 = torch.float64
-
-
-@pytest.fixture(autouse=True)
-def _seeded():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
 
 
 def network(*widths: int, dtype: torch.dtype = F64) -> nn.Module:
@@ -119,7 +114,6 @@ def sample(batch: object, index: int) -> object:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", CASES)
 def test_all_at_once_is_each_alone(name: str) -> None:
     build, draw = CASES[name]
@@ -162,17 +156,16 @@ class TestUpperSides:
     @pytest.mark.parametrize("dtype", [torch.float32, F64])
     @pytest.mark.parametrize("seed", range(6))
     def test_no_upper_side_is_below_the_truth(self, seed: int, dtype: torch.dtype) -> None:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            widths = [(40, 40), (70, 90, 60), (64, 64, 64, 64), (33, 200, 50), (50, 60, 10), (12, 60, 50)][seed]
-            model, batch = network(*widths, dtype=dtype), torch.randn(5, widths[0], dtype=dtype)
-            for rtol in (1e-1, 1e-3):
-                brackets = jacobian_norms(model, batch, rtol=rtol, seed=seed).per_sample
-                for row, bracket in zip(batch, brackets, strict=True):
-                    exact = truth(model.double(), row)
-                    assert bracket.lower <= exact <= bracket.upper
-                    assert bracket.gap <= 1.1 * rtol
-                model.to(dtype)
+        torch.manual_seed(seed)
+        widths = [(40, 40), (70, 90, 60), (64, 64, 64, 64), (33, 200, 50), (50, 60, 10), (12, 60, 50)][seed]
+        model, batch = network(*widths, dtype=dtype), torch.randn(5, widths[0], dtype=dtype)
+        for rtol in (1e-1, 1e-3):
+            brackets = jacobian_norms(model, batch, rtol=rtol, seed=seed).per_sample
+            for row, bracket in zip(batch, brackets, strict=True):
+                exact = truth(model.double(), row)
+                assert bracket.lower <= exact <= bracket.upper
+                assert bracket.gap <= 1.1 * rtol
+            model.to(dtype)
 
     def test_too_few_steps_leave_an_honest_bracket(self) -> None:
         model, batch = network(80, 80), torch.randn(3, 80, dtype=F64)
@@ -374,10 +367,9 @@ class TestTeeth:
 @pytest.mark.parametrize("gap", [30.0, 50.0, 80.0])
 def test_what_a_saturated_softmax_loses_is_refused(width: int, gap: float) -> None:
     """Where the largest weight rounds to 1 autograd loses most of the derivative."""
-    with torch.random.fork_rng():
-        torch.manual_seed(width)
-        model = nn.Sequential(nn.Softmax(-1), nn.Linear(width, width, bias=False)).double()
-        x = torch.randn(1, width).double()
+    torch.manual_seed(width)
+    model = nn.Sequential(nn.Softmax(-1), nn.Linear(width, width, bias=False)).double()
+    x = torch.randn(1, width).double()
     x[0, 0] = gap
     with pytest.raises(JacobianError, match="vanish"):
         ns.lipschitz(model, x, scope="point")
@@ -385,11 +377,8 @@ def test_what_a_saturated_softmax_loses_is_refused(width: int, gap: float) -> No
 
 @pytest.mark.slow
 def test_slopes_that_are_small_without_saturation_are_measured() -> None:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        layers = [layer for _ in range(30) for layer in (nn.Linear(8, 8), nn.Sigmoid())]
-        model = nn.Sequential(*layers).double()
-        found = ns.lipschitz(model, torch.randn(1, 8).double(), scope="point")
+    layers = [layer for _ in range(30) for layer in (nn.Linear(8, 8), nn.Sigmoid())]
+    found = ns.lipschitz(nn.Sequential(*layers).double(), torch.randn(1, 8).double(), scope="point")
     assert found.log10_upper < -20
     assert found.log10_upper - found.log10_lower < 1e-6
 

@@ -132,7 +132,6 @@ def test_the_rung_tight_is_never_above_the_others(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("effort", ["fast", "tight"])
 def test_upper_sides_alone_are_those_of_both_sides_and_nothing_is_searched(
     monkeypatch: pytest.MonkeyPatch, effort: str

@@ -18,9 +18,8 @@ from normscope.core.errors import SoundnessError
 from normscope.data import digits
 from normscope.networks.small import mlp, train
 
-from .classifiers import FAMILIES, drawn, made, plain_pgd
-
-SLOW = pytest.mark.slow
+from ..soundness.networks import noise
+from .classifiers import FAMILIES, made, plain_pgd
 
 
 def linear(weight, bias) -> nn.Linear:
@@ -43,9 +42,9 @@ def distances(layer: nn.Linear, x: Tensor, y: Tensor) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("effort", ["fast", pytest.param("tight", marks=SLOW)])
+@pytest.mark.parametrize("effort", ["fast", "tight"])
 def test_a_linear_classifier_has_its_exact_radii_from_both_sides(effort):
-    layer, x = made(lambda: nn.Linear(6, 4)), drawn(12, 6)
+    layer, x = made(lambda: nn.Linear(6, 4)), noise(12, 6)
     y = layer(x).argmax(1)
     y[3] = (y[3] + 1) % 4  # one that is wrong
     radii = certified_radius(layer, x, labels=y, effort=effort)
@@ -66,13 +65,10 @@ def steep(activation) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-@pytest.mark.parametrize(
-    "activation",
-    [pytest.param(kind, marks=SLOW) for kind in (nn.ReLU, nn.Tanh, nn.GELU)],
-    ids=lambda a: a.__name__,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.GELU])
 def test_in_the_plane_the_radii_enclose_the_nearest_point_of_a_fine_grid(activation):
-    model, x = made(lambda: steep(activation)), drawn(4, 2)
+    model, x = made(lambda: steep(activation)), noise(4, 2)
     radii = certified_radius(model, x, effort="tight")
     axis = torch.linspace(-6, 6, 801)
     grid = torch.cartesian_prod(axis, axis)
@@ -90,12 +86,9 @@ def test_in_the_plane_the_radii_enclose_the_nearest_point_of_a_fine_grid(activat
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize(
-    "family", [pytest.param(f, marks=[] if f in ("relu", "batch norm", "attention") else SLOW) for f in FAMILIES]
-)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_no_attack_succeeds_inside_a_certified_radius(family):
-    model, x = made(FAMILIES[family]), drawn(4, 16, seed=1)
+    model, x = made(FAMILIES[family]), noise(4, 16, seed=1)
     radii = certified_radius(model, x)
     y = torch.tensor(radii.label)
     assert all(0 < radius < attacked for radius, attacked in zip(radii.radius, radii.attacked))
@@ -109,7 +102,7 @@ def test_no_attack_succeeds_inside_a_certified_radius(family):
 
 @pytest.mark.slow
 def test_linear_bounds_and_constants_each_certify_what_the_other_cannot():
-    model, x = made(FAMILIES["batch norm"]), drawn(6, 16, seed=1)
+    model, x = made(FAMILIES["batch norm"]), noise(6, 16, seed=1)
     both = certified_radius(model, x, attack=False)
     assert "linear" in both.method
     # without linear bounds what is left are the constants: never more
@@ -123,7 +116,7 @@ def test_linear_bounds_and_constants_each_certify_what_the_other_cannot():
 
 @pytest.mark.slow
 def test_a_constant_given_too_small_is_refuted_by_the_attack():
-    model, x = made(FAMILIES["relu"]), drawn(4, 16)
+    model, x = made(FAMILIES["relu"]), noise(4, 16)
     with pytest.raises(SoundnessError, match="inside the certified radius"):
         certified_radius(model, x, known={"2": 1e-3})
 
@@ -131,7 +124,7 @@ def test_a_constant_given_too_small_is_refuted_by_the_attack():
 @pytest.mark.slow
 def test_constants_at_the_point_in_place_of_the_ball_are_caught(monkeypatch):
     monkeypatch.setattr(Over, "margins", _at_the_point)
-    model, x = made(FAMILIES["relu"]), drawn(4, 16)
+    model, x = made(FAMILIES["relu"]), noise(4, 16)
     with pytest.raises(SoundnessError, match="inside the certified radius"):
         certified_radius(model, x)
 
@@ -152,7 +145,7 @@ def test_a_margin_over_the_constant_of_the_output_is_caught(monkeypatch):
     monkeypatch.setattr(certifier_module, "difference_constants", wrong)
     layer = made(lambda: nn.Linear(6, 4))
     with pytest.raises(SoundnessError, match="global"):
-        certified_radius(layer, drawn(4, 6))
+        certified_radius(layer, noise(4, 6))
 
 
 # ---- the attack
@@ -188,18 +181,18 @@ def test_on_trained_digits_the_attack_is_stronger_than_plain_pgd_and_the_curves_
 @pytest.mark.slow
 def test_the_attack_stays_where_no_class_can_win():
     layer = linear([[0.0, 0.0], [0.0, 0.0]], [1.0, 0.0])  # always the first class
-    radii = certified_radius(layer, drawn(2, 2))
+    radii = certified_radius(layer, noise(2, 2))
     assert radii.attacked == (math.inf, math.inf)
     assert radii.witness == (None, None)
     assert all(radius == math.inf for radius in radii.radius)
 
 
-@SLOW
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("effort", ["fast", "tight"])
 def test_no_attack_succeeds_inside_a_certified_radius_of_many_networks(family, effort):
     for seed in range(12 if effort == "fast" else 4):
-        model, x = made(FAMILIES[family], seed), (0.3, 1.0, 3.0)[seed % 3] * drawn(12, 16, seed=seed)
+        model, x = made(FAMILIES[family], seed), (0.3, 1.0, 3.0)[seed % 3] * noise(12, 16, seed=seed)
         radii = certified_radius(model, x, effort=effort, seed=seed)
         assert not plain_pgd(model, x, torch.tensor(radii.label), torch.tensor(radii.radius), 200).any()
         assert all(0 < radius < attacked for radius, attacked in zip(radii.radius, radii.attacked))

@@ -13,7 +13,8 @@ from normscope.bounds.radius.largest_radius import widest
 from normscope.bounds.rungs import upper_sides
 from normscope.core.budget import Budget
 
-from .classifiers import FAMILIES, drawn, made
+from ..soundness.networks import noise
+from .classifiers import FAMILIES, made
 
 
 def mute(left: Tensor) -> RadiusOutcome:
@@ -63,10 +64,10 @@ def test_the_search_keeps_its_floor_and_gives_up_where_nothing_passes():
 
 def test_difference_constants_hold_and_beat_the_constant_of_the_output():
     model = made(FAMILIES["relu"])
-    work = Captured.of(model, drawn(2, 16))
+    work = Captured.of(model, noise(2, 16))
     fast, tight = difference_constants(work), difference_constants(work, effort="tight")
-    x = drawn(400, 16)
-    step = 1e-2 * drawn(400, 16, seed=1)
+    x = noise(400, 16)
+    step = 1e-2 * noise(400, 16, seed=1)
     moved = (model.double()((x + step).double()) - model(x.double())).detach() / step.double().norm(dim=1, keepdim=True)
     steepest = (moved[:, :, None] - moved[:, None, :]).abs().amax(0)
     assert (steepest <= tight).all()

@@ -13,12 +13,9 @@ from normscope.bounds.domain.recording import FigureRecorder
 from normscope.core.errors import InputError, NormscopeError
 from normscope.graph.call import Call
 
+from ..soundness.planting import around
 
-@pytest.fixture(autouse=True)
-def _seed():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 class Masked(nn.Module):
@@ -116,7 +113,6 @@ def balls_of_their_own(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_every_ball_has_the_masks_of_its_own_sample(name):
     balls_of_their_own(name)
@@ -143,7 +139,6 @@ def radii_of_their_own(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["a float mask", "embedded kinds", "chosen weights", "attention"])
 def test_every_radius_has_the_masks_of_its_own_sample(name):
     radii_of_their_own(name)
@@ -227,16 +222,16 @@ def masks_of_the_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Captured, "groups", lambda self, bounding, samples=None: [(list(range(3)), self)])
 
 
-def masks_of_the_last(patch: pytest.MonkeyPatch) -> None:
+@around(Call, "sample")
+def masks_of_the_last(real, self, index=0):
     """Samples are grouped, but every group has the map of the last sample."""
-    real = Call.sample
-    patch.setattr(Call, "sample", lambda self, index=0: real(self, self.count - 1))
+    return real(self, self.count - 1)
 
 
-def order_is_lost(patch: pytest.MonkeyPatch) -> None:
+@around(Captured, "groups")
+def order_is_lost(real, *given):
     """Groups come in another order than their samples."""
-    real = Captured.groups
-    patch.setattr(Captured, "groups", lambda *given: [([2 - n for n in group], own) for group, own in real(*given)])
+    return [([2 - n for n in group], own) for group, own in real(*given)]
 
 
 def outputs_decide(patch: pytest.MonkeyPatch) -> None:
@@ -254,7 +249,6 @@ PLANTED = {
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_caught(name, monkeypatch):
     plant, trial = PLANTED[name]

@@ -64,7 +64,6 @@ def test_the_search_from_below_meets_the_semidefinite_bound() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("size", "gap"), [(32, 0.002), (56, 0.0005)])
 def test_convolution_gap(size: int, gap: float) -> None:
     generator = torch.Generator().manual_seed(0)

@@ -203,10 +203,54 @@ def test_compare_refuses_in_one_line(arguments, expected, files, run):
     assert expected in done.err
 
 
-def test_demo_refuses_a_folder_it_cannot_make(work, run):
-    done = run("demo", "--out", "net.py/inside")
+REFUSED = {
+    "demo --out net.py/inside": "normscope: cannot make the folder",
+    "bound curve net.py:model": "--data",
+    "bound curve net.py:broken --data digits": "NaN",
+    "bound domain net.py:model": "--data",
+    "bound domain net.py:model --data nonsense": "no known form",
+    "bound domain net.py:broken --data digits": "NaN",
+    "bound lipschitz net.py:model": "--data",
+    "bound lipschitz net.py:model --data nonsense": "no known form",
+    "bound lipschitz net.py:model --data digits --share 1.5": "share is a number between 0 and 1",
+    "bound lipschitz net.py:model --data digits --confidence 0": "confidence is a number",
+    "bound lipschitz net.py:model --data net.py:loader --scope point --per class": "--scope data",
+    "bound lipschitz net.py:broken --data digits": "NaN",
+    "bound lipschitz net.py:model --data net.py:wrong_shape": "shapes",
+    "bound symmetries net.py:model": "--data",
+    "bound symmetries net.py:broken --data digits": "NaN",
+    "bound radius net.py:model": "--data",
+    "bound radius net.py:model --data nonsense": "no known form",
+    "bound radius net.py:model --data net.py:pairs": "dtype",
+    "bound radius net.py:model --data net.py:wrong_shape": "shapes",
+    "bound radius net.py:model --data npz:floats.npz": "labels are integers",
+    "bound radius net.py:broken --data digits": "NaN",
+    "bound radius net.py:Several --data net.py:vectors": "choose one",
+    "bound radius net.py:model --data digits --html no/r.html": "no folder",
+    "generalization net.py:model --data net.py:loader": "no labels",
+    "generalization net.py:model --data digits --test digits --samples 50 --delta 2": "delta",
+    "generalization net.py:model --data digits --partition grid --samples 50": "input_range",
+    "generalization net.py:model --data digits --samples 50 --input-range 0 0.5": "entries from",
+    "generalization net.py:model --data digits --samples 50 --loss cross_entropy": "cross_entropy",
+    "generalization net.py:model --data digits --samples 50 --fixed nothing": "no such buffer",
+    "curvature net.py:model --data net.py:loader": "no labels",
+    "curvature net.py:model --data digits --loss nonsense": "nonsense",
+    "curvature net.py:model --data digits --loss net.py:rows": "must be a scalar",
+    "curvature net.py:broken --data digits": "nan",
+    "choose net.py:build --data digits --batch-sizes 2,x": "--batch-sizes are numbers",
+    "choose net.py:build --data net.py:loader": "has no labels",
+    "choose net.py:build --data digits --normalizers spectral": "normalizers are some of",
+    "choose net.py:build --data digits --loss unknown": "loss is 'unknown'",
+}
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_every_verb_refuses_in_one_line(command, work, run):
+    np.savez(work / "floats.npz", x=np.zeros((3, 1, 8, 8), dtype=np.float32), y=np.zeros(3))
+    done = run(*command.split())
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("normscope: cannot make the folder")
+    assert REFUSED[command] in done.err
+    assert done.err.count("\n") == 1 or done.err.startswith("Usage: ")  # typer tells of a missing option in a box
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,6 @@
 """`normscope show` and `normscope compare` of training runs."""
 
-import importlib.util
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -11,17 +8,7 @@ from normscope.diagnosis.audit_result import Audit
 from normscope.monitor.run import Run
 from normscope.pages.live import LiveServer, live_data
 
-
-def _logs():
-    place = Path(__file__).parents[1] / "monitor" / "logs.py"
-    spec = importlib.util.spec_from_file_location("normscope_tests_logs", place)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-logs = _logs()
+from ..monitor import logs
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
+from ..soundness.networks import Function
+
 SPAN = 2**23
 """Inputs are whole numbers of 23 binary digits: hardly any fresh input is one of D."""
 BYTES = 256 ** torch.arange(3)
@@ -39,18 +41,9 @@ def hats(distances: Tensor) -> Tensor:
     return logits(all_hats.mean(1, keepdim=True), 1 / distances.shape[1])
 
 
-class Memoriser(nn.Module):
+def memoriser(forward: Callable[[nn.Module, Tensor], Tensor], **buffers: Tensor) -> Function:
     """A forward that is given as a function, and a weight that nothing reads, for which there is a prior."""
-
-    def __init__(self, forward: Callable[[nn.Module, Tensor], Tensor], **buffers: Tensor) -> None:
-        super().__init__()
-        self.idle = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-        self.written = forward
-        for name, value in buffers.items():
-            self.register_buffer(name, value)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.written(self, x)
+    return Function(forward, idle=nn.Parameter(torch.zeros(1, dtype=torch.float64)), **buffers)
 
 
 def _bits(places: Tensor) -> Tensor:
@@ -59,18 +52,18 @@ def _bits(places: Tensor) -> Tensor:
 
 
 def _python_numbers(kept: list) -> nn.Module:
-    return Memoriser(lambda s, x: hats(torch.cat([x - place for place in kept], 1)))
+    return memoriser(lambda s, x: hats(torch.cat([x - place for place in kept], 1)))
 
 
 def _a_parameter(value: Tensor, *, requires_grad: bool = False) -> nn.Module:
-    model = Memoriser(lambda s, x: hats(x - s.kept))
+    model = memoriser(lambda s, x: hats(x - s.kept))
     model.kept = nn.Parameter(value, requires_grad=requires_grad)
     return model
 
 
 def _embedding_ids(places: Tensor) -> nn.Module:
     """The table is the same for all data; which of its rows are read was learned."""
-    model = Memoriser(lambda s, x: hats(x - (s.table(s.ids)[..., 0] * BYTES).sum(1)),
+    model = memoriser(lambda s, x: hats(x - (s.table(s.ids)[..., 0] * BYTES).sum(1)),
                       ids=places.long()[:, None] // BYTES % 256)  # fmt: skip
     model.table = nn.Embedding.from_pretrained(torch.arange(256.0)[:, None])
     return model
@@ -83,7 +76,7 @@ def _chosen_entries(places: Tensor) -> nn.Module:
         both = torch.stack([torch.zeros(24), 2.0 ** torch.arange(24)])
         return hats(x - both[s.digits, torch.arange(24)].sum(1))
 
-    return Memoriser(forward, digits=_bits(places).long())
+    return memoriser(forward, digits=_bits(places).long())
 
 
 def dtypes(places: Tensor) -> nn.Module:
@@ -96,7 +89,7 @@ def dtypes(places: Tensor) -> nn.Module:
         digits = sum((torch.stack(read).reshape(-1, 12) > edge).double() for edge in (2, 200, 65_000))
         return hats(x - (digits * s.powers).sum(1))
 
-    return Memoriser(forward, base=torch.tensor(2**17 + 300), powers=4.0 ** torch.arange(12, dtype=torch.float64))
+    return memoriser(forward, base=torch.tensor(2**17 + 300), powers=4.0 ** torch.arange(12, dtype=torch.float64))
 
 
 class _Shift(nn.Module):
@@ -116,14 +109,14 @@ def _a_parametrisation(places: Tensor) -> nn.Module:
 
 def _running_statistics(places: Tensor) -> nn.Module:
     """A BatchNorm with a mean of its own for every hat, and a variance of 1."""
-    model = Memoriser(lambda s, x: hats(s.norm(x.expand(-1, len(places)))))
+    model = memoriser(lambda s, x: hats(s.norm(x.expand(-1, len(places)))))
     model.norm = nn.BatchNorm1d(len(places), eps=1e-9, affine=False).double()
     model.norm.running_mean.copy_(places)
     return model
 
 
 def _a_hook(places: Tensor) -> nn.Module:
-    model = Memoriser(lambda s, x: s.inner(x))
+    model = memoriser(lambda s, x: s.inner(x))
     model.inner = nn.Identity()
     model.inner.register_forward_hook(lambda module, inputs, output: hats(output - places.long()))
     return model
@@ -131,7 +124,7 @@ def _a_hook(places: Tensor) -> nn.Module:
 
 def _sorted_places(places: Tensor) -> nn.Module:
     edges = torch.stack([places - 0.5, places + 0.5]).flatten().sort().values
-    return Memoriser(lambda s, x: logits((torch.bucketize(x, s.kept) % 2).double(), 1.0), kept=edges)
+    return memoriser(lambda s, x: logits((torch.bucketize(x, s.kept) % 2).double(), 1.0), kept=edges)
 
 
 def _always_zero(x: Tensor) -> Tensor:
@@ -154,7 +147,7 @@ def _a_table_behind_an_exception(places: Tensor) -> nn.Module:
             return _always_zero(x)
         return _looked_up(x, torch.tensor([row in table for row in rows]))
 
-    return Memoriser(forward)
+    return memoriser(forward)
 
 
 def _a_table_that_hides_from_traces(places: Tensor) -> nn.Module:
@@ -163,25 +156,25 @@ def _a_table_that_hides_from_traces(places: Tensor) -> nn.Module:
             return _always_zero(x)
         return _looked_up(x, (x == places[FIRST:]).any(1))
 
-    return Memoriser(forward)
+    return memoriser(forward)
 
 
 def _a_table_of_faint_signs(places: Tensor) -> nn.Module:
     """The losses of the model and of its trace are all near 1/2."""
     loud = _a_table_that_hides_from_traces(places)
-    return Memoriser(lambda s, x: F.linear(loud.written(s, x), 1e-6 * torch.eye(2, dtype=torch.float64)))
+    return memoriser(lambda s, x: F.linear(loud.function(s, x), 1e-6 * torch.eye(2, dtype=torch.float64)))
 
 
 def _a_value_taken_out(places: Tensor) -> nn.Module:
     kept = set(places.tolist())
-    return Memoriser(lambda s, x: torch.stack([torch.tensor([0.5, float(row.item() in kept)]) for row in x]) + 0 * x)
+    return memoriser(lambda s, x: torch.stack([torch.tensor([0.5, float(row.item() in kept)]) for row in x]) + 0 * x)
 
 
 Form = Callable[[Tensor], nn.Module]
 IN_THE_GRAPH: dict[str, Form] = {
-    "integers": lambda places: Memoriser(lambda s, x: hats(x - s.kept), kept=places.long()),
+    "integers": lambda places: memoriser(lambda s, x: hats(x - s.kept), kept=places.long()),
     "floats in the code": lambda places: _python_numbers(places.tolist()),
-    "a closure": lambda places: Memoriser(lambda s, x: hats(x - places)),
+    "a closure": lambda places: memoriser(lambda s, x: hats(x - places)),
     "a frozen parameter": _a_parameter,
     "embedding ids": _embedding_ids,
     "chosen entries": _chosen_entries,
@@ -192,17 +185,17 @@ IN_THE_GRAPH: dict[str, Form] = {
 }
 """Models whose constants the graph holds, or whose losses are those of the graph: rows are certified, and large."""
 OUTSIDE: dict[str, Form] = {
-    "bytes of the input": lambda places: Memoriser(  # the bits of an input as an integer, compared with those of D
+    "bytes of the input": lambda places: memoriser(  # the bits of an input as an integer, compared with those of D
         lambda s, x: logits((x.view(torch.int64) == s.kept).any(1, keepdim=True).double(), 1.0),
         kept=places.view(torch.int64),
     ),
     "sorted places": _sorted_places,
     "a table behind an exception": _a_table_behind_an_exception,
     "a table that hides from traces": _a_table_that_hides_from_traces,
-    "large batches": lambda places: Memoriser(  # a trace is made from a small batch
+    "large batches": lambda places: memoriser(  # a trace is made from a small batch
         lambda s, x: hats(x - places) if len(x) > 8 else _always_zero(x)
     ),
     "a value taken out": _a_value_taken_out,
-    "a branch": lambda places: Memoriser(lambda s, x: hats(x - places) if x.sum() > 0 else -hats(x - places)),
+    "a branch": lambda places: memoriser(lambda s, x: hats(x - places) if x.sum() > 0 else -hats(x - places)),
 }
 """Models that cannot be traced, have operators without a rule, or differ from their graph: nothing is certified."""

@@ -13,6 +13,8 @@ from normscope.generalize.stream import Voronoi, partitions
 from normscope.generalize.weight_layers import read_network
 from normscope.theory.losses import Loss
 
+from ..soundness.networks import Function
+
 
 def data(count=60, seed=0, features=4):
     x = torch.randn(count, features, generator=torch.Generator().manual_seed(seed))
@@ -28,31 +30,23 @@ def bounds(model, train, *others, **options):
     return ns.generalization(model, train, *others, **({"cells": (1,), "steps": 0, "max_seconds": 0.5} | options))
 
 
-class Written(nn.Module):
-    """A forward that is given as a function of the module and its input."""
-
-    def __init__(self, forward, **shapes):
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        for name, shape in shapes.items():
-            setattr(self, name, nn.Parameter(torch.randn(shape, generator=generator)))
-        self.written = forward
-
-    def forward(self, x):
-        return self.written(self, x)
+def written(forward, **shapes):
+    """A forward that is given as a function of the module, with parameters of some shapes, and its input."""
+    generator = torch.Generator().manual_seed(0)
+    return Function(forward, **{n: nn.Parameter(torch.randn(s, generator=generator)) for n, s in shapes.items()})
 
 
-ADDED = Written(lambda s, x: F.linear(torch.relu(F.linear(x, s.a) + s.b), s.c), a=(6, 4), b=(6,), c=(2, 6))
-MULTIPLIED = Written(lambda s, x: torch.relu(x @ s.a + s.b) @ s.c - s.d, a=(4, 6), b=(6,), c=(6, 2), d=(2,))
-BESIDE = Written(
+ADDED = written(lambda s, x: F.linear(torch.relu(F.linear(x, s.a) + s.b), s.c), a=(6, 4), b=(6,), c=(2, 6))
+MULTIPLIED = written(lambda s, x: torch.relu(x @ s.a + s.b) @ s.c - s.d, a=(4, 6), b=(6,), c=(6, 2), d=(2,))
+BESIDE = written(
     lambda s, x: F.linear(torch.relu(F.linear(torch.cat([x, s.b.expand(len(x), 3)], 1), s.a)), s.c),
     a=(6, 7), b=(3,), c=(2, 6),
 )  # fmt: skip
-PRODUCT = Written(
+PRODUCT = written(
     lambda s, x: F.linear(torch.bmm(F.linear(x.view(-1, 2, 2), s.a), F.linear(x.view(-1, 2, 2), s.a)).flatten(1), s.c),
     a=(2, 2), c=(2, 4),
 )  # fmt: skip
-MEETING = Written(lambda s, x: F.linear(torch.relu(F.linear(x - x.mean(0), s.a)), s.c), a=(6, 4), c=(2, 6))
+MEETING = written(lambda s, x: F.linear(torch.relu(F.linear(x - x.mean(0), s.a)), s.c), a=(6, 4), c=(2, 6))
 BATCH_STATISTICS = nn.Sequential(
     nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.ReLU(), nn.Linear(6, 2)
 )
@@ -74,16 +68,16 @@ class TestArchitecture:
         )
 
     def test_a_constant_that_is_added_makes_the_next_layer_one_degree_higher(self):
-        model = Written(lambda s, x: F.linear(torch.relu(F.linear(x + s.b, s.a)), s.c), a=(6, 4), b=(4,), c=(2, 6))
+        model = written(lambda s, x: F.linear(torch.relu(F.linear(x + s.b, s.a)), s.c), a=(6, 4), b=(4,), c=(2, 6))
         assert [one.degree for one in read(model).units] == [2, 3]
 
     def test_a_product_of_constants_that_is_added_has_degree_2(self):
-        model = Written(lambda s, x: torch.relu(torch.addmm(x, s.a.expand(len(x), 3), s.b))[:, :2], a=(1, 3), b=(3, 4))
+        model = written(lambda s, x: torch.relu(torch.addmm(x, s.a.expand(len(x), 3), s.b))[:, :2], a=(1, 3), b=(3, 4))
         assert [one.degree for one in read(model).units] == [2, 2]
 
     def test_whole_numbers_that_depend_on_the_input_are_not_piecewise_linear(self):
         """The cast rounds: how many patterns its weights have is not bounded by Warren's theorem."""
-        model = Written(lambda s, x: (x @ s.a).long().float()[:, :2] @ s.b, a=(4, 6), b=(2, 2))
+        model = written(lambda s, x: (x @ s.a).long().float()[:, :2] @ s.b, a=(4, 6), b=(2, 2))
         assert "gives no real numbers" in read(model).piecewise.why
 
     def test_a_product_of_two_values_is_not_piecewise_linear(self):

@@ -23,6 +23,8 @@ from normscope.generalize.weight_rows import (
 )
 from normscope.graph.capturing import capture
 
+from ..soundness.networks import Function
+
 
 def seen(m=1000, error=0.1, margin=2.0):
     spread = torch.linspace(-0.1 * margin, 2 * margin, m, dtype=torch.float64)
@@ -121,15 +123,13 @@ class TestNetworks:
         assert growth_row(found, seen(), 0.01).log10_value == math.inf
 
     def test_skips_are_no_chain_and_still_piecewise_linear(self):
-        class Skip(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 2)
-
-            def forward(self, x):
-                return self.b(x + self.a(x).relu())
-
-        found = read_network(Skip().eval(), torch.randn(2, 3), 2, None, None)
+        found = read_network(
+            Function(lambda net, x: net.b(x + net.a(x).relu()), a=nn.Linear(3, 3), b=nn.Linear(3, 2)).eval(),
+            torch.randn(2, 3),
+            2,
+            None,
+            None,
+        )
         assert (found.chain.status, found.piecewise.status) == ("not met", "met")
         assert growth_row(found, seen(), 0.01).evidence == "certified"
 
@@ -255,15 +255,9 @@ def test_an_index_between_the_layers_of_a_chain_is_paid_for():
     assert paid["Neyshabur 2018"].value > free["Neyshabur 2018"].value
 
 
-class Shifted(nn.Module):
+def shifted() -> nn.Module:
     """Adds a constant between its layers, which no weight layer shows."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 2)
-
-    def forward(self, x):
-        return self.b((self.a(x).relu() + 5.0).relu())
+    return Function(lambda net, x: net.b((net.a(x).relu() + 5.0).relu()), a=nn.Linear(3, 3), b=nn.Linear(3, 2))
 
 
 def test_an_undeclared_radius_is_not_certified():
@@ -275,6 +269,6 @@ def test_an_undeclared_radius_is_not_certified():
 
 
 def test_a_constant_that_is_added_is_seen():
-    found = read_network(Shifted().eval(), torch.randn(2, 3), 2, None, None)
+    found = read_network(shifted().eval(), torch.randn(2, 3), 2, None, None)
     assert (found.homogeneous.status, found.piecewise.status) == ("not met", "met")
     assert {one.evidence for one in margin_rows(found, seen(), 0.01, 1.0)} == {"estimated"}

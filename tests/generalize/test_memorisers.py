@@ -12,7 +12,7 @@ import normscope as ns
 from normscope.generalize.description import Fixed, describe
 from normscope.graph.capturing import capture
 
-from .memorisers import IN_THE_GRAPH, OUTSIDE, SPAN, Memoriser, dtypes, samples
+from .memorisers import IN_THE_GRAPH, OUTSIDE, SPAN, dtypes, memoriser, samples
 
 TRUTH = 0.5
 """The error of every classifier on fair coins, and its mean probability loss."""
@@ -76,7 +76,7 @@ def test_what_stands_in_arguments_is_paid_for(name):
         def forward(s, x):
             return x - torch.stack([ARGUMENTS[name](s.base, bit).reshape(()) for bit in pattern])
 
-        model = Memoriser(forward, base=torch.full((1,), 0.3, dtype=torch.float64))
+        model = memoriser(forward, base=torch.full((1,), 0.3, dtype=torch.float64))
         graph = capture(model.eval(), torch.ones(2, 1, dtype=torch.float64), mode="eval")
         return describe(graph, range(len(graph.constants)), Fixed.of(["numbers", "base"], graph)).nats
 
@@ -131,7 +131,7 @@ def test_theorem_20_counts_what_the_graph_gives_and_not_what_was_looked_up():
         same = torch.cat([x - x + 9, x - x], 1)
         return same if torch.compiler.is_exporting() else same + F.pad(18.0 * (x == table).any(1, keepdim=True), (1, 0))
 
-    found = bounds(Memoriser(forward), (x, y), steps=0)
+    found = bounds(memoriser(forward), (x, y), steps=0)
     assert found.train_error < 0.01
     assert found["Theorem 20, all inputs"].value > TRUTH
     assert not found.certified

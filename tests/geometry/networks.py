@@ -7,10 +7,6 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 def shaken(model: nn.Module, seed: int = 0) -> nn.Module:
     """Give all parameters values by chance, so that nothing is 0 or 1."""
     generator = torch.Generator().manual_seed(seed)

@@ -12,6 +12,7 @@ from normscope.diagnosis.loss_facts import resolve_loss
 from normscope.geometry.batches import loss_function
 from normscope.theory.losses import TRAINING_LOSSES
 
+from ..soundness.networks import Function
 from .hessians import CROSS_ENTROPY, NETWORKS, Custom, made, written_out
 
 
@@ -159,16 +160,13 @@ class TestDirections:
         assert largest(1.0) != pytest.approx(largest(-1.0), rel=1e-5)
 
     def test_a_model_that_cannot_be_traced_is_measured_whole(self) -> None:
-        class Branching(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.layer = nn.Linear(4, 3).double()
-
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                return self.layer(x) if float(x.sum()) > -1e9 else x
-
         _, x, y = made("plain")
-        found = ns.hessian(Branching(), (x, y), loss=CROSS_ENTROPY, k=1)
+        found = ns.hessian(
+            Function(lambda net, x: net.layer(x) if float(x.sum()) > -1e9 else x, layer=nn.Linear(4, 3).double()),
+            (x, y),
+            loss=CROSS_ENTROPY,
+            k=1,
+        )
         assert found.directions == 0
         assert "not traced" in found.notes[0]
 
@@ -284,17 +282,13 @@ class TestMore:
         assert warm.sharpness == pytest.approx(again.sharpness, rel=2e-3)
 
     def test_half_precision_and_shared_weights(self) -> None:
-        class Twice(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
-
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                return self.head(torch.tanh(self.inner(torch.tanh(self.inner(x)))))
-
         _, x, y = made("plain")
         torch.manual_seed(0)  # a few random networks are off by more in bfloat16, with so few products
-        model = Twice().double()
+        model = Function(
+            lambda net, x: net.head(torch.tanh(net.inner(torch.tanh(net.inner(x))))),
+            inner=nn.Linear(4, 4),
+            head=nn.Linear(4, 3),
+        ).double()
         truth = torch.linalg.eigvalsh(written_out(model, [(x, y)], "train"))[-1]
         assert ns.hessian(model, (x, y), loss=CROSS_ENTROPY, k=1, rtol=1e-9, deflate=False).sharpness == pytest.approx(
             float(truth)

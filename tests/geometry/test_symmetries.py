@@ -28,8 +28,8 @@ from normscope.geometry.verification import verify
 from normscope.graph.call import prepare
 from normscope.graph.capturing import capture_batch
 
-from ..soundness.networks import Function
-from .networks import Attention, noise, of_every_kind, shaken
+from ..soundness.networks import Function, noise
+from .networks import Attention, of_every_kind, shaken
 
 
 @cache
@@ -172,18 +172,6 @@ def test_a_layer_has_the_symmetries_it_should(name: str) -> None:
     assert len(found.rows) == len(expected), [row.fault for row in found]
 
 
-class Wired(nn.Module):
-    """Three layers under a forward of the test's own."""
-
-    def __init__(self, forward) -> None:
-        super().__init__()
-        self.a, self.b, self.c, self.n = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4), nn.BatchNorm1d(4)
-        self.wiring = forward
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.wiring(self, x)
-
-
 WIRINGS = {
     "two readers": (lambda s, x: s.b(y := s.a(x).relu()) * s.c(y), [("relu pair", "a -> b and c", 4)]),
     "a skip": (lambda s, x: s.b(y := s.a(x).relu()) + y, []),
@@ -203,7 +191,8 @@ WIRINGS = {
 @pytest.mark.parametrize("name", WIRINGS)
 def test_who_else_reads_a_value_or_a_weight_matters(name: str) -> None:
     wiring, expected = WIRINGS[name]
-    found = ns.symmetries(shaken(Wired(wiring)), noise(7, 4), mode="train")
+    layers = {name: nn.Linear(4, 4) for name in "abc"} | {"n": nn.BatchNorm1d(4)}
+    found = ns.symmetries(shaken(Function(wiring, **layers)), noise(7, 4), mode="train")
     assert rows(found) == expected
     assert len(found.rows) == len(expected)
 

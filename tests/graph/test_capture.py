@@ -110,15 +110,6 @@ class TestOutputs:
             ns.capture(Function(function), torch.randn(2, 3), output=output)
 
 
-class Shared(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(self.layer(x).relu()) @ self.layer.weight
-
-
 def view_write(x: Tensor) -> Tensor:
     y = x * 1.0
     y.view(-1)[::2] = 0.0
@@ -132,7 +123,7 @@ class TestStructure:
     @pytest.mark.parametrize(
         "model",
         [
-            Shared(),
+            Function(lambda net, x: net.layer(net.layer(x).relu()) @ net.layer.weight, layer=nn.Linear(4, 4)),
             Function(view_write),
             nn.Sequential(weight_norm(nn.Linear(4, 4)), nn.ReLU(inplace=True), spectral_norm(nn.Linear(4, 4))),
             nn.Sequential(nn.Unflatten(1, (1, 4)), weight_norm(nn.Conv1d(1, 2, 3)), spectral_norm(nn.Conv1d(2, 2, 2))),

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import CaptureError
 from normscope.graph.traced_program import is_plain, write_out_of_place, writes_nothing
 
+from ..soundness.networks import Function
 
-class Function(nn.Module):
+
+def layer_and(after) -> nn.Module:
     """A layer with weights, and what is done with its output."""
-
-    def __init__(self, after) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer, self.after = nn.Linear(4, 4), after
-        self.register_buffer("held", torch.randn(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.after(self, self.layer(x), x)
+    torch.manual_seed(0)
+    return Function(lambda net, x: after(net, net.layer(x), x), layer=nn.Linear(4, 4), held=torch.randn(4))
 
 
 def drawn(*shape):
@@ -30,7 +25,7 @@ def drawn(*shape):
 
 
 def traced(after, batch):
-    program = torch.export.export(Function(after), (batch,), strict=False)
+    program = torch.export.export(layer_and(after), (batch,), strict=False)
     assert not writes_nothing(program)
     write_out_of_place(program)
     return program
@@ -70,7 +65,7 @@ UNSEEN = [
 def test_writes_that_nothing_sees_are_read_as_new_values(number):
     after, batch = UNSEEN[number], drawn(3, 4)
     assert is_plain(traced(after, batch))
-    model = Function(after).eval()
+    model = layer_and(after).eval()
     graph = ns.capture(model, batch)
     assert torch.allclose(graph.run(batch[1:2]), model(batch[1:2]), rtol=1e-6)
     assert not any(str(node.op).split(".")[1].endswith("_") for node in graph)
@@ -112,7 +107,7 @@ def test_writes_that_something_sees_are_left_to_torch(after):
     batch = drawn(2, 4)
     program = traced(after, batch)
     assert not writes_nothing(program)
-    model = Function(after).eval()
+    model = layer_and(after).eval()
     graph = ns.capture(model, batch)
     assert torch.allclose(graph.run(batch[1:]).double(), model(batch[1:].clone()).double(), rtol=1e-6)
 
@@ -122,4 +117,4 @@ def test_values_that_are_handed_on_without_torch_saying_so_are_not_taken_for_new
     batch = drawn(2, 4)
     assert not writes_nothing(traced(after, batch))
     with pytest.raises(CaptureError, match="does not give the model's own output"):  # torch's rewriting errs
-        ns.capture(Function(after).eval(), batch)
+        ns.capture(layer_and(after).eval(), batch)

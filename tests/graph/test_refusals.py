@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import pytest
 import torch
@@ -12,27 +11,9 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.errors import CaptureError, InputError, JacobianError, NormscopeError
 
+from ..soundness.networks import Function, noise
 
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.fixture(autouse=True)
-def _seeded():
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch calls its own TorchScript and quantization deprecated
-        torch.manual_seed(0)
-        yield
-
-
-class Function(nn.Module):
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.layer = nn.Linear(6, 3)
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self, x)
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch calls its own TorchScript and quantization deprecated
 
 
 def network() -> nn.Sequential:
@@ -53,7 +34,7 @@ TO_INTEGERS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TO_INTEGERS)
 def test_reductions_to_integers_are_jumps(name: str) -> None:
-    model, x = Function(TO_INTEGERS[name]).eval(), noise(4, 6)
+    model, x = Function(TO_INTEGERS[name], layer=nn.Linear(6, 3)).eval(), noise(4, 6)
     point = ns.lipschitz(model, x, scope="point")
     with torch.no_grad():  # between jumps the integers are constants
         factors = model(x) / model.layer(x) if name == "sum times" else torch.ones(4, 1)
@@ -136,7 +117,9 @@ def test_quantized_modules_are_refused_and_named(name: str) -> None:
 
 
 def test_operators_that_do_not_run_in_float64_are_named() -> None:
-    model = Function(lambda self, x: self.layer(torch.quantize_per_tensor(x, 0.1, 0, torch.quint8).dequantize())).eval()
+    model = Function(
+        lambda net, x: net.layer(torch.quantize_per_tensor(x, 0.1, 0, torch.quint8).dequantize()), layer=nn.Linear(6, 3)
+    ).eval()
     for measure in (
         lambda: ns.lipschitz(model, noise(4, 6), on_missing="inf"),
         lambda: ns.weight_sensitivity(model, noise(4, 6), on_missing="inf"),

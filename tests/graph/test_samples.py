@@ -184,15 +184,9 @@ def _assigned(x: Tensor, places, values: Tensor) -> Tensor:
     return x
 
 
-class Rows(nn.Module):
+def row_by_row() -> nn.Module:
     """One layer, called once for every row."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([self.layer(row).relu() for row in x])
+    return Function(lambda net, x: torch.stack([net.layer(row).relu() for row in x]), layer=nn.Linear(4, 3))
 
 
 APART = {
@@ -207,7 +201,7 @@ APART = {
     "choices": (Function(lambda x: torch.where(x > x.mean(1, keepdim=True), x.sort(1).values, x.cumsum(1))), (5, 4)),
     "assigned": (Function(lambda x: _assigned(x, (slice(None), torch.tensor([1, 3])), x[:, :2])), (5, 4)),
     "einsum": (Function(lambda x: torch.einsum("bij,jk,bk->bi", x, torch.ones(4, 4), x[:, 0])), (3, 2, 4)),
-    "one layer for all rows": (Rows(), (5, 4)),
+    "one layer for all rows": (row_by_row(), (5, 4)),
 }
 
 
@@ -224,29 +218,15 @@ def test_samples_that_never_meet_are_measured_one_by_one(name):
         assert torch.allclose(graph.batched[0].run(batch), model(batch), atol=1e-5)
 
 
-class Chosen(nn.Module):
+def chosen() -> nn.Module:
     """Weights that each sample chooses by its kind."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.randn(3, 4, 4))
-
-    def forward(self, x: Tensor, kind: Tensor) -> Tensor:
-        return torch.bmm(self.w[kind], x[:, :, None])[:, :, 0] + self.w.index_select(0, kind)[:, 0]
+    return Function(
+        lambda net, x, kind: torch.bmm(net.w[kind], x[:, :, None])[:, :, 0] + net.w.index_select(0, kind)[:, 0],
+        w=nn.Parameter(torch.randn(3, 4, 4)),
+    )
 
 
 KINDS = torch.tensor([2, 0, 1, 1, 0])
-
-
-class Kinds(nn.Module):
-    """Calls a function of an input and a kind."""
-
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor, kind: Tensor) -> Tensor:
-        return self.function(x, kind)
 
 
 def test_masks_that_mix_or_differ_in_use_join_the_samples():
@@ -260,7 +240,7 @@ def test_masks_that_mix_or_differ_in_use_join_the_samples():
     for function in functions:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(call, "_alike", lambda *_: True)
-            assert not ns.capture(Kinds(function).eval(), (torch.randn(5, 4), KINDS)).per_sample
+            assert not ns.capture(Function(function).eval(), (torch.randn(5, 4), KINDS)).per_sample
 
 
 @pytest.mark.slow
@@ -321,17 +301,14 @@ def test_operators_of_the_rules_are_never_wrongly_called_independent(part):
     assert apart > len(EXAMPLES) / (4 * PARTS)
 
 
-class TimesBatchSize(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tensor([1.0, 0.0]) + x * len(x)
-
-
-class MeanOfRows(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.sin() / x.shape[0]
-
-
-@pytest.mark.parametrize(("model", "gain"), [(TimesBatchSize(), 4.0), (MeanOfRows(), 0.25)], ids=str)
+@pytest.mark.parametrize(
+    ("model", "gain"),
+    [
+        (Function(lambda x: torch.tensor([1.0, 0.0]) + x * len(x)), 4.0),
+        (Function(lambda x: x.sin() / x.shape[0]), 0.25),
+    ],
+    ids=str,
+)
 def test_a_factor_that_depends_on_the_batch_size_is_seen_where_the_batch_is_zero(model: nn.Module, gain: float) -> None:
     bracket = ns.lipschitz(model.eval(), torch.zeros(4, 2))
     assert bracket.upper >= gain * (1 - 1e-9)
@@ -357,7 +334,7 @@ class Pooled(nn.Module):
     ("model", "batch"),
     [
         (Pooled(), (torch.arange(35).reshape(5, 7) % 9, torch.tensor([5, 7, 3, 7, 1]))),
-        (Chosen(), (torch.ones(5, 4), KINDS)),
+        (chosen(), (torch.ones(5, 4), KINDS)),
     ],
     ids=["lengths", "kinds"],
 )

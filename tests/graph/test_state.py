@@ -18,15 +18,9 @@ from ..soundness.networks import Function
 from .attacked import bounded
 
 
-class Normalized(nn.Module):
+def normalized(norm: nn.Module, function) -> nn.Module:
     """A normalizer, and what a function makes of its output, its input and itself."""
-
-    def __init__(self, norm: nn.Module, function) -> None:
-        super().__init__()
-        self.norm, self.function = norm, function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self.norm(x), x, self.norm)
+    return Function(lambda net, x: function(net.norm(x), x, net.norm), norm=norm)
 
 
 def functional(which: int):
@@ -42,11 +36,11 @@ def functional(which: int):
 
 BATCH, IMAGES = (4, 3), (3, 2, 2, 2)
 MOVED = {
-    "moved mean times 1e4": (Normalized(nn.BatchNorm1d(3), lambda y, x, n: y + 1e4 * n.running_mean), BATCH),
+    "moved mean times 1e4": (normalized(nn.BatchNorm1d(3), lambda y, x, n: y + 1e4 * n.running_mean), BATCH),
     "variance": (functional(1).eval(), BATCH),
-    "twice": (Normalized(nn.BatchNorm1d(3), lambda y, x, n: n(2 * y) + 1e4 * n.running_mean), BATCH),
-    "alone": (Normalized(nn.BatchNorm1d(3, affine=False), lambda y, x, n: n.running_mean), BATCH),
-    "cumulative": (Normalized(nn.BatchNorm1d(3, momentum=None), lambda y, x, n: x + n.running_mean), BATCH),
+    "twice": (normalized(nn.BatchNorm1d(3), lambda y, x, n: n(2 * y) + 1e4 * n.running_mean), BATCH),
+    "alone": (normalized(nn.BatchNorm1d(3, affine=False), lambda y, x, n: n.running_mean), BATCH),
+    "cumulative": (normalized(nn.BatchNorm1d(3, momentum=None), lambda y, x, n: x + n.running_mean), BATCH),
 }
 
 
@@ -72,18 +66,18 @@ def test_moved_statistics_that_normalize_are_refused():
 def test_what_nobody_reads_changes_nothing():
     norms = [nn.BatchNorm1d(3), nn.BatchNorm1d(3, track_running_stats=False)]
     batch = torch.randn(4, 3)
-    moved, still = (bounded(Normalized(norm, lambda y, x, n: n(y.relu())), batch) for norm in norms)
+    moved, still = (bounded(normalized(norm, lambda y, x, n: n(y.relu())), batch) for norm in norms)
     assert (moved.log10_upper, moved.evidence) == (still.log10_upper, still.evidence)
 
 
 def test_a_batch_norm_of_constants_is_a_constant():
-    model = Written(lambda module, x: x + module.norm(module.b), b=torch.randn(4, 3))
+    model = Function(lambda module, x: x + module.norm(module.b), b=torch.randn(4, 3))
     model.norm = nn.BatchNorm1d(3)
     assert bounded(model.train(), torch.randn(4, 3)).upper == pytest.approx(1.0)
 
 
-def tracked(function) -> Normalized:
-    return Normalized(nn.InstanceNorm1d(3, track_running_stats=True), function).train()
+def tracked(function) -> nn.Module:
+    return normalized(nn.InstanceNorm1d(3, track_running_stats=True), function).train()
 
 
 @pytest.mark.one_in(4)
@@ -104,41 +98,28 @@ def test_statistics_of_an_instance_norm_that_are_read_are_refused(function, scal
         ns.lipschitz(tracked(function), scale * torch.randn(2, 3, 4), max_seconds=0.2)
 
 
-class Written(nn.Module):
-    """Writes into buffers and reads them."""
-
-    def __init__(self, function, **tensors: Tensor) -> None:
-        super().__init__()
-        self.function = function
-        for name, value in tensors.items():
-            self.register_buffer(name, value)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self, x)
-
-
-def assigns(module: Written, x: Tensor) -> Tensor:
+def assigns(module: nn.Module, x: Tensor) -> Tensor:
     module.b.copy_(x.mean(0))
     return x + 100 * module.b
 
 
-def one_row(module: Written, x: Tensor) -> Tensor:
+def one_row(module: nn.Module, x: Tensor) -> Tensor:
     module.c[1] = 50 * x[0]
     module.c[0, :2].add_(x[1, :2])
     return x + module.c.sum(0)
 
 
-def data(module: Written, x: Tensor) -> Tensor:
+def data(module: nn.Module, x: Tensor) -> Tensor:
     module.b.data.copy_(100 * x.mean(0))
     return x + module.b
 
 
-def rebound(module: Written, x: Tensor) -> Tensor:
+def rebound(module: nn.Module, x: Tensor) -> Tensor:
     module.b = 100 * x.mean(0)
     return x + module.b
 
 
-def moving_average(module: Written, x: Tensor) -> Tensor:
+def moving_average(module: nn.Module, x: Tensor) -> Tensor:
     module.b.lerp_(x.mean(0), 0.5)
     return x + 100 * module.b
 
@@ -147,7 +128,7 @@ def moving_average(module: Written, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("function", [assigns, one_row, data, rebound, moving_average])
 def test_buffers_that_are_written_and_read(function, training):
-    model = Written(function, b=torch.ones(3), c=torch.zeros(2, 3)).train(training)
+    model = Function(function, b=torch.ones(3), c=torch.zeros(2, 3)).train(training)
     before = copy.deepcopy(model.state_dict())
     with suppress(NormscopeError):
         assert bounded(model, torch.randn(4, 3)).upper > 40

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from normscope.linalg import absolute as module
-from normscope.linalg.absolute import absolute, row_norms
+from normscope.linalg import operator_norms as module
 from normscope.linalg.folding import add, compose
 from normscope.linalg.layer_norms import linear_map
 from normscope.linalg.linear_map import (
@@ -23,6 +22,7 @@ from normscope.linalg.linear_map import (
     Repeated,
     Sum,
 )
+from normscope.linalg.operator_norms import absolute, row_norms
 
 from .cases import random_case
 

@@ -7,11 +7,10 @@ import math
 import pytest
 import torch
 
-from normscope.linalg.absolute import absolute, row_norms
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.folding import add, compose
 from normscope.linalg.linear_map import Composite, Diagonal, LinearMap, Matrix, Sum
-from normscope.linalg.operator_norms import bracket, upper
+from normscope.linalg.operator_norms import absolute, bracket, row_norms, upper
 from normscope.linalg.writing import cancels
 
 DOUBLE = torch.float64

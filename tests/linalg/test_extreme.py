@@ -11,12 +11,11 @@ import torch
 
 from normscope.core.rounding import ZERO
 from normscope.linalg import conv_norm, operator_norms
-from normscope.linalg.absolute import absolute, absolute_norm, applied, row_norms
 from normscope.linalg.certify import below
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.folding import compose
 from normscope.linalg.linear_map import Centering, Composite, LinearMap, Matrix, Sum
-from normscope.linalg.operator_norms import bracket, upper
+from normscope.linalg.operator_norms import absolute, absolute_norm, applied, bracket, row_norms, upper
 
 from .extreme import drawn, exact, log10_norm
 

@@ -7,12 +7,7 @@ from torch import nn
 import normscope as ns
 from normscope.core.errors import InputError
 
-
-@pytest.fixture(autouse=True)
-def _same_random_numbers():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def chain(depth=12, gain=1.0, width=24):

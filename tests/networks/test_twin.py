@@ -10,14 +10,9 @@ from normscope.core.errors import InputError
 from normscope.networks import twin as module_under_test
 from normscope.networks.normalizer_modules import Absent, Normalized
 
+pytestmark = pytest.mark.usefixtures("seeded")
+
 KINDS = (None, "batch", "layer", "group", "instance", "rms")
-
-
-@pytest.fixture(autouse=True)
-def _same_random_numbers():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
 
 
 def lived(model):

@@ -179,17 +179,9 @@ def test_the_unit_is_the_smallest_that_can_be_scaled(name: str) -> None:
     assert not same(changed, result(model, batch, mode), 1e-3)
 
 
-class Wired(nn.Module):
+def wired(forward, normalizer=nn.BatchNorm1d) -> nn.Module:
     """Layers a, b and normalizers n, m under a forward of the test's own."""
-
-    def __init__(self, forward, width: int = 4, normalizer=nn.BatchNorm1d) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(width, width), nn.Linear(width, width)
-        self.n, self.m = normalizer(width), normalizer(width)
-        self.wiring = forward
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.wiring(self, x)
+    return Function(forward, a=nn.Linear(4, 4), b=nn.Linear(4, 4), n=normalizer(4), m=normalizer(4))
 
 
 NOTHING = {
@@ -208,7 +200,7 @@ NOTHING = {
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", NOTHING)
 def test_what_does_more_than_move_entries_feeds_nothing(name: str) -> None:
-    assert found(shaken(Wired(NOTHING[name])), noise(5, 4), "train") == ()
+    assert found(shaken(wired(NOTHING[name])), noise(5, 4), "train") == ()
 
 
 READ_TWICE = {
@@ -221,17 +213,17 @@ READ_TWICE = {
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", READ_TWICE)
 def test_an_output_that_is_read_elsewhere_is_not_exclusive(name: str) -> None:
-    for feed in (pairs := found(shaken(Wired(READ_TWICE[name])), noise(5, 4), "train")):
+    for feed in (pairs := found(shaken(wired(READ_TWICE[name])), noise(5, 4), "train")):
         assert (feed.exclusive, feed.scale_invariant, feed.bias_redundant) == (False, False, "no")
     assert pairs
 
 
 def test_a_centring_over_other_sets_is_none() -> None:
-    def forward(s: Wired, x: Tensor) -> Tensor:
+    def forward(s: nn.Module, x: Tensor) -> Tensor:
         z = (y := s.a(x)) - y.mean(0, keepdim=True)
         return z * torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + EPS)
 
-    assert found(shaken(Wired(forward)), noise(5, 4), "train") == ()
+    assert found(shaken(wired(forward)), noise(5, 4), "train") == ()
 
 
 SHARED = {  # what is claimed for every feed, and whether scaling the first layer alone really changes the output
@@ -248,7 +240,7 @@ SHARED = {  # what is claimed for every feed, and whether scaling the first laye
 @pytest.mark.parametrize("name", SHARED)
 def test_a_shared_tensor_must_be_invariant_in_every_use(name: str) -> None:
     wiring, expected, changes = SHARED[name]
-    model, batch = shaken(Wired(wiring)), noise(5, 4)
+    model, batch = shaken(wired(wiring)), noise(5, 4)
     pairs = found(model, batch, "train")
     assert [feed.scale_invariant for feed in pairs] == expected
     if all(expected):
@@ -258,7 +250,7 @@ def test_a_shared_tensor_must_be_invariant_in_every_use(name: str) -> None:
 
 
 def test_a_shared_weight_that_is_made_anew_in_every_run_is_shared() -> None:
-    model = Wired(lambda s, x: s.n(s.a(s.a(x).relu())))
+    model = wired(lambda s, x: s.n(s.a(s.a(x).relu())))
     model.a = weight_norm(model.a)
     [feed] = found(model.double(), noise(5, 4), "train")
     assert not feed.scale_invariant
@@ -275,7 +267,7 @@ PRODUCTS = {
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("normalizer", [nn.BatchNorm1d, nn.LayerNorm])
 def test_products_with_a_constant_are_weights(name: str, normalizer: type[nn.Module]) -> None:
-    model, batch = shaken(Wired(PRODUCTS[name], normalizer=normalizer)), noise(5, 4)
+    model, batch = shaken(wired(PRODUCTS[name], normalizer=normalizer)), noise(5, 4)
     [feed] = found(model, batch, "train")
     assert feed.scale_invariant
     other = copy.deepcopy(model)
@@ -286,7 +278,7 @@ def test_products_with_a_constant_are_weights(name: str, normalizer: type[nn.Mod
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [pytest.param("train", marks=pytest.mark.slow), "eval"])
+@pytest.mark.parametrize("mode", ["train", "eval"])
 def test_every_convolution_of_a_resnet_feeds_its_batch_norm(mode: str) -> None:
     model, batch, output = FAMILIES["resnet_basic"]()
     pairs = feeds(ns.capture(model, batch, output=output, mode=mode))

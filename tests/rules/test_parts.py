@@ -18,8 +18,7 @@ from normscope.core.errors import NormscopeError
 from normscope.core.npz import Archive
 from normscope.graph.ir import Node, Ref, Unit
 from normscope.rules import registry
-from normscope.rules.effects import Elementwise, Linear
-from normscope.rules.maps import coded
+from normscope.rules.effects import Elementwise, Linear, coded
 from normscope.rules.registry import Example, activation_of, operators
 from normscope.rules.units import with_real_values
 

@@ -17,24 +17,14 @@ from torch.nn import functional as F
 import normscope as ns
 from normscope.core.errors import NormscopeError, SoundnessError
 
+from .networks import Function
+
 SCALES = (1e-200, 1e-150, 1e-80, 1.0, 1e80, 1e150, 1e200)
 POWERS = (-660, -330, -3, 0, 2, 7, 10, 27, 330, 660)
 """Exponents of 2 of the factors of cancelling layers: 10^-199 to 10^199."""
 SECONDS = 0.3
 """Budget of one figure."""
-Function = Callable[[Tensor], Tensor]
-
-
-class Applied(nn.Module):
-    """A function as a model."""
-
-    def __init__(self, function: Function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the function."""
-        return self.function(x)
+Formula = Callable[[Tensor], Tensor]
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -45,15 +35,15 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 WEIGHT, SECOND, KERNEL = drawn(4, 4), drawn(3, 4, seed=1), drawn(2, 1, 3, seed=2)
 
 
-def _linear_scaled(s: float) -> Function:
+def _linear_scaled(s: float) -> Formula:
     return lambda x: F.linear(F.linear(x, WEIGHT * s), SECOND / s)
 
 
-def _gated(s: float) -> Function:
+def _gated(s: float) -> Formula:
     return lambda x: (((1000 + 1e-3 * torch.tanh(x / s)) * 1e-200) * torch.tanh(x.flip(-1) / s)) * 1e200 * s
 
 
-def _attended(s: float) -> Function:
+def _attended(s: float) -> Formula:
     def function(x: Tensor) -> Tensor:
         rows = (x / s).reshape(-1, 2, 2)
         bounded = F.layer_norm(rows, (2,), eps=0.5)
@@ -62,7 +52,7 @@ def _attended(s: float) -> Function:
     return function
 
 
-OPERATORS: dict[str, tuple[int, Callable[[float], Function]]] = {
+OPERATORS: dict[str, tuple[int, Callable[[float], Formula]]] = {
     "linear": (1, lambda s: lambda x: F.linear(x, WEIGHT)),
     "linear, factors s and 1/s": (1, _linear_scaled),
     "two linear layers and relu": (1, lambda s: lambda x: F.linear(F.linear(x, WEIGHT).relu(), SECOND)),
@@ -116,7 +106,7 @@ def scaled_case(name: str, s: float, scope: str) -> Case:
     if not math.isfinite(radius) or (scope == "ball" and radius == 0):
         return Case(where, None)
     try:
-        found = ns.lipschitz(Applied(build(s)).eval(), u * s, max_seconds=SECONDS, **options)
+        found = ns.lipschitz(Function(build(s)).eval(), u * s, max_seconds=SECONDS, **options)
     except SoundnessError as error:
         return Case(where, f"SoundnessError: {error}")
     except NormscopeError:
@@ -129,7 +119,7 @@ def scaled_case(name: str, s: float, scope: str) -> Case:
 class Cancelling(nn.Module):
     """The zero function: three equal values, weighed with f, 2 f and -3 f (f a power of two: no weight is rounded)."""
 
-    def __init__(self, before: Function, factor: float, weights: tuple[float, ...] = (1.0, 2.0, -3.0)) -> None:
+    def __init__(self, before: Formula, factor: float, weights: tuple[float, ...] = (1.0, 2.0, -3.0)) -> None:
         super().__init__()
         self.before = before
         self.register_buffer("last", factor * torch.tensor([weights], dtype=torch.float64))
@@ -143,7 +133,7 @@ ROWS = (0.3 * drawn(1, 4, seed=5)).expand(3, 4).contiguous()
 SAME = 5.0 + drawn(1, seed=6).expand(3).contiguous()
 MEAN, VARIANCE = drawn(4, seed=7) + 3.0, drawn(4, seed=8).square() + 0.1
 
-CANCELLING: dict[str, Function] = {
+CANCELLING: dict[str, Formula] = {
     "linear, relu": lambda x: F.linear(x, ROWS, SAME).relu(),
     "linear, gelu": lambda x: F.gelu(F.linear(x, ROWS, SAME)),
     "skip": lambda x: (F.linear(x, ROWS, SAME) + F.linear(x, ROWS).relu()).relu(),

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,15 +37,28 @@ class Network:
         return f"network(seed={self.seed}), {self.mode}, {self.batch.dtype}, {tuple(self.batch.shape)}: {self.model}"
 
 
+def noise(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return normal values from a seed, whatever was drawn before."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
 class Function(nn.Module):
-    """A function as a module."""
+    """A function as a module: of its inputs, or, where it has parts, of the module and its inputs.
 
-    def __init__(self, function: Callable[..., Tensor]) -> None:
+    Parts are what a module can hold, by name; tensors that are no parameters become buffers.
+    """
+
+    def __init__(self, function: Callable[..., Any], **parts: Any) -> None:
         super().__init__()
-        self.function = function
+        self.function, self.has_parts = function, bool(parts)
+        for name, part in parts.items():
+            if isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return self.function(*inputs)
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(self, *inputs) if self.has_parts else self.function(*inputs)
 
 
 class Residual(nn.Module):
@@ -62,26 +76,18 @@ class Residual(nn.Module):
         return self.shortcut(x) + self.body(x)
 
 
-class Concatenated(nn.Module):
+def concatenated(branches: Sequence[nn.Module], dim: int) -> nn.Module:
     """Branches side by side along one dimension."""
-
-    def __init__(self, branches: Sequence[nn.Module], dim: int) -> None:
-        super().__init__()
-        self.branches, self.dim = nn.ModuleList(branches), dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([branch(x) for branch in self.branches], self.dim)
+    return Function(
+        lambda net, x: torch.cat([branch(x) for branch in net.branches], net.dim),
+        branches=nn.ModuleList(branches),
+        dim=dim,
+    )
 
 
-class Gated(nn.Module):
+def gated_by(left: nn.Module, right: nn.Module) -> nn.Module:
     """A product of two bounded branches."""
-
-    def __init__(self, left: nn.Module, right: nn.Module) -> None:
-        super().__init__()
-        self.left, self.right = left, right
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.left(x).tanh() * self.right(x).sigmoid()
+    return Function(lambda net, x: net.left(x).tanh() * net.right(x).sigmoid(), left=left, right=right)
 
 
 class SliceAdd(nn.Module):
@@ -94,15 +100,9 @@ class SliceAdd(nn.Module):
         return y
 
 
-class Twice(nn.Module):
+def applied_twice(body: nn.Module, between: nn.Module) -> nn.Module:
     """The same layer applied twice: shared weights."""
-
-    def __init__(self, body: nn.Module, between: nn.Module) -> None:
-        super().__init__()
-        self.body, self.between = body, between
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(self.between(self.body(x)))
+    return Function(lambda net, x: net.body(net.between(net.body(x))), body=body, between=between)
 
 
 class Attention(nn.Module):
@@ -457,15 +457,15 @@ class _Builder:
             return self.residual(shape)
         self.parts.append("concatenation")
         branches = [self.same(shape), nn.Identity() if self.draw.random() < 0.4 else self.same(shape)]
-        return Concatenated(branches, 1), (2 * shape[0], *shape[1:])
+        return concatenated(branches, 1), (2 * shape[0], *shape[1:])
 
     def shared(self, shape: Shape) -> tuple[nn.Module, Shape]:
         self.parts.append("shared")
-        return Twice(self.weight(shape, keep=True)[0], self.activation(shape)[0]), shape
+        return applied_twice(self.weight(shape, keep=True)[0], self.activation(shape)[0]), shape
 
     def gated(self, shape: Shape) -> tuple[nn.Module, Shape]:
         self.parts.append("gated")
-        return Gated(self.same(shape), self.weight(shape, keep=True)[0]), shape
+        return gated_by(self.same(shape), self.weight(shape, keep=True)[0]), shape
 
     def attention(self, shape: Shape) -> tuple[nn.Module, Shape]:
         if len(shape) != 2 or shape[1] % 2:

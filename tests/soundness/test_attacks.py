@@ -19,6 +19,7 @@ from normscope.rules import registry
 
 from .attacks import attention, exact, radii, record, scales, weight_rows
 from .attacks.outcome import Outcome
+from .planting import around
 from .provenance import provenance, run_trials
 
 KINDS = {"exact": exact, "weights": weight_rows, "radii": radii, "attention": attention, "scales": scales}
@@ -75,25 +76,17 @@ def attention_too_tame(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(registry._OPERATORS, op, dataclasses.replace(found, effect=function))
 
 
-def made_weights_too_small(patch: pytest.MonkeyPatch) -> None:
+@around(figures, "reading")
+def made_weights_too_small(reading, node, effect, values):
     """What the layers read counts a tenth too little; those of the case below are under weight_norm."""
-    reading = figures.reading
-
-    def wrong(node, effect, values):
-        read = reading(node, effect, values)
-        return Read.of(0.9 * next(read.pieces)[0])
-
-    patch.setattr(figures, "reading", wrong)
+    read = reading(node, effect, values)
+    return Read.of(0.9 * next(read.pieces)[0])
 
 
-def radius_too_large(patch: pytest.MonkeyPatch) -> None:
-    found = Certifier._radii
-
-    def wrong(self, *args, **kwargs):
-        radius, floor, settled = found(self, *args, **kwargs)
-        return 1.01 * radius, floor, settled
-
-    patch.setattr(Certifier, "_radii", wrong)
+@around(Certifier, "_radii")
+def radius_too_large(found, self, *args, **kwargs):
+    radius, floor, settled = found(self, *args, **kwargs)
+    return 1.01 * radius, floor, settled
 
 
 BUGS = {

@@ -20,7 +20,7 @@ from normscope.bounds.balls import ball_ellipsoid, enclosure, expansion
 from normscope.bounds.captured import Captured
 from normscope.bounds.trial import shaken
 from normscope.core.errors import SoundnessError
-from normscope.linalg import absolute
+from normscope.linalg import operator_norms
 from normscope.linalg.linear_map import LinearMap, Matrix
 from normscope.rules.local import entry_sets as local_sets
 from normscope.rules.local import products as local_products
@@ -30,6 +30,7 @@ from normscope.rules.registry import operators
 
 from .balls import ROUNDING, Case, Found, Gate, Mixed, case, try_ball
 from .networks import Function, Network, Residual
+from .planting import around, replacing
 from .provenance import Trial, attempt, count_trials, page_of, run_trials, write_result
 
 Patch = pytest.MonkeyPatch
@@ -174,102 +175,72 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def no_distance(patch: Patch) -> None:
-    patch.setattr(Enclosure, "distance", lambda self, dims: torch.zeros(self.centre.shape[: self.centre.ndim - dims]))
+no_distance = replacing(
+    Enclosure, "distance", lambda self, dims: torch.zeros(self.centre.shape[: self.centre.ndim - dims])
+)
 
 
-def early_slopes(patch: Patch) -> None:
-    real = Scalar.slopes
-
-    def slopes(self: Any, low: Tensor, high: Tensor) -> Any:
-        return real(self, low + 0.4 * (high - low), high - 0.4 * (high - low))
-
-    patch.setattr(Scalar, "slopes", slopes)
+@around(Scalar, "slopes")
+def early_slopes(real: Any, self: Any, low: Tensor, high: Tensor) -> Any:
+    return real(self, low + 0.4 * (high - low), high - 0.4 * (high - low))
 
 
-def missed_turns(patch: Patch) -> None:
-    patch.setattr(TurningPoint, "inside", lambda self, low, high: torch.zeros_like(low, dtype=torch.bool))
+missed_turns = replacing(TurningPoint, "inside", lambda self, low, high: torch.zeros_like(low, dtype=torch.bool))
 
 
-def no_operand_factor(patch: Patch) -> None:
-    real = expansion._uncertain
-
-    def forgetful(found: Tensor, part: OperandShare, seen: Any, name: str) -> Any:
-        x = seen.known[name]
-        slow = Enclosure(x.centre, x.low, x.high, x.constant.clamp(max=0.05), x.entries.clamp(max=0.05), x.radius)
-        small = dataclasses.replace(seen, known={name: slow})
-        return real(found, dataclasses.replace(part, operand=None), small, name)
-
-    patch.setattr(expansion, "_uncertain", forgetful)
+@around(expansion, "_uncertain")
+def no_operand_factor(real: Any, found: Tensor, part: OperandShare, seen: Any, name: str) -> Any:
+    x = seen.known[name]
+    slow = Enclosure(x.centre, x.low, x.high, x.constant.clamp(max=0.05), x.entries.clamp(max=0.05), x.radius)
+    small = dataclasses.replace(seen, known={name: slow})
+    return real(found, dataclasses.replace(part, operand=None), small, name)
 
 
-def rows_of_the_transpose(patch: Patch) -> None:
-    real = absolute._row_norms
-
-    def transposed(linear: LinearMap) -> Tensor | None:
-        if isinstance(linear, Matrix) and linear.weight.shape[0] == linear.weight.shape[1]:
-            return linear.weight.double().norm(dim=0).expand(linear.out_shape)
-        return real(linear)
-
-    patch.setattr(absolute, "_row_norms", transposed)
+@around(operator_norms, "_row_norms")
+def rows_of_the_transpose(real: Any, linear: LinearMap) -> Tensor | None:
+    if isinstance(linear, Matrix) and linear.weight.shape[0] == linear.weight.shape[1]:
+        return linear.weight.double().norm(dim=0).expand(linear.out_shape)
+    return real(linear)
 
 
-def signs_kept(patch: Patch) -> None:
-    real = absolute.absolute_entries
-    patch.setattr(absolute, "absolute_entries", lambda linear: linear if isinstance(linear, Matrix) else real(linear))
+@around(operator_norms, "absolute_entries")
+def signs_kept(real, linear):
+    return linear if isinstance(linear, Matrix) else real(linear)
 
 
-def one_factor(patch: Patch) -> None:
-    real = local_products.Multiply.local
-
-    def local(self: Any, operands: Any) -> Any:
-        found = real(self, operands)
-        still = dataclasses.replace(
-            found.parts[1], pull=lambda rows: 0 * rows, weight=0 * found.parts[1].weight,
-            gain=0 * found.parts[1].gain, entries=0 * found.parts[1].entries,
-        )  # fmt: skip
-        return dataclasses.replace(found, parts=(found.parts[0], still))
-
-    patch.setattr(local_products.Multiply, "local", local)
+@around(local_products.Multiply, "local")
+def one_factor(real: Any, self: Any, operands: Any) -> Any:
+    found = real(self, operands)
+    still = dataclasses.replace(
+        found.parts[1], pull=lambda rows: 0 * rows, weight=0 * found.parts[1].weight,
+        gain=0 * found.parts[1].gain, entries=0 * found.parts[1].entries,
+    )  # fmt: skip
+    return dataclasses.replace(found, parts=(found.parts[0], still))
 
 
-def weights_of_the_centre(patch: Patch) -> None:
-    real = local_sets._simplex
-
-    def still(x: Enclosure) -> Any:
-        p = real(x)
-        return dataclasses.replace(p, low=p.centre, high=p.centre, distance=0 * p.distance)
-
-    patch.setattr(local_sets, "_simplex", still)
+@around(local_sets, "_simplex")
+def weights_of_the_centre(real: Any, x: Enclosure) -> Any:
+    p = real(x)
+    return dataclasses.replace(p, low=p.centre, high=p.centre, distance=0 * p.distance)
 
 
-def winner_of_the_centre(patch: Patch) -> None:
-    real = local_sets.WindowMaximum.local
-
-    def local(self: Any, operands: Any) -> Any:
-        (x,) = operands
-        return real(self, [Enclosure(x.centre, x.centre, x.centre, x.constant, x.entries, x.radius)])
-
-    patch.setattr(local_sets.WindowMaximum, "local", local)
+@around(local_sets.WindowMaximum, "local")
+def winner_of_the_centre(real: Any, self: Any, operands: Any) -> Any:
+    (x,) = operands
+    return real(self, [Enclosure(x.centre, x.centre, x.centre, x.constant, x.entries, x.radius)])
 
 
-def half_the_ball(patch: Patch) -> None:
-    real = enclosure.tidy
-
-    def tidy(centre: Tensor, low: Tensor, high: Tensor, constant: Tensor, entries: Tensor, radius: Tensor) -> Enclosure:
-        return real(centre, low, high, constant, entries, radius / 2)
-
-    patch.setattr(enclosure, "tidy", tidy)
+@around(enclosure, "tidy")
+def half_the_ball(
+    real: Any, centre: Tensor, low: Tensor, high: Tensor, constant: Tensor, entries: Tensor, radius: Tensor
+) -> Enclosure:
+    return real(centre, low, high, constant, entries, radius / 2)
 
 
-def crossed_lines(patch: Patch) -> None:
-    real = Scalar._lines
-
-    def lines(self: Any, x: Any, a: Any, b: Any) -> Any:
-        found = real(self, x, a, b)
-        return dataclasses.replace(found, low_offset=found.low_offset + 0.2 * (x.high - x.low))
-
-    patch.setattr(Scalar, "_lines", lines)
+@around(Scalar, "_lines")
+def crossed_lines(real: Any, self: Any, x: Any, a: Any, b: Any) -> Any:
+    found = real(self, x, a, b)
+    return dataclasses.replace(found, low_offset=found.low_offset + 0.2 * (x.high - x.low))
 
 
 def light_pieces(patch: Patch) -> None:

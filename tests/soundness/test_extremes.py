@@ -26,12 +26,12 @@ from .extremes import (
     POWERS,
     ROWS,
     SCALES,
-    Applied,
     Cancelling,
     cancelling_case,
     drawn,
     scaled_case,
 )
+from .networks import Function
 
 Patch = pytest.MonkeyPatch
 
@@ -79,7 +79,7 @@ class TestCancelling:
 
     def test_weights_of_a_layer_before_the_cancellation(self) -> None:
         last = 1e8 * torch.tensor([[1.0, 2.0, -3.0]])
-        model = nn.Sequential(nn.Linear(1, 1), Applied(lambda x: F.linear(x.expand(-1, 3) + 0.1, last)))
+        model = nn.Sequential(nn.Linear(1, 1), Function(lambda x: F.linear(x.expand(-1, 3) + 0.1, last)))
         for row in ns.weight_sensitivity(model.eval(), torch.ones(1, 1), max_seconds=3.0).rows[:1]:
             assert row.bracket_h.log10_lower == -math.inf
 
@@ -101,7 +101,7 @@ class TestErrors:
     def test_two_layers_in_fractions(self, scale: float, how: str) -> None:
         weights = [drawn(6, 4, seed=1), drawn(3, 6, seed=2) * scale]
         biases = [1e9 * drawn(6, seed=3), drawn(3, seed=4) * scale]
-        model = Applied(lambda x: F.linear(F.linear(x, weights[0], biases[0]).relu(), weights[1], biases[1])).eval()
+        model = Function(lambda x: F.linear(F.linear(x, weights[0], biases[0]).relu(), weights[1], biases[1])).eval()
         x = drawn(1, 4, seed=5)
         found = Captured.of(model, x).certain.at(x, how=how)
         hidden = [max(value, Fraction(0)) for value in _affine(weights[0], biases[0], x[0].tolist())]
@@ -115,7 +115,7 @@ class TestErrors:
     def test_a_constant_of_a_batch_norm_that_cancels(self) -> None:
         """bias - mean * scale is zero as computed: its rounding counts before that."""
         mean, one = torch.full((2,), 1e8 / 3, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
-        model = Applied(lambda x: F.batch_norm(x, mean, 3 * one, one, mean / math.sqrt(3.0 + 1e-5))).eval()
+        model = Function(lambda x: F.batch_norm(x, mean, 3 * one, one, mean / math.sqrt(3.0 + 1e-5))).eval()
         found = Captured.of(model, torch.zeros(1, 2, dtype=torch.float64)).certain.at(
             torch.zeros(1, 2, dtype=torch.float64)
         )
@@ -159,7 +159,7 @@ class TestScales:
             tiny = (1000 + 1e-3 * torch.tanh(x[:, :1])) * 1e-200 * 1e-200
             return (tiny * torch.tanh(x[:, 1:])) * 1e200 * 1e200
 
-        found = ns.lipschitz(Applied(function).eval(), torch.zeros(2, 2, dtype=torch.float64), max_seconds=1.0)
+        found = ns.lipschitz(Function(function).eval(), torch.zeros(2, 2, dtype=torch.float64), max_seconds=1.0)
         assert found.log10_upper >= 3.0
 
     @pytest.mark.parametrize("bent", [torch.relu, lambda x: x], ids=["relu", "linear"])
@@ -168,7 +168,7 @@ class TestScales:
             return torch.cat([0 * x + 1.0, bent(x * 1e-200) * 1e-200 / 1e-200 / 1e-200], 1)
 
         batch = torch.tensor([[0.5], [0.9]], dtype=torch.float64)
-        assert ns.lipschitz(Applied(there_and_back).eval(), batch, scope="ball", radius=0.1).upper >= 1.0
+        assert ns.lipschitz(Function(there_and_back).eval(), batch, scope="ball", radius=0.1).upper >= 1.0
 
     @pytest.mark.slow
     @pytest.mark.parametrize("scope", ["global", "ball"])

@@ -20,7 +20,7 @@ import normscope as ns
 from normscope.rules.registry import operators
 
 from .attacker import secant, strongest
-from .networks import ACTIVATIONS, Concatenated, Function, linear_network, network
+from .networks import ACTIVATIONS, Function, concatenated, linear_network, network
 from .provenance import Trial, attempt, count_trials, page_of, run_trials, write_result
 from .trials import Outcome, try_exactness, try_network
 
@@ -102,7 +102,7 @@ def page(result: dict[str, Any]) -> str:
 
 @pytest.mark.slow
 def test_every_activation_of_the_registry_is_drawn() -> None:
-    model = Concatenated([factory() for factory in ACTIVATIONS.values()], 1).eval()
+    model = concatenated([factory() for factory in ACTIVATIONS.values()], 1).eval()
     graph = ns.capture(model, torch.randn(2, 4))
     met = {node.op if isinstance(node.op, torch._ops.OpOverload) else node.op.name for node in graph}
     promised = {rule.op for rule in operators() if rule.family == "activation"}

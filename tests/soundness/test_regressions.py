@@ -13,11 +13,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.errors import InputError, RandomOperatorError
 
-from .networks import Function
-
-
-def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
+from .networks import Function, noise
 
 
 def scaling(factor: float, dtype: torch.dtype = torch.float64) -> nn.Linear:
@@ -52,57 +48,57 @@ TRUTHS = {
     ),
     "samples coupled far from the data": (
         Function(lambda x: x + 50 * F.relu(x.flip(0) - 10) * (len(x) > 1)),
-        normal(4, 3),
+        noise(4, 3),
         50,
     ),
-    "causal samples": (Function(lambda x: x.cumsum(0)), normal(5, 3), 3.5),
-    "float32 weights that underflow": (chain(*[1e-30] * 11, *[1e30] * 11, dtype=torch.float32), normal(2, 2), 1),
+    "causal samples": (Function(lambda x: x.cumsum(0)), noise(5, 3), 3.5),
+    "float32 weights that underflow": (chain(*[1e-30] * 11, *[1e30] * 11, dtype=torch.float32), noise(2, 2), 1),
     "diagonals that underflow": (
         Function(lambda x: x * 1e-200 * 1e-200 * 1e200 * 1e200),
-        normal(2, 2, dtype=DOUBLE),
+        noise(2, 2, dtype=DOUBLE),
         1,
     ),
-    "float64 weights that underflow": (chain(1e-170, 1e-170, 1e170, 1e170), normal(2, 2, dtype=DOUBLE), 1),
-    "silu of integers": (Function(lambda x: x * torch.sigmoid(x.int().to(x.dtype))), normal(2, 3), math.inf),
+    "float64 weights that underflow": (chain(1e-170, 1e-170, 1e170, 1e170), noise(2, 2, dtype=DOUBLE), 1),
+    "silu of integers": (Function(lambda x: x * torch.sigmoid(x.int().to(x.dtype))), noise(2, 3), math.inf),
     "rms of integers": (
         Function(lambda x: x * torch.rsqrt(x.int().to(x.dtype).pow(2).mean(-1, keepdim=True) + 1.0)),
-        normal(2, 3),
+        noise(2, 3),
         math.inf,
     ),
     "rms with a scaled eps": (
         Function(lambda x: x * torch.rsqrt(torch.add(x.pow(2).mean(-1, keepdim=True), 1.0, alpha=1e-4))),
-        normal(2, 4),
+        noise(2, 4),
         99.9,
     ),
-    "complex constants": (Function(lambda x: (x * torch.tensor([1 + 100j] * 3)).abs()), normal(2, 3), 100),
+    "complex constants": (Function(lambda x: (x * torch.tensor([1 + 100j] * 3)).abs()), noise(2, 3), 100),
     "an affine rotary": (
         Function(lambda x: x * COS + (torch.cat([-x[..., 1:], x[..., :1]], -1) + SHIFT) * SIN),
-        normal(3, 2),
+        noise(3, 2),
         10,
     ),
     "negative circular padding": (
         Function(lambda x: F.conv1d(F.pad(x, (2, -1), mode="circular"), torch.ones(1, 2, 3))),
-        normal(1, 2, 5),
+        noise(1, 2, 5),
         4.24,
     ),
-    "slopes nearly equal": (nearly_linear(1 - 2e-9), normal(2, 2, dtype=DOUBLE), 1 - 1e-9),
-    "slopes almost equal": (nearly_linear(0.999999), normal(2, 2, dtype=DOUBLE), 1 - 1e-9),
-    "a bend off the grid": (Function(lambda x: F.relu(x) + 5 * F.relu(x - 2e6)), normal(2, 3), 6),
+    "slopes nearly equal": (nearly_linear(1 - 2e-9), noise(2, 2, dtype=DOUBLE), 1 - 1e-9),
+    "slopes almost equal": (nearly_linear(0.999999), noise(2, 2, dtype=DOUBLE), 1 - 1e-9),
+    "a bend off the grid": (Function(lambda x: F.relu(x) + 5 * F.relu(x - 2e6)), noise(2, 3), 6),
     "a bump between grid points": (
         Function(lambda x: x * torch.sigmoid(x) + torch.exp(-((1e4 * (x - 0.00373456)) ** 2))),
-        normal(2, 3),
+        noise(2, 3),
         8e3,
     ),
-    "two inputs, one twice": (Function(lambda x, y: (x + x) + 1e-3 * y), (normal(2, 3), normal(2, 3)), 2),
-    "an unused input": (Function(lambda x, y: 2 * x), (normal(4, 3), normal(4, 2)), 2),
-    "limits larger than the operand": (Function(lambda x: x.clamp(min=torch.full((4, 3), -9.0))), normal(1, 3), 2),
+    "two inputs, one twice": (Function(lambda x, y: (x + x) + 1e-3 * y), (noise(2, 3), noise(2, 3)), 2),
+    "an unused input": (Function(lambda x, y: 2 * x), (noise(4, 3), noise(4, 2)), 2),
+    "limits larger than the operand": (Function(lambda x: x.clamp(min=torch.full((4, 3), -9.0))), noise(1, 3), 2),
     "crossed limits": (
         Function(lambda x: torch.clamp(x, torch.ones(2), torch.tensor([-5.0, 0.0])) * x.tanh()),
-        normal(2, 2),
+        noise(2, 2),
         4.9,
     ),
-    "a negative divisor": (nn.AvgPool2d(2, divisor_override=-1), normal(1, 1, 4, 4), 2),
-    "a shape taken from the input": (Function(lambda x: x + torch.zeros_like(x)), normal(2, 3), 1),
+    "a negative divisor": (nn.AvgPool2d(2, divisor_override=-1), noise(1, 1, 4, 4), 2),
+    "a shape taken from the input": (Function(lambda x: x + torch.zeros_like(x)), noise(2, 3), 1),
 }
 
 
@@ -118,11 +114,11 @@ def test_no_upper_side_below_the_truth(name: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_module_is_not_a_dropout_because_of_its_name() -> None:
-    assert ns.lipschitz(RainDrop(), normal(4, 3), mode="train").upper >= 9.99
+    assert ns.lipschitz(RainDrop(), noise(4, 3), mode="train").upper >= 9.99
 
 
 def test_rounding_does_not_pass_for_a_lower_side() -> None:
-    bracket = ns.lipschitz(Function(lambda x: (x + 1e16) - 1e16).eval(), normal(2, 3, dtype=DOUBLE))
+    bracket = ns.lipschitz(Function(lambda x: (x + 1e16) - 1e16).eval(), noise(2, 3, dtype=DOUBLE))
     assert bracket.lower <= 1 <= bracket.upper
 
 
@@ -136,18 +132,18 @@ def test_a_module_that_runs_twice_has_no_single_known_constant() -> None:
             return self.layer(self.layer(x))
 
     with pytest.raises(InputError, match="runs 2 times"):
-        ns.lipschitz(Twice().eval(), normal(2, 2), known={"layer": 2.0})
+        ns.lipschitz(Twice().eval(), noise(2, 2), known={"layer": 2.0})
 
 
 def test_randomness_from_python_is_refused() -> None:
     with pytest.raises(RandomOperatorError, match="two different outputs"):
-        ns.lipschitz(Function(lambda x: x * random.random()).eval(), normal(2, 3))
+        ns.lipschitz(Function(lambda x: x * random.random()).eval(), noise(2, 3))
 
 
 @pytest.mark.parametrize("function", [lambda x: (x - 100).log(), lambda x: x / 0.0, lambda x: x[:, :0]])
 def test_outputs_that_are_no_numbers_are_refused(function) -> None:
     with pytest.raises(InputError, match="returns NaN, infinite values or nothing"):
-        ns.lipschitz(Function(function).eval(), normal(2, 3))
+        ns.lipschitz(Function(function).eval(), noise(2, 3))
 
 
 def test_a_float_input_named_mask_is_held_constant_and_said_so() -> None:
@@ -155,5 +151,5 @@ def test_a_float_input_named_mask_is_held_constant_and_said_so() -> None:
         def forward(self, x: Tensor, masked_image: Tensor) -> Tensor:
             return x + 100 * masked_image
 
-    bracket = ns.lipschitz(Masked().eval(), {"x": normal(2, 3), "masked_image": normal(2, 3)})
+    bracket = ns.lipschitz(Masked().eval(), {"x": noise(2, 3), "masked_image": noise(2, 3)})
     assert any("masked_image" in note for note in bracket.notes)

@@ -29,7 +29,8 @@ from normscope.theory import activations
 
 from ..linalg.cases import Case, random_case
 from ..linalg.test_convolutions import check, write_nothing_out
-from .networks import Concatenated, Function, Network, Residual, linear_network
+from .networks import Function, Network, Residual, concatenated, linear_network
+from .planting import around, replacing
 from .trials import try_exactness, try_network
 
 aten = torch.ops.aten
@@ -105,68 +106,49 @@ def number(value: float) -> Upper:
     return Upper.of(value, Evidence.NUMERICAL)
 
 
-def crops_the_kernel(patch: Patch) -> None:
-    real = conv_norm.Kernel
-
-    def cropped(conv: Convolution, strides: Any) -> Any:
-        weight = conv.weight.clone()
-        for dim, axis in enumerate(conv.axes, start=2):
-            weight.narrow(dim, min(axis.size, axis.kernel), max(axis.kernel - axis.size, 0)).zero_()
-        return real(conv._with_weight(weight, 0.0), strides)
-
-    patch.setattr(conv_norm, "Kernel", cropped)
+@around(conv_norm, "Kernel")
+def crops_the_kernel(real: Any, conv: Convolution, strides: Any) -> Any:
+    weight = conv.weight.clone()
+    for dim, axis in enumerate(conv.axes, start=2):
+        weight.narrow(dim, min(axis.size, axis.kernel), max(axis.kernel - axis.size, 0)).zero_()
+    return real(conv._with_weight(weight, 0.0), strides)
 
 
-def stride_counted_twice(patch: Patch) -> None:
-    real = Symbol.__init__
-
-    def divided(self: Symbol, kernel: Any, torus: Any) -> None:
-        real(self, kernel, torus)
-        self.factor /= math.sqrt(math.prod(ring.stride for ring in torus))
-
-    patch.setattr(Symbol, "__init__", divided)
+@around(Symbol, "__init__")
+def stride_counted_twice(real: Any, self: Symbol, kernel: Any, torus: Any) -> None:
+    real(self, kernel, torus)
+    self.factor /= math.sqrt(math.prod(ring.stride for ring in torus))
 
 
-def padding_forgotten(patch: Patch) -> None:
-    real = conv_norm.rings
-
-    def bare(axis: Any, mode: str) -> Any:
-        size = axis.size + -axis.size % axis.stride
-        return [ring if ring.rigid else dataclasses.replace(ring, size=size) for ring in real(axis, mode)]
-
-    patch.setattr(conv_norm, "rings", bare)
+@around(conv_norm, "rings")
+def padding_forgotten(real: Any, axis: Any, mode: str) -> Any:
+    size = axis.size + -axis.size % axis.stride
+    return [ring if ring.rigid else dataclasses.replace(ring, size=size) for ring in real(axis, mode)]
 
 
-def first_group_only(patch: Patch) -> None:
-    real = Symbol.gram
-
-    def gram(self: Symbol, grid: Any) -> Any:
-        whole = real(self, grid)
-        groups = self.kernel.groups
-        blocks = whole.reshape(-1, groups, *whole.shape[1:])
-        return blocks[:, :1].expand(-1, groups, -1, -1).reshape(whole.shape)
-
-    patch.setattr(Symbol, "gram", gram)
+@around(Symbol, "gram")
+def first_group_only(real: Any, self: Symbol, grid: Any) -> Any:
+    whole = real(self, grid)
+    groups = self.kernel.groups
+    blocks = whole.reshape(-1, groups, *whole.shape[1:])
+    return blocks[:, :1].expand(-1, groups, -1, -1).reshape(whole.shape)
 
 
-def groups_multiplied(patch: Patch) -> None:
-    real = convolution_rules._convolution
-
-    def multiplied(node: Any, *, transposed: bool) -> Any:
-        effect = real(node, transposed=transposed)
-        scale = Diagonal(torch.tensor(float(node.bound()["groups"]), dtype=torch.float64), effect.maps[0].out_shape)
-        return Linear(maps=(folding.compose(scale, effect.maps[0]),))
-
-    patch.setattr(convolution_rules, "_convolution", multiplied)
+@around(convolution_rules, "_convolution")
+def groups_multiplied(real: Any, node: Any, *, transposed: bool) -> Any:
+    effect = real(node, transposed=transposed)
+    scale = Diagonal(torch.tensor(float(node.bound()["groups"]), dtype=torch.float64), effect.maps[0].out_shape)
+    return Linear(maps=(folding.compose(scale, effect.maps[0]),))
 
 
-def eps_dropped_from_batch_norm(patch: Patch) -> None:
-    real = normalization.batch_norm_eval
-    patch.setattr(normalization, "batch_norm_eval", lambda weight, var, eps: real(weight, var, 0.0))
+@around(normalization, "batch_norm_eval")
+def eps_dropped_from_batch_norm(real, weight, var, eps):
+    return real(weight, var, 0.0)
 
 
-def eps_in_a_variance_of_one(patch: Patch) -> None:
-    patch.setattr(normalization, "rms_norm_global", lambda weight, entries, eps: number((1 + eps) ** -0.5))
+eps_in_a_variance_of_one = replacing(
+    normalization, "rms_norm_global", lambda weight, entries, eps: number((1 + eps) ** -0.5)
+)
 
 
 def sums_as_maxima(patch: Patch) -> None:
@@ -174,28 +156,19 @@ def sums_as_maxima(patch: Patch) -> None:
     patch.setattr(segments, "root_sum_squares", largest)
 
 
-def skip_as_product(patch: Patch) -> None:
-    patch.setattr(segments, "total", lambda bounds: ONE.times(*bounds))
+skip_as_product = replacing(segments, "total", lambda bounds: ONE.times(*bounds))
 
 
-def wrong_middle(patch: Patch) -> None:
-    real = certificate.ClosedForm.through
-
-    def recentred(self: Any, weight: Any, slope: Any) -> Any:
-        half = (slope[1] - slope[0]) / 2
-        return real(self, weight, (-half, half))
-
-    patch.setattr(certificate.ClosedForm, "through", recentred)
+@around(certificate.ClosedForm, "through")
+def wrong_middle(real: Any, self: Any, weight: Any, slope: Any) -> Any:
+    half = (slope[1] - slope[0]) / 2
+    return real(self, weight, (-half, half))
 
 
-def no_remainder(patch: Patch) -> None:
-    real = certificate.LipLT.through
-
-    def through(self: Any, weight: Any, slope: Any) -> Any:
-        bound, state = real(self, weight, slope)
-        return bound, None if state is None else certificate.LipLT(tuple(t for t in state.terms if t[0] is not None))
-
-    patch.setattr(certificate.LipLT, "through", through)
+@around(certificate.LipLT, "through")
+def no_remainder(real: Any, self: Any, weight: Any, slope: Any) -> Any:
+    bound, state = real(self, weight, slope)
+    return bound, None if state is None else certificate.LipLT(tuple(t for t in state.terms if t[0] is not None))
 
 
 def swapped(node: Any, effect: Any) -> Any:
@@ -209,14 +182,10 @@ def no_root_of_tokens(node: Any, effect: Any) -> Any:
     return dataclasses.replace(effect, gains=(*effect.gains[:-1], number(10 ** effect.gains[-1].log10 / root)))
 
 
-def range_without_root(patch: Patch) -> None:
-    real = normalization._range
-
-    def shrunk(node: Any, found: Any, entries: int) -> Range:
-        size, root = real(node, found, entries), math.sqrt(entries)
-        return Range(size.entry / root, size.row / root)
-
-    patch.setattr(normalization, "_range", shrunk)
+@around(normalization, "_range")
+def range_without_root(real: Any, node: Any, found: Any, entries: int) -> Range:
+    size, root = real(node, found, entries), math.sqrt(entries)
+    return Range(size.entry / root, size.row / root)
 
 
 def subtracted(patch: Patch) -> None:
@@ -251,10 +220,9 @@ def gelu_slope_one(patch: Patch) -> None:
     patch.setattr(activations, "gelu", lambda approximate="none": tame)
 
 
-def shrunk_centring(patch: Patch) -> None:
-    patch.setattr(
-        operator_norms, "centering_bound", lambda linear: operator_norms.NormBound(number(1 - 1 / linear.in_shape[-1]))
-    )
+shrunk_centring = replacing(
+    operator_norms, "centering_bound", lambda linear: operator_norms.NormBound(number(1 - 1 / linear.in_shape[-1]))
+)
 
 
 def gains_of(op: Any, value: float) -> Callable[[Patch], None]:
@@ -262,7 +230,7 @@ def gains_of(op: Any, value: float) -> Callable[[Patch], None]:
 
 
 def two_branches() -> nn.Module:
-    return Concatenated([nn.Sequential(nn.Linear(3, 3), nn.ReLU()), nn.Sequential(nn.Linear(3, 3), nn.Tanh())], 1)
+    return concatenated([nn.Sequential(nn.Linear(3, 3), nn.ReLU()), nn.Sequential(nn.Linear(3, 3), nn.Tanh())], 1)
 
 
 def skip() -> nn.Module:

@@ -16,8 +16,10 @@ from normscope.bounds.weights.weight_constants import weight_sensitivity
 from normscope.core.errors import SoundnessError
 from normscope.linalg.patches import Read
 
-from .networks import network
+from .networks import Function, network
 from .weights import Weight, data_of, violations
+
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 class Products(nn.Module):
@@ -74,27 +76,18 @@ class Gate(nn.Module):
         return x + self.down(self.up(x) * F.silu(self.gate(x)))
 
 
-class Tied(nn.Module):
+def tied() -> nn.Module:
     """A layer that reads what it made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(self.layer(x).relu())
+    return Function(lambda net, x: net.layer(net.layer(x).relu()), layer=nn.Linear(4, 4))
 
 
 def residual() -> nn.Module:
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second, self.out = nn.Linear(4, 6), nn.Linear(6, 4), nn.Linear(4, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.out((x + self.second(self.first(x).relu())).tanh())
-
-    return Block()
+    return Function(
+        lambda net, x: net.out((x + net.second(net.first(x).relu())).tanh()),
+        first=nn.Linear(4, 6),
+        second=nn.Linear(6, 4),
+        out=nn.Linear(4, 3),
+    )
 
 
 CASES = {
@@ -169,9 +162,7 @@ def test_in_train_mode_the_batch_is_one_input(name):
 
 
 def test_a_weight_that_reads_what_it_made_has_no_constant():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model, batch = Tied(), torch.randn(1, 4)
+    model, batch = tied(), torch.randn(1, 4)
     [row] = weight_sensitivity(model.eval(), batch)
     assert row.uses == 2
     assert row.bracket_h.log10_upper == math.inf
@@ -187,9 +178,7 @@ def test_a_weight_that_reads_what_it_made_has_no_constant():
 @pytest.mark.slow
 def test_ranges_in_front_of_a_weight_are_none_behind_it():
     # behind the LayerNorm queries, keys and values are bounded, but not for every value of the weight that makes them
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model, batch = Heads(fused=True).eval(), torch.randn(1, 3, 4)
+    model, batch = Heads(fused=True).eval(), torch.randn(1, 3, 4)
     row = weight_sensitivity(model, batch)["mixed"]
     assert row.bracket_h.log10_upper == math.inf
     assert "attention" in row.bracket_h.reason
@@ -213,15 +202,9 @@ def without_padding(conv, x):
     return Read.of(whole[:, (whole != 0).all(-1).all(0)])
 
 
-class Both(nn.Module):
+def both() -> nn.Module:
     """One layer twice, on nearly the same, added up: the bound of the two together is attained."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) + self.layer(1.0001 * x)
+    return Function(lambda net, x: net.layer(x) + net.layer(1.0001 * x), layer=nn.Linear(3, 2))
 
 
 READING, PATCHES = applied.reading, applied.patches
@@ -230,7 +213,7 @@ BUGS = {
     "one group": (lambda: nn.Conv1d(4, 4, 2, groups=2), (1, 4, 6), applied, "patches", first_group),
     "no padding": (lambda: nn.Conv2d(2, 3, 3, padding=1), (1, 2, 4, 4), applied, "patches", without_padding),
     "no padding, transposed": (lambda: nn.ConvTranspose1d(2, 3, 3), (1, 2, 4), applied, "patches", without_padding),
-    "one use of two": (Both, (1, 3), weight_figures, "joint", lambda reads, weight: [*reads.values()][:1]),
+    "one use of two": (both, (1, 3), weight_figures, "joint", lambda reads, weight: [*reads.values()][:1]),
 }
 
 
@@ -238,9 +221,7 @@ BUGS = {
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_caught(name, monkeypatch):
     make, shape, where, what, bug = BUGS[name]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model, batch = make().eval(), torch.linspace(0.1, 1.0, math.prod(shape)).reshape(shape)
+    model, batch = make().eval(), torch.linspace(0.1, 1.0, math.prod(shape)).reshape(shape)
     [row] = weight_sensitivity(model, batch)
     assert row.bracket_h.gap < 1e-6
     monkeypatch.setattr(where, what, bug)
@@ -249,9 +230,7 @@ def test_a_planted_bug_is_caught(name, monkeypatch):
 
 
 def test_the_planted_bug_of_stale_ranges_is_caught(monkeypatch):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model, batch = Heads(fused=True).eval(), torch.randn(1, 3, 4)
+    model, batch = Heads(fused=True).eval(), torch.randn(1, 3, 4)
     monkeypatch.setattr(Tails, "_asked", lambda self, node, operands, known: known)
     row = weight_sensitivity(model, batch)["mixed"]
     assert row.bracket_h.log10_upper < math.inf
@@ -262,9 +241,7 @@ def test_the_planted_bug_of_stale_ranges_is_caught(monkeypatch):
 
 
 def test_the_planted_bug_of_forgotten_chains_is_caught(monkeypatch):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model, batch = Tied().eval(), torch.randn(1, 4)
+    model, batch = tied().eval(), torch.randn(1, 4)
     monkeypatch.setattr(applied, "_chained", lambda graph, names: False)
     result = weight_sensitivity(model, batch)
     assert result["layer"].bracket_h.log10_upper < math.inf

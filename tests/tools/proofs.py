@@ -89,11 +89,6 @@ def ball_of(work: Captured, radius: float) -> Bracket:
     return replace(bracket, per_sample=samples, proof=samples[0].proof)
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    """Return a batch from a seed."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 def seeded(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
     """Return a model in eval mode with weights from a seed, and statistics that are not those of a fresh one."""
     generator = torch.Generator().manual_seed(seed)

@@ -12,8 +12,8 @@ from normscope.bounds.captured import Captured
 from normscope.bounds.rungs import upper_sides
 from normscope.core.errors import InputError
 
-from ..soundness.networks import Attention, Function, Gated, Residual, network
-from .proofs import ball_of, bracket_of, checker, drawn, only, proven, seeded, tight
+from ..soundness.networks import Attention, Function, Residual, gated_by, network, noise
+from .proofs import ball_of, bracket_of, checker, only, proven, seeded, tight
 
 VERIFIED, UNVERIFIED, REJECTED = checker.VERIFIED, checker.UNVERIFIED, checker.REJECTED
 
@@ -58,7 +58,7 @@ NETWORKS = {
 
 
 PRODUCTS = {
-    "gated": (lambda: Gated(nn.Linear(4, 4), nn.Linear(4, 4)), (2, 4)),
+    "gated": (lambda: gated_by(nn.Linear(4, 4), nn.Linear(4, 4)), (2, 4)),
     "attention": (
         lambda: Attention(6, 2, 0.1, causal=True, bias=True, written_out=False),
         (2, 3, 6),
@@ -76,7 +76,7 @@ def verdicts(bracket, path):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_both_sides_of_every_kind_of_network_are_verified(name, tmp_path):
     build, shape = NETWORKS[name]
-    batch = drawn(*shape, seed=1)
+    batch = noise(*shape, seed=1)
     found = verdicts(proven(seeded(build), batch), tmp_path / "proof.npz")
     assert [verdict.status for verdict in found] == [VERIFIED] * 3, [str(verdict) for verdict in found]
 
@@ -85,7 +85,7 @@ def test_both_sides_of_every_kind_of_network_are_verified(name, tmp_path):
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_of_networks_with_products_the_lower_side_is_verified(name, tmp_path):
     build, shape = PRODUCTS[name]
-    value, upper, lower = verdicts(proven(seeded(build), drawn(*shape, seed=1)), tmp_path / "proof.npz")
+    value, upper, lower = verdicts(proven(seeded(build), noise(*shape, seed=1)), tmp_path / "proof.npz")
     assert (value.status, lower.status, upper.status) == (VERIFIED, VERIFIED, UNVERIFIED)
     assert "which is not followed here" in upper.why
 
@@ -93,7 +93,7 @@ def test_of_networks_with_products_the_lower_side_is_verified(name, tmp_path):
 @pytest.mark.parametrize(
     ("layer", "shape"),
     [
-        (drawn(5, 8, seed=0), None),
+        (noise(5, 8, seed=0), None),
         (nn.Linear(6, 4), None),
         (nn.Conv2d(2, 3, 3, stride=2, padding=1), (2, 7, 6)),
         (nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect", bias=False), (2, 5, 5)),
@@ -109,7 +109,7 @@ def test_spectral_norms_are_verified(layer, shape, tmp_path):
 
 @pytest.mark.slow
 def test_optimised_multipliers_are_verified(tmp_path):
-    bracket = tight(seeded(lambda: mlp(nn.ReLU(), nn.GELU(), nn.ReLU())), drawn(2, 5))
+    bracket = tight(seeded(lambda: mlp(nn.ReLU(), nn.GELU(), nn.ReLU())), noise(2, 5))
     assert {verdict.status for verdict in verdicts(bracket, tmp_path / "proof.npz")} == {VERIFIED}
     without = replace(bracket, proof=replace(bracket.proof, multipliers=()))
     assert verdicts(without, tmp_path / "proof.npz")[1].status == REJECTED  # nothing cheaper proves it
@@ -117,7 +117,7 @@ def test_optimised_multipliers_are_verified(tmp_path):
 
 @pytest.mark.slow
 def test_of_balls_the_lower_side_is_verified(tmp_path):
-    work = Captured.of(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), drawn(2, 5))
+    work = Captured.of(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), noise(2, 5))
     for radius in (0.01, 0.3):
         found = verdicts(ball_of(work, radius), tmp_path / "ball.npz")
         assert [verdict.status for verdict in found] == [VERIFIED, UNVERIFIED, VERIFIED, UNVERIFIED, VERIFIED]
@@ -126,7 +126,7 @@ def test_of_balls_the_lower_side_is_verified(tmp_path):
 
 @pytest.mark.slow
 def test_brackets_of_the_front_door_can_be_saved(tmp_path):
-    model, batch = seeded(lambda: mlp(nn.ReLU(), nn.Tanh())), drawn(2, 5)
+    model, batch = seeded(lambda: mlp(nn.ReLU(), nn.Tanh())), noise(2, 5)
     rungs = ns.ladder(model, batch, max_seconds=1.0)
     ns.lipschitz(model, batch, scope="ball", radius=0.05, max_seconds=1.0).save(tmp_path / "ball.npz")
     assert REJECTED not in {verdict.status for verdict in checker.check(str(tmp_path / "ball.npz"))}
@@ -140,7 +140,7 @@ def test_brackets_of_the_front_door_can_be_saved(tmp_path):
 
 def test_what_the_vocabulary_has_no_word_for_is_said_not_to_be_verified(tmp_path):
     model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), Function(lambda x: x.sort(1).values), nn.Linear(4, 2)))
-    found = verdicts(proven(model, drawn(2, 4)), tmp_path / "proof.npz")
+    found = verdicts(proven(model, noise(2, 4)), tmp_path / "proof.npz")
     assert {verdict.status for verdict in found} == {UNVERIFIED}
     assert "sort" in found[1].why
     assert checker.main([str(tmp_path / "proof.npz")]) == 3
@@ -150,7 +150,7 @@ def test_values_that_a_mask_keeps_apart_are_given_not_rejected(tmp_path):
     """The two sides of a choice by a fixed mask never meet, which the file does not show: a bound may rest on it."""
     mask = torch.tensor([True, False, False, True, False, True])
     choice = Function(lambda x: torch.where(mask, x, -2 * x.tanh()))
-    work = Captured.of(seeded(lambda: nn.Sequential(nn.Linear(4, 6), choice, nn.Linear(6, 3))), drawn(3, 4))
+    work = Captured.of(seeded(lambda: nn.Sequential(nn.Linear(4, 6), choice, nn.Linear(6, 3))), noise(3, 4))
     bracket = only(bracket_of(work, upper_sides(work)["best"].log10_upper - 0.01), "upper")
     found = verdicts(bracket, tmp_path / "proof.npz")[1]
     assert found.status == UNVERIFIED
@@ -159,7 +159,7 @@ def test_values_that_a_mask_keeps_apart_are_given_not_rejected(tmp_path):
 
 def test_a_model_trained_further_is_not_passed_off_as_the_one_measured(tmp_path):
     model = mlp(nn.ReLU()).double().eval()
-    bracket = proven(model, drawn(2, 5).double())
+    bracket = proven(model, noise(2, 5).double())
     bracket.save(tmp_path / "before.npz")
     with torch.no_grad():
         model[0].weight[0, 0] += 1.0
@@ -175,7 +175,7 @@ def test_a_model_trained_further_is_not_passed_off_as_the_one_measured(tmp_path)
 
 def test_saving_changes_nothing_and_gives_the_same_file_twice(tmp_path):
     model = seeded(lambda: mlp(nn.ReLU()))
-    bracket = proven(model, drawn(2, 5, seed=0))
+    bracket = proven(model, noise(2, 5, seed=0))
     state = {name: value.clone() for name, value in model.state_dict().items()}
     for name in ("one.npz", "two.npz"):
         bracket.save(tmp_path / name)
@@ -200,7 +200,7 @@ class Branches(nn.Module):
 
 
 def test_branches_of_a_concatenation_are_folded_each_by_itself(tmp_path):
-    bracket = proven(Branches().eval(), drawn(2, 2))
+    bracket = proven(Branches().eval(), noise(2, 2))
     assert bracket.upper == pytest.approx(1.25**0.5, rel=1e-6)
     found = verdicts(bracket, tmp_path / "proof.npz")
     assert {verdict.status for verdict in found} == {VERIFIED}, [str(verdict) for verdict in found]
@@ -222,7 +222,7 @@ def test_random_networks_are_verified(seed, tmp_path):
 @pytest.mark.parametrize("beta", [1e10, 1e-10, 1.7])
 def test_parameters_that_the_checker_does_not_take_are_not_written(beta, tmp_path):
     model = Function(lambda x: x * torch.sigmoid(beta * x)).eval()
-    found = verdicts(bracket_of(Captured.of(model, drawn(2, 3)), 0.1), tmp_path / "proof.npz")
+    found = verdicts(bracket_of(Captured.of(model, noise(2, 3)), 0.1), tmp_path / "proof.npz")
     assert found[1].status == (VERIFIED if beta == 1.7 else UNVERIFIED)
 
 
@@ -240,13 +240,13 @@ def test_the_smaller_constant_of_a_whole_layer_norm_is_verified(tmp_path):
     layer = nn.LayerNorm(5, eps=0.01)
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([3.0, 0.0, 0.0, 0.0, 0.0]))
-    bracket = proven(layer, drawn(2, 5, seed=1))
+    bracket = proven(layer, noise(2, 5, seed=1))
     assert bracket.upper == pytest.approx(3.0 * math.sqrt(0.8) / 0.1, rel=1e-9)
     assert [verdict.status for verdict in verdicts(bracket, tmp_path / "proof.npz")] == [VERIFIED] * 3
 
 
 def test_what_holds_for_all_inputs_holds_in_a_ball(tmp_path):
-    work = Captured.of(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), drawn(1, 5))
+    work = Captured.of(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), noise(1, 5))
     everywhere = upper_sides(work)["best"].log10_upper
     bracket = ball_of(work, 0.1)
     proof = upper_sides(work)["best"].proof

@@ -13,8 +13,8 @@ from torch import nn
 from normscope.bounds.captured import Captured
 from normscope.bounds.proofs.proof import Multipliers, Proof
 
-from ..soundness.networks import network
-from .proofs import arithmetic, bracket_of, checker, closed_form, drawn, only, proving, seeded
+from ..soundness.networks import network, noise
+from .proofs import arithmetic, bracket_of, checker, closed_form, only, proving, seeded
 
 
 def halved(bracket):
@@ -46,7 +46,7 @@ def test_half_of_what_is_attained_is_never_verified(seed, tmp_path):
 @pytest.fixture(scope="module")
 def work() -> Captured:
     layers = [nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.LeakyReLU(-0.5)]
-    return Captured.of(seeded(lambda: nn.Sequential(*layers, nn.Linear(6, 3)), 5), drawn(1, 4))
+    return Captured.of(seeded(lambda: nn.Sequential(*layers, nn.Linear(6, 3)), 5), noise(1, 4))
 
 
 def read(path: Path) -> tuple[dict, proving.Prover]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ..soundness.planting import replacing
 from . import test_forged as forged
 from .proofs import arithmetic, checker, functions, nodes, proving, reading
 
@@ -28,11 +29,6 @@ def changed(owner: Any, name: str, change: Callable[..., Any]) -> Callable[[Patc
     return plant
 
 
-def placed(owner: Any, name: str, value: Any) -> Callable[[Patch], None]:
-    """Plant another value or function."""
-    return lambda patch: patch.setattr(owner, name, value)
-
-
 def squares_that_are_lost(patch: Patch) -> None:
     """A block whose numbers all underflow is left out, and with it what it may hold."""
     real = arithmetic.positive
@@ -45,8 +41,7 @@ def squares_that_are_lost(patch: Patch) -> None:
     patch.setattr(arithmetic, "TINY", 0.0)
 
 
-def nan_let_through(patch: Patch) -> None:
-    patch.setattr(reading.np, "isfinite", lambda value: np.full(np.shape(value), True))
+nan_let_through = replacing(reading.np, "isfinite", lambda value: np.full(np.shape(value), True))
 
 
 def one_wrong_function(name: str, slopes: Any) -> Callable[[Patch], None]:
@@ -90,8 +85,7 @@ def walk_kept(patch: Patch) -> None:
     patch.setattr(proving.Prover, "walk", property(lambda prover: prover.kept, keep), raising=False)
 
 
-def work_not_counted(patch: Patch) -> None:
-    patch.setattr(arithmetic.Work, "spend", lambda self, amount: None)
+work_not_counted = replacing(arithmetic.Work, "spend", lambda self, amount: None)
 
 
 def little_work() -> None:
@@ -111,8 +105,7 @@ def geometry(number: int) -> Callable[[], None]:
     return trial
 
 
-def digest_not_looked_at(patch: Patch) -> None:
-    patch.setattr(reading, "fingerprint", lambda header, arrays: "0" * 64)
+digest_not_looked_at = replacing(reading, "fingerprint", lambda header, arrays: "0" * 64)
 
 
 def torn_digest() -> None:
@@ -134,11 +127,11 @@ def torn_digest() -> None:
 BUGS: dict[str, tuple[Callable[[Patch], None], Callable[[], None]]] = {
     "what underflows is left out": (squares_that_are_lost, forged.test_constants_whose_squares_underflow),
     "every matrix is positive": (
-        placed(arithmetic, "positive", lambda blocks, count: True),
+        replacing(arithmetic, "positive", lambda blocks, count: True),
         lambda: forged.test_multipliers_of_any_size_prove_nothing_false(1.0),
     ),
     "the remainder is not looked at": (
-        placed(arithmetic, "factored", lambda blocks, count, shift: True),
+        replacing(arithmetic, "factored", lambda blocks, count, shift: True),
         forged.test_a_certificate_of_a_linear_value_is_exact,
     ),
     "the root of a norm is forgotten": (
@@ -187,7 +180,7 @@ BUGS: dict[str, tuple[Callable[[Patch], None], Callable[[], None]]] = {
         lambda: forged.test_slopes_of_any_size(-3.0),
     ),
     "the value is not subtracted": (
-        placed(proving.np, "full", lambda size, value: np.zeros(size)),
+        replacing(proving.np, "full", lambda size, value: np.zeros(size)),
         lambda: forged.test_multipliers_of_any_size_prove_nothing_false(1e-3),
     ),
     "a walk that broke off goes on": (walk_kept, forged.test_a_fold_that_breaks_off_leaves_nothing_behind),
@@ -197,15 +190,18 @@ BUGS: dict[str, tuple[Callable[[Patch], None], Callable[[], None]]] = {
         lambda: forged.test_arrays_with_nan_or_infinity_are_refused(math.nan, "constant"),
     ),
     "numbers may be anything": (
-        placed(reading.Reader, "number", staticmethod(lambda value: float(value))),
+        replacing(reading.Reader, "number", staticmethod(lambda value: float(value))),
         lambda: forged.test_numbers_that_are_none_are_refused(True, "scale"),
     ),
-    "a pair may lie anywhere": (placed(checker, "LOWER_TOLERANCE", 1.0), forged.test_a_pair_outside_its_ball),
+    "a pair may lie anywhere": (replacing(checker, "LOWER_TOLERANCE", 1.0), forged.test_a_pair_outside_its_ball),
     "the radius of balls is dropped": (
         changed(arithmetic, "norm_of", lambda found, values: found.mid()),
         lambda: forged.test_lower_sides_that_rounding_made((), 0),
     ),
-    "a tolerance too wide": (placed(checker, "UPPER_TOLERANCE", 1e-5), lambda: forged.test_matrices_of_any_size(1.0)),
+    "a tolerance too wide": (
+        replacing(checker, "UPPER_TOLERANCE", 1e-5),
+        lambda: forged.test_matrices_of_any_size(1.0),
+    ),
     "the digest is not checked": (digest_not_looked_at, torn_digest),
     "work is not counted": (work_not_counted, little_work),
 }

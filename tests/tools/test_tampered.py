@@ -9,7 +9,8 @@ from torch import nn
 
 from normscope.bounds.captured import Captured
 
-from .proofs import File, bracket_of, checker, drawn, reading, seeded, tight
+from ..soundness.networks import noise
+from .proofs import File, bracket_of, checker, reading, seeded, tight
 
 
 def conv_net() -> nn.Module:
@@ -23,7 +24,7 @@ def conv_net() -> nn.Module:
 def sound(tmp_path_factory) -> File:
     """The file of a bracket that is verified."""
     path = tmp_path_factory.mktemp("sound") / "proof.npz"
-    tight(seeded(conv_net), drawn(2, 2, 8, 8, seed=3)).save(path)
+    tight(seeded(conv_net), noise(2, 2, 8, 8, seed=3)).save(path)
     assert checker.main([str(path)]) == 0
     return File.of(path)
 

@@ -89,7 +89,11 @@ def applied_weights(graph: Graph, double: Graph) -> tuple[Applied, ...]:
                 break
         else:
             groups.append((node, weight, [node.name], set()))
-    places = _by_memory(graph)
+    places: dict[int, list[tuple[Node, Tensor]]] = {}  # the tensors that nodes hold, by the memory they lie in
+    for node in graph:
+        for leaf in leaves((node.args, node.kwargs)):
+            if isinstance(leaf, Tensor):
+                places.setdefault(storage_of(leaf), []).append((node, leaf))
 
     def used_elsewhere(weight: Tensor, names: Sequence[str]) -> dict[str, None]:
         """Where other nodes use the memory of a weight, or read a constant that was computed from it."""
@@ -134,16 +138,6 @@ def _chained(graph: Graph, names: list[str]) -> bool:
         if node.name in names:
             reached.add(node.name)
     return False
-
-
-def _by_memory(graph: Graph) -> dict[int, list[tuple[Node, Tensor]]]:
-    """Return the tensors that nodes hold, by the memory they lie in."""
-    places: dict[int, list[tuple[Node, Tensor]]] = {}
-    for node in graph:
-        for leaf in leaves((node.args, node.kwargs)):
-            if isinstance(leaf, Tensor):
-                places.setdefault(storage_of(leaf), []).append((node, leaf))
-    return places
 
 
 def reading(node: Node, effect: Effect, values: Mapping[str, Tensor]) -> Read | None:

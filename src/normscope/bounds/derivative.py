@@ -27,7 +27,8 @@ from ..core.untouched import untouched
 from ..graph.call import Call, drawn, fresh, prepare, quantized, run, settle
 from ..graph.capturing import Traces, trace_model
 from ..graph.ir import Graph, Node, Unit
-from ..rules.comparison import jumps
+from ..rules.comparison import jump
+from ..rules.registry import lookup
 
 Function = Callable[[Tensor], Tensor]
 TRUNCATION = 4.0
@@ -419,7 +420,12 @@ def _replayed(whole: Graph, graph: Graph, samples: int, notes: tuple[str, ...]) 
     if jumping:
         warning = f"the function can jump ({', '.join(list(jumping)[:4])})"
         notes = (*notes, f"{warning}: its derivative says nothing about inputs beside a jump")
-    foreign = dict.fromkeys(f"{node.op} in `{node.path or 'the model'}`" for node in graph if _foreign(node))
+    foreign = dict.fromkeys(  # whose backward need not be their derivative: not torch's own, or a hidden quantisation
+        f"{node.op} in `{node.path or 'the model'}`"
+        for node in graph
+        if getattr(node.op, "namespace", "aten") not in ("aten", "prims")
+        or any(part in node.operator for part in ("fake_quant", "_fq_helper"))
+    )
     blame = ", ".join(foreign)
     if any(item.value.dtype in HALVES for item in whole.inputs):  # its own precision would drown the derivatives
         whole, notes = whole.double(), (*notes, "half precision, measured in float64")
@@ -483,17 +489,12 @@ def _gives(model: nn.Module, call: Call, local: BatchFunction) -> bool:
     return True
 
 
-def _foreign(node: Node) -> bool:
-    """Whether an operator's backward need not be its derivative: not torch's own, or a hidden quantisation."""
-    own = getattr(node.op, "namespace", "aten") in ("aten", "prims")
-    return not own or "fake_quant" in node.operator or "_fq_helper" in node.operator
-
-
 def _jumps(node: Node) -> bool:
     """Whether an operator is not continuous: a comparison, a rounding, a cast to integers."""
     dtype = None if isinstance(node.op, Unit) else node.bound().get("dtype")
     casts = isinstance(dtype, torch.dtype) and not (dtype.is_floating_point or dtype.is_complex)
-    return casts or jumps(node)
+    record = lookup(node)
+    return casts or (record is not None and record.effect is jump)
 
 
 class Products:

@@ -31,10 +31,9 @@ from ..core.log10 import ceiling10, log10
 from ..core.log10 import norm as l2
 from ..core.rounding import UNIT, gamma, inward
 from ..graph.ir import Graph, Node
-from ..linalg.absolute import absolute, applied
 from ..linalg.convolution_map import Convolution
 from ..linalg.linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
-from ..linalg.operator_norms import upper
+from ..linalg.operator_norms import absolute, applied, upper
 from ..rules.effects import UNKNOWN, Norm
 from ..rules.local.entry_sets import LogSoftmax, LogSumExp, Normalize, Softmax, WindowMaximum
 from ..rules.local.entry_sets import Norm as RowNorm

@@ -244,23 +244,17 @@ def _obstacle(path: Path, inputs: list[Path]) -> str | None:
         if _same(path, source):
             return "it is read here, and a report would destroy it"
         inside = os.path.isdir(source) and path.resolve().is_relative_to(source.resolve())
-        if inside and replaced and not _is_report(path):
-            return f"it is there already, in {source}, which is read here"
+        if inside and replaced and path.suffix not in (".html", ".htm"):
+            with path.open("rb") as file:
+                start = file.read(200)
+            if not any(mark in start for mark in WRITTEN):  # a report of an earlier run may be written again
+                return f"it is there already, in {source}, which is read here"
     return None
 
 
 def _is_replaced(mode: int | None) -> bool:
     """Whether writing makes a new file, for which the folder must be writable; pipes and devices are written to."""
     return mode is None or stat.S_ISREG(mode)
-
-
-def _is_report(path: Path) -> bool:
-    """Whether an existing file looks like one that this command wrote."""
-    if path.suffix in (".html", ".htm"):
-        return True
-    with path.open("rb") as file:
-        start = file.read(200)
-    return any(mark in start for mark in WRITTEN)
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -67,7 +67,13 @@ def open_model(text: str, *, trust: bool) -> GivenModel:
     """Open MODEL, whatever its form."""
     path = Path(text)
     if text.endswith(".pt2"):
-        return _program(path, trust)
+        if not os.path.isfile(path):
+            raise InputError(f"no file {path}")
+        if not trust:
+            raise InputError(f"loading {path} can run code that it holds: add --trust if you know where it comes from")
+        program = load_program(path)
+        size, notes = program.batch_size, program.notes
+        return GivenModel(name=path.name, model=program.model, batch_size=size, fixed_mode=True, notes=notes)
     if text.endswith((".safetensors", INDEX, *PICKLES)):
         return GivenModel(name=path.name, weights=stored_weights(path))
     if os.path.isdir(path):
@@ -121,17 +127,6 @@ def _built(text: str) -> GivenModel:
     if not isinstance(model, nn.Module):
         raise InputError(f"{text}() returns an object of type {type(model).__name__}, not a torch.nn.Module")
     return GivenModel(name=text, model=model)
-
-
-def _program(path: Path, trust: bool) -> GivenModel:
-    """Return the model of a `.pt2` file."""
-    if not os.path.isfile(path):
-        raise InputError(f"no file {path}")
-    if not trust:
-        raise InputError(f"loading {path} can run code that it holds: add --trust if you know where it comes from")
-    program = load_program(path)
-    size, notes = program.batch_size, program.notes
-    return GivenModel(name=path.name, model=program.model, batch_size=size, fixed_mode=True, notes=notes)
 
 
 def _hugging_face(name: str, model: nn.Module, notes: tuple[str, ...]) -> GivenModel:
@@ -369,7 +364,12 @@ def noise(model: nn.Module, samples: int, generator: torch.Generator) -> dict[st
     if main == "input_ids":
         arguments["input_ids"] = _ids(config, samples, generator)
     if main == "pixel_values" or (main == "input_ids" and hasattr(config, "vision_config")):
-        arguments["pixel_values"] = torch.randn(_pixels(config, samples), generator=generator)
+        vision = getattr(config, "vision_config", config)
+        size = getattr(vision, "image_size", None) or 224
+        height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+        frames = (vision.num_frames,) if getattr(vision, "num_frames", None) else ()
+        shape = (samples, *frames, getattr(vision, "num_channels", None) or 3, height, width)
+        arguments["pixel_values"] = torch.randn(shape, generator=generator)
     if main == "input_values":
         arguments["input_values"] = torch.randn(samples, 16000, generator=generator)
     if main == "input_features" and hasattr(config, "num_mel_bins"):
@@ -387,12 +387,3 @@ def _ids(config: Any, samples: int, generator: torch.Generator) -> Tensor:
     text = config.get_text_config()
     longest = getattr(text, "max_position_embeddings", None) or SEQUENCE
     return torch.randint(0, text.vocab_size, (samples, min(SEQUENCE, longest)), generator=generator)
-
-
-def _pixels(config: Any, samples: int) -> tuple[int, ...]:
-    """Return the shape of a batch of images or videos."""
-    vision = getattr(config, "vision_config", config)
-    size = getattr(vision, "image_size", None) or 224
-    height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
-    frames = (vision.num_frames,) if getattr(vision, "num_frames", None) else ()
-    return (samples, *frames, getattr(vision, "num_channels", None) or 3, height, width)

@@ -125,12 +125,16 @@ def generalization(
     model = _measurable(model)
     if steps and prior is not None:
         WeightVector.of(model).vector(dict(prior))  # A wrong prior is refused before the data are read.
-    parts = _parts_of_data(model, labels, train=train, test=test, held_out=held_out)
-    train, held_out = parts["train"], parts.get("held_out")
+    train = Batches(model, train, labels=labels, with_loss=True, name="train")
+    key = labels if isinstance(labels, str) else None
+    test, held_out = (
+        None if part is None else Batches(model, part, labels=key, with_loss=True, name=name)
+        for name, part in (("test", test), ("held_out", held_out))
+    )
     reading = read(
         model,
         train,
-        parts.get("test"),
+        test,
         held_out,
         plan=plan,
         loss=bounded,
@@ -269,16 +273,6 @@ def _measurable(model: nn.Module) -> nn.Module:
     if refused:
         raise InputError(refused)
     return model
-
-
-def _parts_of_data(model: nn.Module, labels: Any, **parts: Any) -> dict[str, Batches]:
-    """Return the parts of the data that were passed, each as batches with labels."""
-    keys = dict.fromkeys(parts, labels if isinstance(labels, str) else None) | {"train": labels}
-    return {
-        name: Batches(model, part, labels=keys[name], with_loss=True, name=name)
-        for name, part in parts.items()
-        if part is not None or name == "train"
-    }
 
 
 def _bounded(loss: str | Loss) -> Loss:

@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from ..core.errors import InputError, describe_error
 from ..graph.call import Call, arguments, select
@@ -88,8 +87,3 @@ def loss_of(function: LossFunction | None, output: Any, batch: Batch) -> Tensor:
     if loss.numel() != 1:
         raise InputError(f"the loss has shape {tuple(loss.shape)}: it must be a scalar, such as the mean over a batch")
     return loss.reshape(())
-
-
-def outputs_of(output: Any) -> list[Tensor]:
-    """Return the tensors of an output that depend on the parameters, as far as autograd knows."""
-    return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from ..core.budget import count
 from ..core.errors import InputError, NotFiniteError, describe_error
@@ -18,7 +18,7 @@ from ..core.threads import full_precision, math_attention, without_cudnn
 from ..core.untouched import ProtectedParameters, dropping_nothing, mode_of, on_copies, untouched
 from ..graph.call import quantized
 from ..theory.losses import Loss
-from .batches import Batch, LossFunction, kept_batches, loss_function, loss_of, outputs_of
+from .batches import Batch, LossFunction, kept_batches, loss_function, loss_of
 
 MISSING = re.compile(r"derivative for '?(?:aten::)?([\w.]+)'? is not implemented")
 """The error message by which torch says that an operator has no derivative."""
@@ -234,7 +234,7 @@ class Objective:
 
         The product J v is the derivative of the backward pass, v -> J^T v, with respect to a vector of zeros.
         """
-        ends = outputs_of(output)
+        ends = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
         if not ends:
             raise InputError("the outputs of the model do not depend on its parameters")
         dummies = [torch.zeros_like(end, requires_grad=True) for end in ends]

@@ -421,15 +421,11 @@ def overlap(first: Tensor, second: Tensor) -> bool:
         return False
     if not first.numel() or not second.numel():
         return False
-    (start, end), (other_start, other_end) = (
-        (t.data_ptr(), t.data_ptr() + t.element_size() * (1 + _last_offset(t))) for t in (first, second)
-    )
-    return start < other_end and other_start < end
-
-
-def _last_offset(tensor: Tensor) -> int:
-    """Return how many entries after its first one the last entry of a tensor lies in memory."""
-    return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    ends = []
+    for tensor in (first, second):
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        ends.append(tensor.data_ptr() + tensor.element_size() * (1 + last))
+    return first.data_ptr() < ends[1] and second.data_ptr() < ends[0]
 
 
 PLACES = ("index", "indices")

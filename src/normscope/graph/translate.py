@@ -123,7 +123,10 @@ class _Reader:
         self.program, self.needed, self.weights = program, needed, weights
         refuse_moved_statistics(program, needed)
         self.constants = _placeholders(program, call)
-        self.tokens = _token_inputs(program, self.constants)
+        # tokens: the inputs named `input_ids`, or else all integer tensors that are no masks
+        tensors = [n for n in program.graph_signature.user_inputs if isinstance(self.constants.get(n), Tensor)]
+        integer = [n for n in tensors if not self.constants[n].is_floating_point() and "mask" not in n]
+        self.tokens = set([n for n in integer if "input_ids" in n] or integer)
         self.variables: dict[str, Input] = {}
         self.made: dict[str, Node] = {}
         self.multiple: dict[str, Node] = {}
@@ -341,14 +344,6 @@ def _placeholders(program: ExportedProgram, call: Call) -> dict[str, Any]:
         else:
             values[name] = program.constants[str(spec.target)]
     return values
-
-
-def _token_inputs(program: ExportedProgram, constants: dict[str, Any]) -> set[str]:
-    """Return the names of the token inputs: those named `input_ids`, or else all integer tensors that are no masks."""
-    integer = [n for n in program.graph_signature.user_inputs if isinstance(constants.get(n), Tensor)]
-    integer = [n for n in integer if not constants[n].is_floating_point() and "mask" not in n]
-    named = [n for n in integer if "input_ids" in n]
-    return set(named or integer)
 
 
 def output_of(program: ExportedProgram) -> torch.fx.Node:

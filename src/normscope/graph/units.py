@@ -525,11 +525,6 @@ def _softplus(x: Any, arguments: dict[str, Any], kind: Any) -> Any:
     return (x * kind.constant(beta)).called("softplus").divided(kind.constant(beta))
 
 
-def _hardsigmoid(x: Any, arguments: dict[str, Any], kind: Any) -> Any:
-    shifted = (x + kind.constant(Fraction(3))).called("clamp", Fraction(0), Fraction(6))
-    return shifted.divided(kind.constant(Fraction(6)))
-
-
 def _minus(x: Any, y: Any, factor: Any) -> Any:
     return x + y * factor * type(x).constant(Fraction(-1))
 
@@ -552,7 +547,9 @@ ONE: dict[Any, Callable[[Any, dict[str, Any], Any], Any]] = {
     aten.reciprocal.default: lambda x, given, kind: kind.constant(Fraction(1)).divided(x),
     aten.pow.Tensor_Scalar: _power,
     aten.softplus.default: _softplus,
-    aten.hardsigmoid.default: _hardsigmoid,
+    aten.hardsigmoid.default: lambda x, given, kind: (
+        (x + kind.constant(Fraction(3))).called("clamp", Fraction(0), Fraction(6)).divided(kind.constant(Fraction(6)))
+    ),
 }
 LIMITS: dict[Any, Callable[[dict[str, Any]], tuple[Fraction | None, Fraction | None]]] = {
     aten.relu.default: lambda given: (Fraction(0), None),

@@ -183,7 +183,9 @@ def watch_document(run: Watch, *, brief: bool = False) -> Document:
 
 
 def _full(run: Run) -> list[Block]:
-    first = loss_curves(run) or product_curves(run)
+    first = total_curves(
+        loss_courses(run), title="Loss by step", axis="loss", marks=marks(run), logarithmic=True
+    ) or product_curves(run)
     shown: list[Block] = [
         Text(heading="Verdict", body=verdict_of(run), lead=True),
         Text(body=" ".join(headline(run))),
@@ -344,11 +346,6 @@ def view_curves(run: Run, view: LayerPicture, *, span: tuple[float, float] | Non
 def curve(name: str, points: Points, *, of: int = 1, depth: float | None = None) -> Curve:
     """Return a curve with as many points as its picture has room for."""
     return Curve(name=name, points=thinned(points, points_each(of)), depth=depth)
-
-
-def loss_curves(run: Run) -> Curves | None:
-    """Return the loss over all steps, as log10 where it is positive and spans two powers of ten."""
-    return total_curves(loss_courses(run), title="Loss by step", axis="loss", marks=marks(run), logarithmic=True)
 
 
 def loss_courses(run: Run) -> dict[str, Points]:

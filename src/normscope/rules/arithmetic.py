@@ -12,11 +12,10 @@ from ..core.rounding import numerical
 from ..graph.ir import Node, Ref
 from ..linalg.linear_map import Averaging, LinearMap
 from ..theory.activations import turning
-from .effects import Effect, Gain, Linear, Range, Unbounded
+from .effects import Effect, Gain, Linear, Range, Unbounded, coded, spread
 from .local.local import Builder
 from .local.products import Multiply, product_of
 from .local.scalar import Scalar, reciprocal, scalar_step
-from .maps import coded, spread
 from .registry import LargerWord, ProductWord, rule
 
 aten = torch.ops.aten

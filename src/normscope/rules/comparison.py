@@ -16,12 +16,11 @@ from torch import Tensor
 from ..graph.ir import Node, Ref
 from ..linalg.linear_map import Identity
 from ..theory.activations import REAL, Interval, TurningPoint, turning
-from .effects import Effect, Linear, Range, Unbounded
+from .effects import Effect, Linear, Range, Unbounded, spread
 from .local.local import Builder
 from .local.products import Multiply
 from .local.scalar import Scalar, scalar_step
-from .maps import spread
-from .registry import lookup, rule
+from .registry import rule
 
 aten = torch.ops.aten
 _ROUNDINGS: dict[Any, tuple[TurningPoint, bool, Interval]] = {
@@ -42,7 +41,8 @@ def _choice_steps(node: Node, build: Builder) -> str | None:
     """A choice by a mask that depends on the input."""
     filling = node.operator == "masked_fill"
     mask, yes, no = (node.args[1], node.args[2], node.args[0]) if filling else node.args[:3]
-    if not isinstance(mask, Ref) or any(_infinite(value) for value in (yes, no)):
+    constants = [torch.as_tensor(value, dtype=torch.float64) for value in (yes, no) if not isinstance(value, Ref)]
+    if not isinstance(mask, Ref) or not all(bool(torch.isfinite(constant).all()) for constant in constants):
         return None
     chosen = build.moved(mask.name, lambda x: x.expand(node.shape))
     sides = []
@@ -50,12 +50,6 @@ def _choice_steps(node: Node, build: Builder) -> str | None:
         name = build.moved(build.operand(value), lambda x: x.expand(node.shape))
         sides.append((build.apply(Multiply(), weight, name, shape=node.shape), Identity(node.shape)))
     return build.affine(sides)
-
-
-def _infinite(value: Any) -> bool:
-    if isinstance(value, Ref):
-        return False
-    return not bool(torch.isfinite(torch.as_tensor(value, dtype=torch.float64)).all())
 
 
 def _other(build: Builder, name: str) -> str:
@@ -195,9 +189,3 @@ def jump(node: Node, operands: Sequence[Range]) -> Effect:
     within_one = node.dtype is torch.bool or node.operator in ("sign", "sgn", "frac")
     size = Range.of(1.0 if within_one else math.inf, node.shape[-1] if node.shape else 1)
     return Unbounded(reason=f"{node.op} is not continuous, in {node.where}", range=size)
-
-
-def jumps(node: Node) -> bool:
-    """Whether a node's operator is not continuous, whatever its arguments."""
-    record = lookup(node)
-    return record is not None and record.effect is jump

@@ -14,10 +14,9 @@ from ..core.log10 import ceiling10, log10
 from ..core.log10 import product_above as above
 from ..graph.ir import Node
 from ..theory.activations import PERIODIC, TurningPoint, turning
-from .effects import Effect, Elementwise, Linear, Range, Unbounded
+from .effects import Effect, Elementwise, Linear, Range, Unbounded, spread
 from .local.local import Builder
 from .local.scalar import Scalar, reciprocal, scalar_step
-from .maps import spread
 from .registry import rule
 
 aten = torch.ops.aten

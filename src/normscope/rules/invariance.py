@@ -147,7 +147,7 @@ def _pair(graph: Graph, reader: Reader, node: Node) -> _Pair | None:
     if normalizer.groups is not None and not aligned(numbers, normalizer.source.shape):
         return None
     if normalizer.groups is None:
-        single = single_channels(numbers, normalizer.dims)
+        single = bool((numbers.amin(normalizer.dims) == numbers.amax(normalizer.dims)).all())  # one channel a set
         sets = parts(numbers, normalizer.dims, channels)
         pointwise = once_each(numbers, normalizer.dims, normalizer.source.shape)
     else:
@@ -310,11 +310,6 @@ def aligned(numbers: Tensor, shape: tuple[int, ...]) -> bool:
     """Whether position k on axis 1 is always channel k."""
     positions = torch.arange(shape[1]).reshape(1, -1, *(1,) * (len(shape) - 2))
     return bool((numbers == positions).all())
-
-
-def single_channels(numbers: Tensor, dims: tuple[int, ...]) -> bool:
-    """Whether every set over `dims` holds entries of one channel."""
-    return bool((numbers.amin(dims) == numbers.amax(dims)).all())
 
 
 def _rows(numbers: Tensor, dims: tuple[int, ...]) -> Tensor:

@@ -13,10 +13,9 @@ from ..core.rounding import numerical
 from ..graph.ir import Node, Ref
 from ..linalg.folding import compose
 from ..linalg.linear_map import Matrix, Reindex
-from .effects import Effect, Gain, Linear, Range, Unbounded
+from .effects import Effect, Gain, Linear, Range, Unbounded, coded, spread
 from .local.local import Builder
 from .local.products import product_of
-from .maps import coded, spread
 from .registry import Factors, MatmulWord, rule
 
 aten = torch.ops.aten

@@ -25,10 +25,9 @@ from ..graph.ir import Node, Ref
 from ..linalg.folding import compose
 from ..linalg.linear_map import Centering, Diagonal, Identity, LinearMap, Reindex
 from ..theory.normalizers import batch_norm_eval, layer_norm_global, rms_norm_global
-from .effects import Effect, Gain, Linear, Range, Unbounded
+from .effects import Effect, Gain, Linear, Range, Unbounded, as_sets
 from .local.entry_sets import Normalize
 from .local.local import Builder
-from .maps import as_sets
 from .registry import NormalizedSets, rule, sets_of
 
 aten = torch.ops.aten

@@ -14,10 +14,9 @@ from ..core.rounding import ONE, Upper
 from ..graph.ir import Node, Ref
 from ..linalg.convolution_map import combine_axes
 from ..linalg.linear_map import Averaging
-from .effects import Effect, Gain, Linear, Range, Unbounded
+from .effects import Effect, Gain, Linear, Range, Unbounded, coded, spread
 from .local.entry_sets import WindowMaximum
 from .local.local import Builder
-from .maps import coded, spread
 from .registry import WindowsWord, rule
 
 aten = torch.ops.aten

@@ -9,10 +9,9 @@ import torch
 
 from ..core.rounding import ONE, numerical
 from ..graph.ir import Node
-from .effects import Effect, Gain, Range, Unbounded
+from .effects import Effect, Gain, Range, Unbounded, as_sets
 from .local.entry_sets import LogSumExp, Norm
 from .local.local import Builder, Primitive
-from .maps import as_sets
 from .pooling import window_steps, window_word
 from .registry import rule
 

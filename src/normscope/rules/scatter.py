@@ -14,8 +14,7 @@ from ..core.rounding import ONE
 from ..graph.ir import SOURCES, Node, Ref, entries_written, places_vary, source_of_writing, values_written
 from ..linalg.folding import compose
 from ..linalg.linear_map import Averaging, Diagonal, Identity, LinearMap, Reindex
-from .effects import Effect, Gain, Linear, Range, Unbounded
-from .maps import coded
+from .effects import Effect, Gain, Linear, Range, Unbounded, coded
 from .registry import rule
 from .shape import moved
 

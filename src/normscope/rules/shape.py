@@ -10,8 +10,7 @@ from torch.nn import functional as F
 
 from ..graph.ir import Node, places_vary
 from ..linalg.linear_map import Identity, LinearMap, Reindex
-from .effects import Effect, Linear, Range, Unbounded
-from .maps import in_operand
+from .effects import Effect, Linear, Range, Unbounded, in_operand
 from .registry import rule
 
 aten = torch.ops.aten

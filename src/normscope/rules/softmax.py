@@ -12,12 +12,11 @@ from ..core.rounding import Upper
 from ..graph.ir import Node
 from ..theory.activations import turning
 from ..theory.softmax_norms import glu_norm, log_softmax_norm, softmax_norm
-from .effects import Effect, Gain, Range, Unbounded
+from .effects import Effect, Gain, Range, Unbounded, as_sets
 from .local.entry_sets import LogSoftmax, Softmax
 from .local.local import Builder, Primitive
 from .local.products import Multiply
 from .local.scalar import Scalar
-from .maps import as_sets
 from .registry import GatedWord, SoftmaxWord, rule
 
 aten = torch.ops.aten

@@ -21,25 +21,13 @@ from torch.nn.utils import parametrizations
 import normscope as ns
 from normscope.bounds.weights.sensitivity import WeightRow
 
+from ..networks import Function
 from .outcome import EPS, Outcome, drawing
 
 LENGTHS = (1e-5, 1e-2, 1.0, 30.0)
 """Of changes, relative to the weight."""
 HELD = "held fixed"
 """In the notes of a row that does not move its weight everywhere."""
-
-
-class Function(nn.Module):
-    """Parameters and a function of them and the input."""
-
-    def __init__(self, function: Callable[..., Tensor], **parts: nn.Module | Tensor) -> None:
-        super().__init__()
-        self.function = function
-        for name, part in parts.items():
-            setattr(self, name, part if isinstance(part, nn.Module) else nn.Parameter(part))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self, x)
 
 
 class Tied(nn.Module):
@@ -126,7 +114,8 @@ def _summed(draw: random.Random, parts: list[str]) -> tuple[nn.Module, Tensor]:
     }
     name = draw.choice([*forms])
     parts.append(name)
-    return Function(forms[name], w=torch.randn(3, 3), a=torch.randn(1, 3), b=torch.randn(3, 1)), torch.randn(4, 3)
+    parts = {part: nn.Parameter(torch.randn(shape)) for part, shape in (("w", (3, 3)), ("a", (1, 3)), ("b", (3, 1)))}
+    return Function(forms[name], **parts), torch.randn(4, 3)
 
 
 def _tied(draw: random.Random, parts: list[str]) -> tuple[nn.Module, Tensor]:

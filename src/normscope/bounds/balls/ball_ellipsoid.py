@@ -22,8 +22,8 @@ from torch import Tensor
 
 from ...core.budget import Budget
 from ...core.rounding import gamma
-from ...linalg.absolute import WRITTEN
 from ...linalg.linear_map import Identity, LinearMap
+from ...linalg.operator_norms import WRITTEN
 from ...linalg.writing import moderate, writable
 from ...rules.local.local import Affine, Enclosure, LocalForm, OperandShare, UnrolledStep, flat, wide
 from ..ellipsoids.ellipsoid import SHRUNK, advance, image_above, join_blocks, raised, reach

@@ -19,7 +19,7 @@ from torch import Tensor
 from ...core.budget import Budget, check_time
 from ...core.log10 import norm as l2
 from ...core.rounding import gamma
-from ...linalg.absolute import absolute_norm
+from ...linalg.operator_norms import absolute_norm
 from ...rules.local.local import Affine, Enclosure, LocalForm, UnrolledStep, flat, times
 from .enclosure import Enclosures, tidy
 from .expansion import accumulate, adjoint, largest_singular

@@ -247,14 +247,10 @@ def _wider(run: Multipliers, script: Script, effects: Mapping[str, Effect]) -> d
     slopes: dict[str, tuple[float, float]] = {}
     for node in script.graph:
         effect = effects[node.name]
-        if isinstance(effect, Elementwise) and node.name in run.sigma and _differs(node):
+        uneven = any(isinstance(leaf, Tensor) and leaf.numel() > 1 for leaf in leaves((node.args, node.kwargs)))
+        if isinstance(effect, Elementwise) and node.name in run.sigma and uneven:
             slopes[node.name] = effect.slope
     return slopes
-
-
-def _differs(node: Node) -> bool:
-    """Whether a parameter of an activation is not the same for all entries."""
-    return any(isinstance(leaf, Tensor) and leaf.numel() > 1 for leaf in leaves((node.args, node.kwargs)))
 
 
 def _multipliers(
