@@ -23,6 +23,7 @@ def test_a_choice_is_printed_and_written(work, run):
         (("net.py:build", "--data", "net.py:loader"), "has no labels"),
         (("net.py:build", "--data", "digits", "--normalizers", "spectral"), "normalizers are some of"),
         (("net.py:build", "--data", "digits", "--loss", "unknown"), "loss is 'unknown'"),
+        (("net.py:build", "--data", "digits", "--device", "nowhere"), "cannot be moved to --device nowhere"),
     ],
 )
 def test_what_cannot_be_chosen_is_one_sentence(work, run, arguments, message):

@@ -164,7 +164,7 @@ def test_a_map_is_written_out_where_that_gains_something(gains: bool, monkeypatc
     linear, sides = Composite(parts), []
     written_out = operator_norms.write_out
     monkeypatch.setattr(operator_norms, "write_out", lambda m: sides.append(m.in_size) or written_out(m))
-    upper = 10.0**operator_norms.upper(linear, rtol=1e-2).log10
+    upper = 10.0 ** operator_norms.upper(linear, rtol=1e-2).log10
     truth = dense_sigma(linear)
     assert truth <= upper * (1.0 + 1e-12)
     assert upper <= truth * 1.01

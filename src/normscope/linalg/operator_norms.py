@@ -274,8 +274,8 @@ def _repeated(linear: Repeated, block: NormBound) -> NormBound:
 def _written_out(linear: LinearMap, other: Upper, rtol: float, budget: Budget) -> NormBound:
     """Return the smaller of a bound and, where the map is small, the certificate of its matrix.
 
-    The matrix of a map over a whole batch (a linear layer and the mean of a BatchNorm) is large, and often gains nothing:
-    a vector that attains the other bound shows that, for far less work.
+    The matrix of a map over a whole batch (a linear layer and the mean of a BatchNorm) is large, and often gains
+    nothing: a vector that attains the other bound shows that, for far less work.
     """
     if other.log10 == -math.inf or not writable(linear) or budget.over:
         return NormBound(other)
