@@ -135,14 +135,25 @@ def test_quantized_modules_are_refused_and_named(name: str) -> None:
     assert any(named in why for _, why in ns.audit(model, labelled()).skipped)
 
 
+@torch.library.custom_op("refusals::halve_single", mutates_args=())
+def halve_single(x: torch.Tensor) -> torch.Tensor:
+    """Halve values in float32: a kernel without a version for float64."""
+    if x.dtype != torch.float32:
+        raise RuntimeError(f"halve_single is not implemented for {x.dtype}")
+    return x / 2
+
+
+halve_single.register_fake(torch.empty_like)
+
+
 def test_operators_that_do_not_run_in_float64_are_named() -> None:
-    model = Function(lambda self, x: self.layer(torch.quantize_per_tensor(x, 0.1, 0, torch.quint8).dequantize())).eval()
+    model = Function(lambda self, x: self.layer(halve_single(x))).eval()
     for measure in (
         lambda: ns.lipschitz(model, noise(4, 6), on_missing="inf"),
         lambda: ns.weight_sensitivity(model, noise(4, 6), on_missing="inf"),
         lambda: ns.domain(model, noise(4, 6)),
     ):
-        with pytest.raises(CaptureError, match=r"`quantize_per_tensor` in .* does not run in float64"):
+        with pytest.raises(CaptureError, match=r"`refusals\.halve_single` in .* does not run in float64"):
             measure()
     assert any("does not run in float64" in why for _, why in ns.audit(model, noise(4, 6)).skipped)
 
