@@ -171,3 +171,22 @@ def test_a_tuple_of_batches_holds_batches() -> None:
     model, (x, _) = network(), labelled()
     for batches in (x.split(20), x.split(25), (x[:30], x[30:]), [x[:7], x[7:]], x):
         assert ns.check(model, x, loader=batches).samples == len(x)
+
+
+class Packed(nn.Module):
+    """Token ids of several lengths through a GRU, which torch.export cannot trace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.gru = nn.Embedding(9, 4), nn.GRU(4, 3, batch_first=True)
+
+    def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        rows = nn.utils.rnn.pack_padded_sequence(self.table(ids), lengths, batch_first=True, enforce_sorted=False)
+        return self.gru(rows)[1][0]
+
+
+def test_what_does_not_work_either_is_not_recommended() -> None:
+    batch = torch.randint(9, (3, 5)), torch.tensor([5, 2, 4])
+    with pytest.raises(CaptureError, match="cannot trace") as error:
+        ns.lipschitz(Packed(), batch)
+    assert 'scope="point"' not in str(error.value)

@@ -130,7 +130,9 @@ class FigureRecorder:
             if shape != item.shape and shape[1:] == item.shape[1:]:
                 return None
             if shape != item.shape or (single and len(tensor) != samples):
-                raise InputError(f"the domain speaks of inputs of shape {item.shape}, the batch holds {shape}")
+                raise InputError(
+                    f"the domain covers inputs of shape {item.shape}, and a batch holds {shape}: pass batches of one shape"
+                )
             rows.append(tensor.detach().double().reshape(samples, -1).to(item.value.device))
         return torch.cat(rows, dim=1)
 
