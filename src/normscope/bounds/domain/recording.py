@@ -131,7 +131,8 @@ class FigureRecorder:
                 return None
             if shape != item.shape or (single and len(tensor) != samples):
                 raise InputError(
-                    f"the domain covers inputs of shape {item.shape}, and a batch holds {shape}: pass batches of one shape"
+                    f"the domain covers inputs of shape {item.shape}, and a batch holds {shape}: pass batches of one "
+                    "shape"
                 )
             rows.append(tensor.detach().double().reshape(samples, -1).to(item.value.device))
         return torch.cat(rows, dim=1)
