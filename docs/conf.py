@@ -52,6 +52,7 @@ sphinx_gallery_conf = {
     "inspect_global_variables": False,
     "abort_on_example_error": True,  # a guide that fails ends the build at once
     "download_all_examples": False,
+    "ignore_repr_types": r"matplotlib\.",  # axes that a plot returns: the picture is shown, their repr is not
     "show_memory": False,
     "show_signature": False,
     "write_computation_times": False,

@@ -55,12 +55,12 @@ def architecture_page(page: str) -> str:
 REMARKS = {
     "Bracket": "`save` writes a proof, which `normscope bound verify` reads",
     "Domain": "`Domain.load(path, model, data)` reads what `save` wrote: its limits are those of one model",
-    "Graph": "holds the weights and operators of the model: capture it again",
+    "Graph": "holds the weights and operators of the model: capture it again; it is a list, with nothing to draw",
     "Initialisation": "from a file without its model",
     "Ladder": "from a file without its graph",
-    "Run": "its log is its file: `Run(folder)`",
+    "Run": "its log is its file, which `Run(folder)` reads",
     "Symmetries": "from a file without its model",
-    "Twin": "from a file without its model",
+    "Twin": "from a file without its model; it is a list of changes, with nothing to draw",
 }
 """What a row of the table of results must say."""
 NOTHING_TO_PLOT = ("Graph", "Twin")

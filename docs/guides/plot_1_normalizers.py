@@ -8,7 +8,6 @@ it is above 1 it makes them smaller. Which of the two happens in *your* network 
 for a moment:
 """
 
-import matplotlib.pyplot as plt
 import torch
 
 import normscope as ns
@@ -38,13 +37,9 @@ normalizers = rows[rows["role"] == "normalizer"].set_index("path")
 print(normalizers[["variance_log10_median", "log10_at_data", "log10_folded"]])
 
 # %%
-# The same as a picture: bars to the right let a change grow, bars to the left shrink it.
+# The audit as a picture. Every result has ``plot``, which draws the first chart of its page.
 
-columns = {"log10_at_data": "the normalizer alone", "log10_folded": "with the layer before it"}
-axes = normalizers[list(columns)].rename(columns=columns).astype(float).plot.barh(figsize=(7, 2.6))
-axes.axvline(0.0, color="grey", linewidth=1)
-axes.set_xlabel("largest growth of a change at the data, as an exponent of ten")
-plt.tight_layout()
+audit.plot()
 
 # %%
 # The theory on this very model: the constant that is printed in the literature, and the exact one.

@@ -73,12 +73,9 @@ relus = nn.Sequential(
 )
 better = ns.check(relus, (data.train_images[:64], data.train_labels[:64]), loss="cross_entropy")
 print(better.verdict)
-for name, result in {"sigmoids": check, "LayerNorm and ReLU": better}.items():
-    gradients = [row.log10_gradient for row in result.signal.rows if row.kind == "linear"]
-    plt.plot(range(1, len(gradients) + 1), gradients, marker="o", label=name)
-plt.xlabel("linear layer")
-plt.ylabel("gradient, as an exponent of ten")
-plt.legend()
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
+check.plot(left).set_title("sigmoids")
+better.plot(right).set_title("LayerNorm and ReLU")
 
 # %%
 # **Three: gradients that are never cleared.** The loop runs, and each step goes along the sum of all gradients so far.

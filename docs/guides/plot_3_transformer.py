@@ -63,15 +63,9 @@ for advice in dict.fromkeys(finding.advice for finding in loud.findings):
 # %%
 # Values and gradients along the depth, for both:
 
-figure, (values, gradients) = plt.subplots(1, 2, figsize=(9, 3))
-for name, check in {"healthy": healthy, "too large": loud}.items():
-    rows = [row for row in check.signal.rows if row.deviation]
-    values.semilogy([row.deviation for row in rows], label=name)
-    gradients.plot([row.log10_gradient for row in rows], label=name)
-values.set(title="deviation of the values", xlabel="layer")
-gradients.set(title="gradient, as an exponent of ten", xlabel="layer")
-values.legend()
-figure.tight_layout()
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 5), sharey=True, layout="constrained")
+healthy.plot(left).set_title("healthy")
+loud.plot(right).set_title("projections too large")
 
 # %%
 # A model of Hugging Face is checked the same way, with what its tokenizer returned, or on the command line by its

@@ -7,7 +7,6 @@ with several batch sizes, learning rates and seeds, and compares them. BatchNorm
 batch: the column `noise` says how far off its variances are, and the findings of a twin name what else was met.
 """
 
-import matplotlib.pyplot as plt
 import torch
 
 import normscope as ns
@@ -33,14 +32,7 @@ print(choice)
 # %%
 # The held-out loss of the best learning rate, by batch size:
 
-for normalizer in ("batch", "layer"):
-    cells = sorted((cell for cell in choice.cells if cell.normalizer == normalizer), key=lambda cell: cell.batch_size)
-    best = {size: min(c.mean for c in cells if c.batch_size == size) for size in (4, 32)}
-    plt.plot(list(best), list(best.values()), marker="o", label=normalizer)
-plt.xscale("log", base=2)
-plt.xlabel("batch size")
-plt.ylabel("held-out loss after 40 steps")
-plt.legend()
+choice.plot()
 
 # %%
 # Forty steps and one seed are for this page. ``normscope choose net.py:build --data digits`` takes 300 steps and two

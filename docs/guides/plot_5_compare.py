@@ -33,15 +33,11 @@ for name, audit in audits.items():
     )
 
 # %%
-# Growth of a change by depth, at the data: where training made the network steeper.
+# What each normalizer does to a small change, before and after:
 
-for name, audit in audits.items():
-    rows = audit.to_pandas()
-    plt.plot(rows["path"], rows["log10_observed"].astype(float), marker="o", label=name)
-plt.ylabel("growth at the data, as an exponent of ten")
-plt.xticks(rotation=45)
-plt.legend()
-plt.tight_layout()
+figure, both = plt.subplots(1, 2, figsize=(9, 3), sharex=True, layout="constrained")
+for axes, (name, audit) in zip(both, audits.items()):
+    audit.plot(axes).set_title(name)
 
 # %%
 # Both are files, for later and for others:

@@ -9,8 +9,6 @@ the class), an attack is a counterexample (this change alters it). The truth lie
 import tempfile
 from pathlib import Path
 
-import matplotlib.pyplot as plt
-import numpy as np
 import torch
 
 import normscope as ns
@@ -29,14 +27,7 @@ print(radii)
 # %%
 # The accuracy that is certain, and the accuracy that an attack leaves:
 
-table = radii.to_pandas()
-right = table["label"] == table["predicted"]
-at = np.linspace(0.0, float(table["attacked"].max()), 60)
-plt.step(at, [100 * (right & (table["radius"] >= r)).mean() for r in at], label="certified")
-plt.step(at, [100 * (right & (table["attacked"] > r)).mean() for r in at], label="under attack")
-plt.xlabel("l2 distance by which an image may be moved")
-plt.ylabel("percent right")
-plt.legend()
+radii.plot()
 
 # %%
 # A bound over all inputs can be handed on with its proof. The file holds the network, the steps of the proof and the

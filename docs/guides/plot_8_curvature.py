@@ -24,10 +24,16 @@ spectrum = ns.hessian(model, batch, loss="cross_entropy", k=3, mode="train")
 print(spectrum)
 
 # %%
+# The largest eigenvalues:
+
+spectrum.plot()
+
+# %%
 # Is the limit real? Full-batch gradient descent from here, below and above it:
 
 limit = 2.0 / spectrum.sharpness
 start = {name: value.clone() for name, value in model.state_dict().items()}
+plt.figure()
 for factor in (0.5, 0.9, 1.5, 3.0):
     model.load_state_dict(start)
     losses = []

@@ -40,7 +40,6 @@ the figures are reduced, and the first process writes the log.
 
 import tempfile
 
-import matplotlib.pyplot as plt
 import torch
 from torch import nn
 
@@ -67,9 +66,6 @@ print(run)
 # The log is a folder that can be read while the run goes on, here and on another machine: ``normscope show runs/a
 # --live``, ``ns.Run``.
 
-table = ns.Run(folder).to_pandas()
-print(table.columns.tolist()[:12])
-losses = [record.metrics["loss_mean"] for record in ns.Run(folder).records if "loss_mean" in record.metrics]
-plt.plot(losses, marker="o")
-plt.xlabel("record")
-plt.ylabel("mean loss since the record before")
+kept = ns.Run(folder)
+print(kept.to_pandas().columns.tolist()[:12])
+kept.plot()

@@ -141,6 +141,29 @@ def test_in_train_mode_the_batch_is_one_input() -> None:
     assert bracket.gap <= 2e-3
 
 
+class DroppingAttention(nn.Module):
+    """Token ids through an attention that drops weights in train mode by an argument, as Hugging Face's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out, self.dropout = nn.Embedding(11, 6), nn.Linear(6, 3), nn.Dropout(0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.table(ids)
+        dropped = self.dropout.p if self.training else 0.0
+        return self.out(nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=dropped)).mean(1)
+
+
+def test_dropout_inside_of_an_attention_counts_as_off_in_train_mode() -> None:
+    model, ids = DroppingAttention().train(), torch.randint(11, (4, 5))
+    bracket = ns.lipschitz(model, ids, scope="point")
+    without = ns.lipschitz(model.eval(), ids, scope="point")
+    assert bracket.log10_upper == pytest.approx(without.log10_upper, abs=1e-3)
+    domain = ns.domain(model.train(), ids)
+    assert bool(domain.contains(ids).all())
+    assert model.dropout.p == 0.5
+
+
 def test_a_witness_attains_the_lower_side() -> None:
     for model, batch in (
         (network(50, 40, 60), torch.randn(3, 50, dtype=F64)),

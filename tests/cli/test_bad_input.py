@@ -108,7 +108,7 @@ CASES = {
     "raising.py:build": ("raises ModuleNotFoundError: No module named 'no_such_package_at_all'", []),
     "raising:build": ("raises ModuleNotFoundError: No module named 'no_such_package_at_all'", []),
     "syntax.py:build": ("raises SyntaxError", []),
-    "net.py": ("a file of no known form", []),
+    "net.py": ("net.py is a Python file: name what builds the model in it too, as in net.py:build", []),
     "notes.txt": ("a file of no known form", []),
     "what is this": ("neither a file nor a folder", []),
     "no-such-org/no-such-model": ("the hub cannot be reached", []),
@@ -241,6 +241,7 @@ REFUSED = {
     "choose net.py:build --data net.py:loader": "has no labels",
     "choose net.py:build --data digits --normalizers spectral": "normalizers are some of",
     "choose net.py:build --data digits --loss unknown": "loss is 'unknown'",
+    "choose net.py:build --data digits --device nowhere": "cannot be moved to --device nowhere",
 }
 
 

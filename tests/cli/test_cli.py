@@ -183,6 +183,13 @@ def test_every_option_is_written_in_small_letters():
     assert {("choose", "--data"), ("generalization", "--input-range")} <= set(given)
 
 
+def test_every_command_that_runs_a_model_takes_a_device():
+    callbacks = [info.callback for verb in cli.VERBS for info in cli.load_verb(verb).registered_commands]
+    running = [one for one in callbacks if {"model", "data"} <= inspect.signature(one).parameters.keys()]
+    assert len(running) > 8
+    assert [one.__name__ for one in running if "device" not in inspect.signature(one).parameters] == []
+
+
 def test_version_and_help_need_no_torch():
     for words, text in ((["--version"], "normscope"), (["--help"], "Check a model in seconds")):
         command = [sys.executable, "-X", "importtime", "-m", "normscope", *words]

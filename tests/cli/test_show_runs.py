@@ -50,6 +50,7 @@ def test_live_serves_several_runs_and_says_where(runs, run, monkeypatch):
         (("runs/a", "runs/b"), "normscope compare sets them side by side"),
         (("audit.json", "--live"), "audit.json is no folder of a run"),
         (("runs/a", "--live", "--html", "x.html"), "leave --html and --json out"),
+        (("x.html",), "x.html is a page: open it in a browser"),
         (("runs", "--live"), "there are runs in it: a, b"),
         (("nothing", "--live"), "nothing"),
     ],

@@ -51,7 +51,20 @@ REASONS = {
     ("margins", "mode"): "as it is used",
     ("weight_sensitivity", "loss"): "Lipschitz constant",
 }
-CHOICES = ("effort", "engine", "matrix", "metric", "mode", "on_missing", "partition", "per", "record", "scope", "sides")
+CHOICES = (
+    "effort",
+    "engine",
+    "matrix",
+    "metric",
+    "mode",
+    "on_missing",
+    "partition",
+    "per",
+    "record",
+    "scope",
+    "sides",
+    "tier",
+)
 """Arguments that are one of a few words."""
 
 

@@ -104,3 +104,18 @@ def test_depth_alone_makes_a_bound_useless_too():
     audit = ns.audit(nn.Sequential(*layers).eval(), randn(2, 8))
     for finding in (finding for finding in audit.findings if finding.code == "loose-bound"):
         assert "the worst cases of 30 weight layers multiplied" in finding.why
+
+
+class LastOfGRU(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru, self.out = nn.GRU(4, 16, batch_first=True), nn.Linear(16, 2)
+
+    def forward(self, x):
+        return self.out(self.gru(x)[0][:, -1])
+
+
+def test_the_steps_of_a_recurrent_layer_make_a_bound_useless():
+    (finding,) = (f for f in ns.audit(LastOfGRU(), randn(2, 30, 4)).findings if f.code == "loose-bound")
+    assert "the steps of a recurrent layer" in finding.why
+    assert "1 weight layer" not in finding.why

@@ -154,6 +154,8 @@ def test_labels_that_count_from_one():
 def test_other_errors_of_a_loss_are_raised():
     with pytest.raises(InputError, match="the loss raises"):
         ns.check(mlp(), (X, CLASSES[:5]), loss="cross_entropy")
+    with pytest.raises(InputError, match=r'it returned NoneType.*loss="cross_entropy"'):
+        ns.check(mlp(), (X, CLASSES), loss=lambda output, labels: None)
 
 
 class Language(nn.Module):

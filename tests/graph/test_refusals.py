@@ -116,16 +116,25 @@ def test_quantized_modules_are_refused_and_named(name: str) -> None:
     assert any(named in why for _, why in ns.audit(model, labelled()).skipped)
 
 
+@torch.library.custom_op("refusals::halve_single", mutates_args=())
+def halve_single(x: torch.Tensor) -> torch.Tensor:
+    """Halve values in float32: a kernel without a version for float64."""
+    if x.dtype != torch.float32:
+        raise RuntimeError(f"halve_single is not implemented for {x.dtype}")
+    return x / 2
+
+
+halve_single.register_fake(torch.empty_like)
+
+
 def test_operators_that_do_not_run_in_float64_are_named() -> None:
-    model = Function(
-        lambda net, x: net.layer(torch.quantize_per_tensor(x, 0.1, 0, torch.quint8).dequantize()), layer=nn.Linear(6, 3)
-    ).eval()
+    model = Function(lambda net, x: net.layer(halve_single(x)), layer=nn.Linear(6, 3)).eval()
     for measure in (
         lambda: ns.lipschitz(model, noise(4, 6), on_missing="inf"),
         lambda: ns.weight_sensitivity(model, noise(4, 6), on_missing="inf"),
         lambda: ns.domain(model, noise(4, 6)),
     ):
-        with pytest.raises(CaptureError, match=r"`quantize_per_tensor` in .* does not run in float64"):
+        with pytest.raises(CaptureError, match=r"`refusals\.halve_single` in .* does not run in float64"):
             measure()
     assert any("does not run in float64" in why for _, why in ns.audit(model, noise(4, 6)).skipped)
 
@@ -143,3 +152,22 @@ def test_a_tuple_of_batches_holds_batches() -> None:
     model, (x, _) = network(), labelled()
     for batches in (x.split(20), x.split(25), (x[:30], x[30:]), [x[:7], x[7:]], x):
         assert ns.check(model, x, loader=batches).samples == len(x)
+
+
+class Packed(nn.Module):
+    """Token ids of several lengths through a GRU, which torch.export cannot trace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.gru = nn.Embedding(9, 4), nn.GRU(4, 3, batch_first=True)
+
+    def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        rows = nn.utils.rnn.pack_padded_sequence(self.table(ids), lengths, batch_first=True, enforce_sorted=False)
+        return self.gru(rows)[1][0]
+
+
+def test_what_does_not_work_either_is_not_recommended() -> None:
+    batch = torch.randint(9, (3, 5)), torch.tensor([5, 2, 4])
+    with pytest.raises(CaptureError, match="cannot trace") as error:
+        ns.lipschitz(Packed(), batch)
+    assert 'scope="point"' not in str(error.value)

@@ -150,6 +150,27 @@ def test_search_restarts_when_its_memory_is_full() -> None:
     assert search.value == pytest.approx(dense_sigma(matrix), rel=1e-7)
 
 
+@pytest.mark.parametrize("gains", [True, False], ids=["rows that differ", "a whole batch"])
+def test_a_map_is_written_out_where_that_gains_something(gains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A linear layer and the mean over a batch act on two axes, so that the product of their norms is attained."""
+    generator = torch.Generator().manual_seed(0)
+    rows, width = 21, 32
+    layer = Matrix(torch.randn(width, width, dtype=F64, generator=generator), (rows,))
+    swapped = torch.arange(rows * width).reshape(rows, width).T.contiguous()
+    back = torch.arange(rows * width).reshape(width, rows).T.contiguous()
+    parts = [layer, Reindex(swapped, (rows, width)), Centering((width, rows), 1), Reindex(back, (width, rows))]
+    if gains:
+        parts[2] = Diagonal(torch.rand(width, rows, dtype=F64, generator=generator), (width, rows))
+    linear, sides = Composite(parts), []
+    written_out = operator_norms.write_out
+    monkeypatch.setattr(operator_norms, "write_out", lambda m: sides.append(m.in_size) or written_out(m))
+    upper = 10.0 ** operator_norms.upper(linear, rtol=1e-2).log10
+    truth = dense_sigma(linear)
+    assert truth <= upper * (1.0 + 1e-12)
+    assert upper <= truth * 1.01
+    assert sides == ([rows * width] if gains else [])
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", matrices())
 def test_matrices_on_a_gpu(name: str) -> None:

@@ -359,3 +359,11 @@ def test_hostile_names_stay_text():
     for page in (to_html(audit_document(subject)), to_fragment(audit_document(subject))):
         assert "<script>alert" not in page
         assert "&lt;script&gt;alert" in page
+
+
+def test_a_note_about_the_data_is_told_once_and_not_beside_every_bound():
+    note = "the second entry is taken as labels"
+    rungs = {name: bracket(0.9, upper, notes=(note,)) for name, upper in (("product", 4.0), ("best", 2.0))}
+    for brief in (False, True):
+        text = render(audit_document(audit(ladder=rungs, notes=(note,)), brief=brief), width=4000)
+        assert text.count(note) == 1

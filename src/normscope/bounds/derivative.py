@@ -23,7 +23,7 @@ from ..core.budget import check_time, count
 from ..core.errors import CaptureError, InputError, JacobianError, RandomOperatorError
 from ..core.log10 import norm
 from ..core.threads import math_attention
-from ..core.untouched import untouched
+from ..core.untouched import dropping_nothing, untouched
 from ..graph.call import Call, drawn, fresh, prepare, quantized, run, settle
 from ..graph.capturing import Traces, trace_model
 from ..graph.ir import Graph, Node, Unit
@@ -358,7 +358,7 @@ def candidates(
         samples = call.count if graph.per_sample else 1
         for whole in _wholes(batch, graph, call, traces or Traces(model, mode=forced, output=output)):
             local = _replayed(whole, graph, samples, call.notes)
-            with untouched(model, forced):
+            with untouched(model, forced), dropping_nothing(model):  # as in the graph, also inside of an attention
                 gives = _gives(model, call, local)
             if gives:
                 yield local

@@ -80,6 +80,8 @@ def open_model(text: str, *, trust: bool) -> GivenModel:
         return _hugging_face(path.resolve().name, *load_folder(path))
     if ":" in text and not os.path.exists(path):
         return _built(text)
+    if text.endswith(".py") and os.path.isfile(path):
+        raise InputError(f"{text} is a Python file: name what builds the model in it too, as in {text}:build")
     if os.path.isfile(path) or not _ID.fullmatch(text):
         what = "is a file of no known form" if os.path.isfile(path) else "is neither a file nor a folder"
         raise InputError(f"{text!r} {what}: MODEL is {FORMS}")

@@ -58,6 +58,8 @@ def open_saved(path: Path) -> Shown:
     """Read a saved result, or the log of a run. A pipe counts as an audit: it can be read only once."""
     if is_run(path):
         return Run(path)
+    if path.suffix == ".html":
+        raise InputError(f"{path} is a page: open it in a browser. Shown here are results as JSON, and folders of runs")
     kinds: dict[str, Any] = {
         "check": Check,
         "radii": Radii,
@@ -121,9 +123,9 @@ def show(
 ) -> None:
     """Show a saved result, or a training run.
 
-    The file is one that `normscope audit`, `check`, `radius`, `curve`, `curvature`, `symmetries` or `lipschitz --scope
-    data` wrote with `--json FILE`, or `to_json(path)` of such a result; the folder is one that `ns.watch(...,
-    log=FOLDER)` writes to, also while the run goes on. Nothing is measured again.
+    The file is one that `normscope audit`, `check`, `curvature`, `generalization`, `bound radius`, `bound curve`,
+    `bound symmetries` or `bound lipschitz --scope data` wrote with `--json FILE`, or `to_json(path)` of such a result;
+    the folder is one that `ns.watch(..., log=FOLDER)` writes to, also while the run goes on. Nothing is measured again.
 
     With `--live` one or more runs are shown on a page that updates itself while they go on: open the address that is
     printed. The page is served to this machine alone, under an address that nobody can guess, and makes no request to

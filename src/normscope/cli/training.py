@@ -277,10 +277,11 @@ class ModelSource:
     """Builds the model that the command line names, in any process."""
 
     text: str
+    device: str | None = None
 
     def __call__(self) -> nn.Module:
         """Return a new model."""
-        return open_runnable(self.text, trust=False).module
+        return open_runnable(self.text, trust=False, device=self.device).module
 
 
 def choose(
@@ -313,6 +314,7 @@ def choose(
     html: Html = None,
     json: Json = None,
     seed: Seed = 0,
+    device: Device = None,
     trust: Trust = False,
 ) -> None:
     """Choose a normalizer: train short runs of a model's twins and compare them.
@@ -335,9 +337,9 @@ def choose(
     """
     sizes, rates = numbers(batch_sizes, "--batch-sizes", int), numbers(learning_rates, "--learning-rates", float)
     with measuring(model, data, html, json):
-        subject = open_runnable(model, trust=trust)
+        subject = open_runnable(model, trust=trust, device=device)
         choice = run_choice(
-            _source(model, subject),
+            _source(model, subject, device),
             open_split(data, subject, samples=samples, seed=seed)[0],
             loss=loss,
             normalizers=[name.strip() for name in normalizers.split(",")],
@@ -356,11 +358,11 @@ def choose(
     show_result(choice, html, json)
 
 
-def _source(text: str, subject: GivenModel) -> nn.Module | Callable[[], nn.Module]:
+def _source(text: str, subject: GivenModel, device: str | None) -> nn.Module | Callable[[], nn.Module]:
     """Return a builder if the command line names one, so that seeds differ in their weights; else the model."""
     module, colon, _ = text.rpartition(":")
     builds = colon and module and not isinstance(load_object(text), nn.Module)
-    return ModelSource(text) if builds else subject.module
+    return ModelSource(text, device) if builds else subject.module
 
 
 def numbers(text: str, option: str, kind: Callable[[str], Any]) -> list[Any]:

@@ -143,7 +143,10 @@ def check_loss_given(loss: Any, optimizer: Any) -> None:
                 "model; several as a list"
             )
     if optimizer is not None and loss is None:
-        raise InputError('optimizer= needs loss=: pass it too, as in check(model, (x, y), loss="cross_entropy")')
+        raise InputError(
+            'optimizer= needs loss=: pass it too, as in check(model, data, loss="cross_entropy"), where data are pairs '
+            "(x, y) or dicts with labels"
+        )
 
 
 class _LossCall(NamedTuple):

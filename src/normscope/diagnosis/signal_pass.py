@@ -261,11 +261,14 @@ def _loss_of(loss: Loss, made: Any, outputs: Sequence[Tensor], labels: Sequence[
     except Exception as error:
         raise InputError(
             f"the loss raises {describe_error(error)}: it is called with the model's output, and with the labels "
-            "where the batch "
-            "is a pair of inputs and labels"
+            "where the batch is a pair of inputs and labels, or a dict that holds labels"
         ) from error
     if not isinstance(value, Tensor) or value.numel() != 1:
-        raise InputError("the loss must return a tensor with one value")
+        kind = f"{value.numel()} values" if isinstance(value, Tensor) else type(value).__name__
+        raise InputError(
+            f"the loss must return a tensor with one value, and it returned {kind}. With loss= a model is not given "
+            'its labels, so that it computes no loss of its own: name that loss, as in loss="cross_entropy"'
+        )
     return value
 
 

@@ -571,6 +571,7 @@ def _export(model: nn.Module, call: Call, plain: bool) -> ExportedProgram:
             return program.run_decompositions({})
     except Exception as error:
         cause = error.__cause__ or error if isinstance(error, UntracedError) else error
+        hint = f" {STILL_WORKS}" if call.variables else ""  # token ids cannot be moved, and embeddings are not traced
         raise CaptureError(
-            quantized(model) or f"{why_untraced(cause)}. Bounds need a traceable model. {STILL_WORKS}"
+            quantized(model) or f"{why_untraced(cause)}. Bounds need a traceable model.{hint}"
         ) from cause

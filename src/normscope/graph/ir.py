@@ -126,8 +126,8 @@ class Node:
 
     @property
     def operator(self) -> str:
-        """The operator's name without namespace and overload, e.g. `conv2d`."""
-        return self.overload.split(".")[0]
+        """The operator's name without its overload, e.g. `conv2d`; one that is not torch's own, with its namespace."""
+        return self.overload.rpartition(".")[0] or self.overload
 
     @property
     def overload(self) -> str:

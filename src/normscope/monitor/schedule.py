@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 
@@ -56,6 +56,8 @@ class Tier(enum.StrEnum):
         return list(Tier).index(self)
 
 
+TierName = Literal["economy", "standard", "full"]
+"""The tiers as a caller writes them."""
 RICHEST_FIRST = tuple(reversed(Tier))
 
 
@@ -77,7 +79,7 @@ class Schedule:
     every: Mapping[Tier, int]
 
     @classmethod
-    def of(cls, every: int | Mapping[str, int], tier: str = "economy") -> Schedule:
+    def of(cls, every: int | Mapping[str, int], tier: TierName = "economy") -> Schedule:
         """Read what the user gave: one interval for one tier, or an interval for each of several.
 
         Args:

@@ -26,7 +26,7 @@ from .hooks import TrainingHooks
 from .probes.batches import DomainProbe, SharpnessProbe
 from .record import Record
 from .recording import Recorder, Sink, check_destination
-from .schedule import Schedule, Tier, TimeBudget
+from .schedule import Schedule, Tier, TierName, TimeBudget
 from .watched_layers import innermost_optimizer
 
 NOT_ENTERED = (
@@ -40,7 +40,7 @@ def watch(
     optimizer: Optimizer,
     *,
     every: int | Mapping[str, int] = 50,
-    tier: str = "economy",
+    tier: TierName = "economy",
     overhead: float | None = 0.02,
     log: str | os.PathLike[str] | None = None,
     sinks: Sequence[Sink] = (),

@@ -267,7 +267,7 @@ def _details(audit: Audit) -> list[Block]:
             *(() if audit.mode is None else (Text(body=text) for text in headline(audit)[1:])),
             None if normalizer_chart(audit.normalizers) is None else growth,
             ladder,
-            bracket_table(audit.ladder, title="Bounds by method (log10)", caption=READING_THE_LADDER)
+            bracket_table(audit.ladder, title="Bounds by method (log10)", caption=READING_THE_LADDER, noted=audit.notes)
             if audit.ladder
             else None,
             *curve_part(audit.curve),
@@ -315,7 +315,7 @@ def _brief(audit: Audit) -> list[Block]:
         *([] if audit.normalizers is None else [Text(body=audit.normalizers.sentence)]),
         *notices(audit.findings, audit.layers),
         *cut_short({audit.name: audit}),
-        bracket_table(audit.ladder, title="bounds (log10)") if audit.ladder else None,
+        bracket_table(audit.ladder, title="bounds (log10)", noted=audit.notes) if audit.ladder else None,
         row_table(audit.layers, BRIEF, title="layers (log10)"),
         Table(columns=columns, rows=audit.skipped) if audit.skipped else None,
         *(Text(body=f"Note: {note}") for note in audit.notes if note not in shown_above),

@@ -62,6 +62,10 @@ def check_document(check: Check, *, brief: bool = False) -> Document:
     return Document(title=f"Check of {check.name}", blocks=blocks)
 
 
+DIRECTIONS = ((0.7, "nearly the same"), (0.2, "similar"), (-0.2, "unrelated"), (-math.inf, "opposite"))
+"""How two gradients agree, from some cosine on."""
+
+
 def loss_words(signal: Signal | None) -> str:
     """Return what is to be said of the loss and of a step along its gradient; empty without a loss."""
     if signal is None or signal.loss_value is None:
@@ -69,26 +73,29 @@ def loss_words(signal: Signal | None) -> str:
     facts, steps = signal.loss, signal.steps
     told = [f"The loss is {signal.loss_value:.4g}"]
     if facts is not None and facts.blind is not None:
-        told[0] += f"; the best constant output has {facts.blind:.4g}"
+        told[0] += f"; a model that always gives the same output can reach {facts.blind:.4g}"
     if facts is not None and facts.accuracy is not None and facts.largest_class is not None:
         told.append(
-            f"The accuracy is {100 * facts.accuracy:.0f} %, and the largest class has {100 * facts.largest_class:.0f} %"
+            f"{100 * facts.accuracy:.0f} % of the samples are classified correctly; always naming the largest class "
+            f"would be right for {100 * facts.largest_class:.0f} %"
         )
     if steps is not None and steps.fall is not None and steps.fall <= 0.0:
         told.append("A short step against the gradient does not lower the loss")
     elif steps is not None and steps.fall is not None:
         told.append(
-            f"A short step against the gradient lowers it by {100 * steps.fall:.0f} % of what the gradient promises"
+            f"A short step against the gradient lowers the loss by {100 * steps.fall:.0f} % of what the gradient "
+            "predicts"
         )
         if steps.stable_rate is not None:
-            told[-1] += f"; by its curvature a plain SGD step at a rate above {steps.stable_rate:.2g} would raise it"
+            told[-1] += f"; a plain SGD step with a learning rate above {steps.stable_rate:.2g} would raise it"
     if steps is not None and steps.agreement is not None:
-        told.append(
-            f"The gradients of the two halves of the batch agree with a cosine of {steps.agreement:.2f} (1: no noise)"
-        )
+        cosine = steps.agreement
+        alike = next(words for least, words in DIRECTIONS if cosine >= least)
+        told.append(f"The gradients of the two halves of the batch point in {alike} directions (cosine {cosine:.2f})")
     if steps is not None and steps.next_loss is not None and steps.rate is not None:
         told.append(
-            f"One step of {steps.optimizer} at a rate of {steps.rate:.3g} takes the loss to {steps.next_loss:.4g}"
+            f"The next step of {steps.optimizer} at a learning rate of {steps.rate:.3g} takes the loss to "
+            f"{steps.next_loss:.4g}"
         )
     return ". ".join(told) + "."
 

@@ -6,7 +6,7 @@ Every renderer shows the first rows, labels and curves, and says how many it lea
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -279,8 +279,13 @@ def _agree(one: Bracket, other: Bracket) -> bool:
     return same and (one.scope, one.holds, one.reason) == (other.scope, other.holds, other.reason)
 
 
-def bracket_table(brackets: Mapping[str, Bracket], *, title: str = "", caption: str = "") -> Table:
-    """Return one row per bracket: its methods, both sides as exponents of ten, the evidence and remarks."""
+def bracket_table(
+    brackets: Mapping[str, Bracket], *, title: str = "", caption: str = "", noted: Collection[str] = ()
+) -> Table:
+    """Return one row per bracket: its methods, both sides as exponents of ten, the evidence and remarks.
+
+    Notes that the page shows elsewhere (`noted`) are left out of the remarks.
+    """
     columns: tuple[ReadColumn[Rung], ...] = (
         ReadColumn("bound", "text", "label", "What is done; methods that agree stand in one line."),
         ReadColumn("lower", "log10", "bracket.log10_lower", "log10 of the side that inputs which were found attain."),
@@ -295,7 +300,7 @@ def bracket_table(brackets: Mapping[str, Bracket], *, title: str = "", caption: 
         ReadColumn(
             "methods", "text", lambda rung: ", ".join(rung.names), "Their names in the JSON file and in the papers."
         ),
-        ReadColumn("remarks", "text", _remarks),
+        ReadColumn("remarks", "text", lambda rung: _remarks(rung, noted)),
     )
     return tabulate(rungs(brackets), columns, title=title, caption=caption)
 
@@ -324,9 +329,9 @@ def bracket_chart(brackets: Mapping[str, Bracket], *, title: str = "") -> Chart 
     )
 
 
-def _remarks(rung: Rung) -> str:
+def _remarks(rung: Rung, noted: Collection[str]) -> str:
     bracket = rung.bracket
     parts = ["" if bracket.method in rung.names else bracket.method, bracket.reason or ""]
     if not bracket.converged:
         parts.append(f"not converged: {bracket.advice}" if bracket.advice else "not converged")
-    return "; ".join(part for part in (*parts, *bracket.notes) if part)
+    return "; ".join(part for part in (*parts, *bracket.notes) if part and part not in noted)

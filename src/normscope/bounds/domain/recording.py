@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ...core.errors import InputError
-from ...core.untouched import outside_inference_mode, untouched
+from ...core.untouched import dropping_nothing, outside_inference_mode, untouched
 from ...graph.call import Call, arguments, close, fresh
 from ...graph.capturing import Traces, trace_model
 from ...graph.ir import Graph, Ref, Unit, leaves
@@ -76,7 +76,7 @@ class FigureRecorder:
         """
         call = arguments(self.model, batch, self.output)
         self._refuse_other_masks(call)
-        with torch.no_grad(), untouched(self.model, self.mode):
+        with torch.no_grad(), untouched(self.model, self.mode), dropping_nothing(self.model):
             inputs, value = self._inputs(call)
         points = self.rows(inputs)
         if points is None:
@@ -130,7 +130,10 @@ class FigureRecorder:
             if shape != item.shape and shape[1:] == item.shape[1:]:
                 return None
             if shape != item.shape or (single and len(tensor) != samples):
-                raise InputError(f"the domain speaks of inputs of shape {item.shape}, the batch holds {shape}")
+                raise InputError(
+                    f"the domain covers inputs of shape {item.shape}, and a batch holds {shape}: pass batches of one "
+                    "shape"
+                )
             rows.append(tensor.detach().double().reshape(samples, -1).to(item.value.device))
         return torch.cat(rows, dim=1)
 

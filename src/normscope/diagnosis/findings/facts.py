@@ -10,6 +10,7 @@ from torch import Tensor
 from ...bounds.rungs import is_weight
 from ...core.finding import Finding, Severity, figures, power
 from ...graph.ir import Unit
+from ...listening.calls import RECURRENT
 from ...report.words import listed, pluralise
 from ...rules.effects import Unbounded
 from ...rules.registry import lookup
@@ -113,7 +114,8 @@ def useful(log10_upper: float | None, log10_observed: float | None) -> float | N
 def _causes(examined: Examined) -> Iterator[str]:
     """Yield the operators whose constants over all inputs no data come near to; else depth itself."""
     nodes = list(examined.graph or ())
-    special = "attention" if any("attention" in node.operator for node in nodes) else ""
+    special = ["attention"] if any("attention" in node.operator for node in nodes) else []
+    special += ["the steps of a recurrent layer"] if any(node.operator in RECURRENT for node in nodes) else []
     wide = dict.fromkeys(
         NORMALIZERS.get(place.row.operator, place.row.kind)
         for place in examined.places
@@ -121,7 +123,7 @@ def _causes(examined: Examined) -> Iterator[str]:
         and place.row.log10_at_data is not None
         and place.row.log10_exact - place.row.log10_at_data >= WIDE
     )
-    yield from filter(None, (special, *wide))
+    yield from (*special, *wide)
     if not special and not wide:
         layers = sum(map(is_weight, nodes))
         yield f"the worst cases of {pluralise(layers, 'weight layer')} multiplied, though no input meets them together"

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from ...core.finding import Finding
 from ..record import Record
-from ..schedule import Schedule
+from ..schedule import Schedule, TierName
 from ..watching import Sink, Watch, watch
 
 
@@ -34,7 +34,7 @@ class Watched:
         self,
         every: int | Mapping[str, int] = 50,
         *,
-        tier: str = "economy",
+        tier: TierName = "economy",
         log: str | os.PathLike[str] | None = None,
         sinks: Sequence[Sink] = (),
         panel: bool | None = False,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ...core.errors import InputError
 from ..forward_listening import parameter_count
+from ..schedule import TierName
 from ..watching import Sink
 from . import Watched
 
@@ -65,7 +66,7 @@ class NormscopeCallback(Watched, _Base):
         self,
         every: int | Mapping[str, int] = 50,
         *,
-        tier: str = "economy",
+        tier: TierName = "economy",
         log: str | os.PathLike[str] | None = None,
         sinks: Sequence[Sink] = (),
         panel: bool | None = False,
