@@ -16,6 +16,13 @@ from normscope.core.errors import InputError, RandomOperatorError
 from .networks import Function, noise
 
 
+class OfTwo(Function):
+    """A function of two inputs: that they have names says that none of them holds labels."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.function(x, y)
+
+
 def scaling(factor: float, dtype: torch.dtype = torch.float64) -> nn.Linear:
     layer = nn.Linear(2, 2, bias=False, dtype=dtype)
     layer.weight.data = factor * torch.eye(2, dtype=dtype)
@@ -89,8 +96,8 @@ TRUTHS = {
         noise(2, 3),
         8e3,
     ),
-    "two inputs, one twice": (Function(lambda x, y: (x + x) + 1e-3 * y), (noise(2, 3), noise(2, 3)), 2),
-    "an unused input": (Function(lambda x, y: 2 * x), (noise(4, 3), noise(4, 2)), 2),
+    "two inputs, one twice": (OfTwo(lambda x, y: (x + x) + 1e-3 * y), (noise(2, 3), noise(2, 3)), 2),
+    "an unused input": (OfTwo(lambda x, y: 2 * x), (noise(4, 3), noise(4, 2)), 2),
     "limits larger than the operand": (Function(lambda x: x.clamp(min=torch.full((4, 3), -9.0))), noise(1, 3), 2),
     "crossed limits": (
         Function(lambda x: torch.clamp(x, torch.ones(2), torch.tensor([-5.0, 0.0])) * x.tanh()),
