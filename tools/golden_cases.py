@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import normscope as ns
 import normscope_lab as lab
+from normscope.monitor.schedule import TimeBudget
 
 CASES: dict[str, Callable[[], Any]] = {}
 SKIPPED: dict[str, str] = {}
@@ -89,7 +90,11 @@ def steady_clock() -> Iterator[None]:
 
     hook = register_optimizer_step_post_hook(pass_one)
     try:
-        with mock.patch("time.perf_counter", read), mock.patch("time.monotonic", read):
+        with (
+            mock.patch("time.perf_counter", read),
+            mock.patch("time.monotonic", read),
+            mock.patch.object(TimeBudget.__init__, "__defaults__", (None, lambda: round(1e9 * read()))),
+        ):
             yield
     finally:
         hook.remove()
