@@ -140,6 +140,7 @@ class TestAnythingThatRuns:
     def test_nonsense_is_refused_in_a_sentence(self) -> None:
         for known, words in (
             ({"model": 3}, "not a torch.nn.Module"),
+            ({"model": nn.Linear}, "model is the class Linear, not a torch.nn.Module: pass an object of it"),
             ({"batch": randn(3, 5)}, "must work"),
             ({"loader": 3}, "loader is a int: pass a batch"),
             ({"loader": []}, "yields no batch"),

@@ -458,10 +458,17 @@ Mode = Literal["train", "eval"]
 """The two functions that a model may be."""
 
 
-def mode_of(model: nn.Module, mode: str | None) -> Mode:
-    """Return the mode asked for, or the one the model is in; refuse anything that is not a model or a mode."""
+def check_is_module(model: Any) -> None:
+    """Refuse anything that is not a model, such as the class of one."""
+    if isinstance(model, type):
+        raise InputError(f"model is the class {model.__name__}, not a torch.nn.Module: pass an object of it")
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: pass the model itself")
+
+
+def mode_of(model: nn.Module, mode: str | None) -> Mode:
+    """Return the mode asked for, or the one the model is in; refuse anything that is not a model or a mode."""
+    check_is_module(model)
     if mode not in (None, "train", "eval"):
         raise InputError(f'mode is "train", "eval" or None, not {mode!r}')
     return "train" if (model.training if mode is None else mode == "train") else "eval"

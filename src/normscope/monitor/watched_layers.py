@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from ..core.errors import InputError
 from ..core.provenance import provenance
+from ..core.untouched import check_is_module
 from ..listening.calls import NormalizerSeen, Site
 from .forward_listening import AppliedWeight, ForwardRecord, find_blocks, parameter_count
 from .log import SCHEMA_VERSION
@@ -270,8 +271,7 @@ def innermost_optimizer(model: nn.Module, optimizer: Any) -> Optimizer:
     Raises:
         InputError: the model is no module or cannot be hooked; the optimizer is no optimizer or trains another model.
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: pass the model itself")
+    check_is_module(model)
     if isinstance(model, torch.jit.ScriptModule):
         raise InputError("model is scripted, and cannot be hooked: pass the module that it was made of, unscripted")
     while not isinstance(optimizer, Optimizer) or isinstance(getattr(optimizer, "optimizer", None), Optimizer):
