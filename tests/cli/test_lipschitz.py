@@ -39,6 +39,7 @@ def test_other_scopes_are_one_line(work, run, scope):
         (("net.py:model", "--data", "digits", "--share", 1.5), "share is a number between 0 and 1"),
         (("net.py:model", "--data", "digits", "--confidence", 0), "confidence is a number"),
         (("net.py:model", "--data", "net.py:loader", "--scope", "point", "--per", "class"), "--scope data"),
+        (("net.py:model", "--data", "net.py:loader", "--sides", "upper"), "--scope global"),
         (("net.py:broken", "--data", "digits"), "NaN"),
         (("net.py:model", "--data", "net.py:wrong_shape"), "shapes"),
     ],
@@ -55,3 +56,11 @@ def test_a_bound_over_all_inputs_has_a_page_too(work, run):
     assert (done.code, done.err) == (0, "")
     assert done.out.endswith("wrote p.html\n")
     assert "Lipschitz constant" in (work / "p.html").read_text()
+
+
+def test_one_side_of_a_bound_over_all_inputs(work, run):
+    words = ("net.py:model", "--data", "digits", "--scope", "global", "--sides", "upper", "--json", "b.json")
+    assert run("bound", "lipschitz", *words).code == 0
+    bracket = json.loads((work / "b.json").read_text())
+    assert bracket["log10_lower"] is None or bracket["log10_lower"] == "-inf"
+    assert isinstance(bracket["log10_upper"], float)
