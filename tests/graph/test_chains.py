@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -184,7 +186,7 @@ def random_chain(seed):
     return nn.Sequential(*layers[: chance.randint(2, len(layers))]), start
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 30))])
 def test_the_graph_and_the_bound_of_a_random_chain_are_those_of_torch_export(monkeypatch, seed):
     model = drawn(lambda: random_chain(seed)[0], seed).eval()
     model[seed % len(model)].training = True  # modes may be mixed
@@ -296,3 +298,16 @@ def test_a_trace_without_export_leaves_the_model_alone():
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(module.training for module in model.modules())
+
+
+def run_alone(*lines):
+    """Run some lines in a process of their own, and return the words that they print."""
+    code = "\n".join(("import sys, torch, normscope as ns", "from normscope.graph import capturing", *lines))
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+
+
+def test_a_chain_needs_no_compiler_and_a_time_limit_loads_it_before_the_clock():
+    chain = "model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()).eval()"
+    bound = 'ns.lipschitz(model, torch.ones(2, 2), sides="upper")'
+    loaded = 'print("torch._dynamo" in sys.modules)'
+    assert run_alone(chain, bound, loaded, "capturing.warmed(1.0)", loaded) == ["False", "True"]
