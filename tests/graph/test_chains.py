@@ -285,6 +285,15 @@ def test_global_hooks_and_train_mode_batch_norms_are_exported(monkeypatch):
     assert_same(graph, exported)
 
 
+def test_a_layer_whose_function_somebody_has_replaced_is_exported(monkeypatch):
+    model = drawn(lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU()))
+    monkeypatch.setattr(nn.functional, "relu", lambda value, inplace=False: value.clamp(min=1e-4))
+    graph, exported, alone = traced_both_ways(monkeypatch, model, batch_of(VECTORS))
+    assert not alone
+    assert_same(graph, exported)
+    assert [node.operator for node in graph][-1] == "clamp"
+
+
 def test_weights_in_another_float_than_the_input_are_exported(monkeypatch):
     model = drawn(lambda: nn.Sequential(nn.LayerNorm(6), nn.Tanh()))
     assert not traced_both_ways(monkeypatch, model, batch_of(VECTORS).bfloat16())[2]

@@ -1,4 +1,4 @@
-"""`capture`: turn a model and a batch into a `Graph`, through torch.export.
+"""`capture`: turn a model and a batch into a `Graph`, through torch.export or, for chains of known layers, without it.
 
 Only this file and its neighbours in the room `graph/` use torch.export.
 """
@@ -571,7 +571,7 @@ def _verify(model: nn.Module, call: Call, forced: str | None, program: TracedPro
 def _export(model: nn.Module, call: Call, plain: bool) -> TracedProgram:
     """Trace the model into operators that write nothing in place.
 
-    A trace that can be read as it is stays as it is, which takes a fraction of the time of torch's rewriting. With
+    Chains of known layers need no torch.export. A trace that can be read as it is stays as it is, which takes a fraction of the time of torch's rewriting. With
     `plain`, composite operators stay whole wherever nothing is written in place.
     """
     try:
