@@ -571,8 +571,9 @@ def _verify(model: nn.Module, call: Call, forced: str | None, program: TracedPro
 def _export(model: nn.Module, call: Call, plain: bool) -> TracedProgram:
     """Trace the model into operators that write nothing in place.
 
-    Chains of known layers need no torch.export. A trace that can be read as it is stays as it is, which takes a fraction of the time of torch's rewriting. With
-    `plain`, composite operators stay whole wherever nothing is written in place.
+    Chains of known layers need no torch.export. A trace that can be read as it is stays as it is, which takes a
+    fraction of the time of torch's rewriting. With `plain`, composite operators stay whole wherever nothing is written
+    in place.
     """
     try:
         with quiet(), with_momentum(model):
