@@ -201,6 +201,10 @@ def test_one_side_alone_over_a_domain() -> None:
     lower = ns.lipschitz(NETWORK, batch, scope="domain", domain=domain, sides="lower")
     assert (upper.log10_upper, upper.log10_lower) == (both.log10_upper, -math.inf)
     assert (lower.log10_lower, lower.log10_upper) == (both.log10_lower, math.inf)
+    other = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval()
+    for sides in ("both", "upper", "lower"):
+        with pytest.raises(InputError, match="another network"):
+            ns.lipschitz(other, batch, scope="domain", domain=domain, sides=sides)
 
 
 @pytest.mark.parametrize(

@@ -155,8 +155,10 @@ def lipschitz(
     if radius is not None:
         return batches.noted(_over_balls(captured, bounding, radius, effort, seed))
     if domain is not None:
-        inside = _not_asked(captured, scope)
-        if sides != "lower":
+        if sides == "lower":
+            domain.check(captured.double)
+            inside = _not_asked(captured, scope)
+        else:
             inside = domain_sides(captured, domain, bounding, effort)["best"]
         if sides == "upper":
             return batches.noted(_without_lower(inside))
