@@ -169,3 +169,54 @@ def test_radii_past_their_deadline_are_not_tightened(monkeypatch: pytest.MonkeyP
     (columns,) = certifier.examine(torch.ones(2, 2, dtype=DOUBLE), None, Budget(max_seconds=0.0))
     assert set(efforts) <= {"fast"}
     assert not columns.settled or not efforts
+
+
+@pytest.mark.parametrize("effort", ["fast", "tight"])
+def test_the_upper_side_alone_is_that_of_both_and_searches_nothing(monkeypatch, effort) -> None:
+    both = ns.lipschitz(NETWORK, torch.ones(2, 2), effort=effort)
+    for name in ("observed_if_any", "lower_side"):
+        monkeypatch.setattr(f"normscope.bounds.lipschitz.{name}", lambda *args, **kwargs: pytest.fail("searched"))
+    alone = ns.lipschitz(NETWORK, torch.ones(2, 2), effort=effort, sides="upper")
+    assert (alone.log10_upper, alone.evidence, alone.method) == (both.log10_upper, both.evidence, both.method)
+    assert (alone.log10_lower, alone.witness) == (-math.inf, None)
+    assert any("lower side was not asked for" in note for note in alone.notes)
+    assert alone.proof is not None
+
+
+def test_the_lower_side_alone_is_not_below_that_of_both(monkeypatch) -> None:
+    both = ns.lipschitz(NETWORK, torch.ones(2, 2))
+    monkeypatch.setattr("normscope.bounds.lipschitz.upper_sides", lambda *args: pytest.fail("bounded from above"))
+    alone = ns.lipschitz(NETWORK, torch.ones(2, 2), sides="lower")
+    assert both.log10_lower <= alone.log10_lower <= both.log10_upper
+    assert alone.witness is not None
+    assert (alone.log10_upper, alone.reason) == (math.inf, "the upper side was not asked for")
+
+
+def test_one_side_alone_over_a_domain() -> None:
+    batch = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
+    domain = ns.domain(NETWORK, batch)
+    both = ns.lipschitz(NETWORK, batch, scope="domain", domain=domain)
+    upper = ns.lipschitz(NETWORK, batch, scope="domain", domain=domain, sides="upper")
+    lower = ns.lipschitz(NETWORK, batch, scope="domain", domain=domain, sides="lower")
+    assert (upper.log10_upper, upper.log10_lower) == (both.log10_upper, -math.inf)
+    assert (lower.log10_lower, lower.log10_upper) == (both.log10_lower, math.inf)
+    other = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval()
+    for sides in ("both", "upper", "lower"):
+        with pytest.raises(InputError, match="another network"):
+            ns.lipschitz(other, batch, scope="domain", domain=domain, sides=sides)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sides": "left"}, "sides is"),
+        ({"sides": "upper", "scope": "point"}, 'scope="global"'),
+        ({"sides": "lower", "scope": "ball", "radius": 1.0}, 'scope="global"'),
+        ({"sides": "upper", "scope": "data"}, 'scope="global"'),
+        ({"sides": "upper", "effort": "exact"}, 'effort="exact"'),
+        ({"sides": "upper", "per": "output"}, "per="),
+    ],
+)
+def test_one_side_is_refused_where_both_are_found_together(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ns.lipschitz(NETWORK, torch.ones(2, 2), **options)

@@ -215,6 +215,7 @@ REFUSED = {
     "bound lipschitz net.py:model --data digits --share 1.5": "share is a number between 0 and 1",
     "bound lipschitz net.py:model --data digits --confidence 0": "confidence is a number",
     "bound lipschitz net.py:model --data net.py:loader --scope point --per class": "--scope data",
+    "bound lipschitz net.py:model --data net.py:loader --sides upper": "--scope global",
     "bound lipschitz net.py:broken --data digits": "NaN",
     "bound lipschitz net.py:model --data net.py:wrong_shape": "shapes",
     "bound symmetries net.py:model": "--data",

@@ -32,6 +32,7 @@ DEFAULTS = {
     "seed": 0,
     "confidence": 0.95,
     "share": 0.99,
+    "sides": "both",
     "batches": None,
     "name": None,
     "record": "ranges",

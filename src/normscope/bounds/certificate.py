@@ -112,22 +112,31 @@ class LipLT:
 
     def after(self, weight: Tensor) -> float:
         """Return log10 of the sum over all linear paths."""
-        return log10_sum(
-            log10_sum((_log_norm(_follow(weight, path)), log10(_followed(weight, path, error)))) + factor
+        return self._sum(self._lengthened(weight))
+
+    def _sum(self, paths: list[tuple[Tensor, float, float]]) -> float:
+        return log10_sum(log10_sum((_log_norm(product), log10(error))) + factor for product, factor, error in paths)
+
+    def _lengthened(self, weight: Tensor) -> list[tuple[Tensor, float, float]]:
+        """Return every path behind one more matrix, with its factor and a bound on the norm of its error."""
+        size = float(l2(weight))
+        return [
+            (weight if path is None else weight @ path, factor, _followed(weight, size, path, error))
             for path, factor, error in self.terms
-        )
+        ]
 
     def through(self, weight: Tensor, slope: tuple[float, float]) -> tuple[float, State | None]:
         """Carry every path over one layer and add the new remainder."""
         c, e = (slope[0] + slope[1]) / 2, (slope[1] - slope[0]) / 2
-        bound = self.after(weight)
+        paths = self._lengthened(weight)
+        bound = self._sum(paths)
         if bound == -math.inf:
             return bound, None
         terms: list[tuple[Tensor | None, float, float]] = []
-        for path, factor, before in self.terms:
-            product = c * _follow(weight, path)
+        for path, factor, before in paths:
+            product = c * path
             size = float(product.abs().amax())
-            error = abs(c) * _followed(weight, path, before) + 8.0 * UNIT * float(l2(product))
+            error = abs(c) * before + 8.0 * UNIT * float(l2(product))
             scale = max(size, error)
             if scale > 0:  # kept near 1, so that long chains do not overflow
                 terms.append((product / scale, factor + math.log10(scale), error / scale))
@@ -257,15 +266,10 @@ def _block(linear: LinearMap, device: torch.device) -> MatrixBlock | None:
     return MatrixBlock(weight, copies) if top == 0.0 or 1e-140 <= top <= 1e140 else None  # else its squares may vanish
 
 
-def _follow(weight: Tensor, path: Tensor | None) -> Tensor:
-    return weight if path is None else weight @ path
-
-
-def _followed(weight: Tensor, path: Tensor | None, error: float) -> float:
-    """Bound the norm of the error of `_follow`, for a path that is known to within `error`."""
+def _followed(weight: Tensor, size: float, path: Tensor | None, error: float) -> float:
+    """Bound the norm of the error of a matrix of a Frobenius norm, times a path that is known to within `error`."""
     if path is None:
         return 0.0
-    size = float(l2(weight))
     return (gamma(2.0 * weight.shape[1] + 8.0) * size * float(l2(path)) + size * error) * (1.0 + 1e-9)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import nn
 
-from ..core.bracket import Bracket, Scope
+from ..core.bracket import Bracket, Evidence, Scope
 from ..core.errors import InputError, check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import Mode, outside_inference_mode
@@ -26,6 +27,9 @@ from .point import jacobian_norms
 from .proofs.proof import Proof
 from .rungs import upper_sides
 
+Sides = Literal["both", "upper", "lower"]
+"""Which sides of a bracket are worked on."""
+
 
 @accepts_graph
 @outside_inference_mode
@@ -38,6 +42,7 @@ def lipschitz(
     radius: float | None = None,
     domain: Domain | None = None,
     effort: Effort = "fast",
+    sides: Sides = "both",
     per: Literal["output", "difference", "class", "layer"] | None = None,
     share: float = 0.99,
     confidence: float = 0.95,
@@ -74,6 +79,8 @@ def lipschitz(
         effort: `"fast"`: norms and closed forms; `"tight"`: also the optimised certificate, until it settles or has
             taken its steps; `"exact"`: then branch and bound over activation patterns, for small networks of ReLUs,
             leaky ReLUs and absolute values (GLOBAL). Over balls `"tight"` relaxes every unit.
+        sides: `"upper"` or `"lower"`: that side of GLOBAL or DOMAIN alone, without the work on the other one, which is
+            then 0 or `+inf`. The search from below is most of the work on small networks.
         per: `"output"` or `"difference"`: also one bracket for every output, or for every difference of two outputs
             (logits i < j in the order of `itertools.combinations`), in `per_output`, for GLOBAL. For DATA `"class"`:
             also the quantiles of the samples of each class, for which the data have labels and are read to
@@ -121,6 +128,7 @@ def lipschitz(
     check_option(on_missing, effort)
     check_numbers(radius=radius, rtol=rtol, max_seconds=max_seconds, seed=seed)
     _check_scope(scope, radius=radius, domain=domain, effort=effort, per=per)
+    _check_sides(sides, scope, effort=effort, per=per)
     if scope is Scope.DATA:
         return data_quantile(
             model,
@@ -147,9 +155,15 @@ def lipschitz(
     if radius is not None:
         return batches.noted(_over_balls(captured, bounding, radius, effort, seed))
     if domain is not None:
-        inside = domain_sides(captured, domain, bounding, effort)["best"]
+        if sides == "lower":
+            domain.check(captured.double)
+            inside = _not_asked(captured, scope)
+        else:
+            inside = domain_sides(captured, domain, bounding, effort)["best"]
+        if sides == "upper":
+            return batches.noted(_without_lower(inside))
         return batches.noted(with_steepest(captured, domain, bounding, inside, seed))
-    return batches.noted(_over_all_inputs(captured, bounding, effort, per, seed))
+    return batches.noted(_over_all_inputs(captured, bounding, effort, sides, per, seed))
 
 
 def _check_scope(scope: Scope, *, radius: float | None, domain: Domain | None, effort: str, per: str | None) -> None:
@@ -164,9 +178,51 @@ def _check_scope(scope: Scope, *, radius: float | None, domain: Domain | None, e
         raise InputError('effort="exact" is for scope="global": balls and domains take "fast" or "tight"')
 
 
-def _over_all_inputs(captured: Captured, bounding: Bounding, effort: str, per: str | None, seed: int) -> Bracket:
+def _check_sides(sides: str, scope: Scope, *, effort: str, per: str | None) -> None:
+    """Refuse one side alone where both are found together."""
+    if sides not in get_args(Sides):
+        raise InputError(f'sides is "both", "upper" or "lower", not {sides!r}')
+    if sides == "both":
+        return
+    if scope not in (Scope.GLOBAL, Scope.DOMAIN):
+        raise InputError(
+            f'sides={sides!r} is for scope="global" and scope="domain": the other scopes find both at once'
+        )
+    if effort == "exact" or per is not None:
+        option = "per=" if effort != "exact" else 'effort="exact"'
+        raise InputError(f'{option} works on both sides together: leave sides="both"')
+
+
+def _without_lower(bracket: Bracket) -> Bracket:
+    """Return an upper side alone, which says so."""
+    return replace(bracket, notes=(*bracket.notes, "the lower side was not asked for: 0 stands in its place"))
+
+
+def _not_asked(captured: Captured, scope: Scope) -> Bracket:
+    """Return the bracket of a lower side alone before that is known."""
+    return Bracket(
+        log10_lower=-math.inf,
+        log10_upper=math.inf,
+        evidence=Evidence.PROVEN,
+        method="none",
+        scope=scope,
+        mode=captured.graph.mode,
+        reason="the upper side was not asked for",
+        input_shape=captured.graph.input_shape,
+        notes=captured.graph.notes,
+    )
+
+
+def _over_all_inputs(
+    captured: Captured, bounding: Bounding, effort: str, sides: str, per: str | None, seed: int
+) -> Bracket:
     """Return the bracket of scope GLOBAL."""
+    if sides == "lower":
+        at_data = observed_if_any(captured, bounding, seed)
+        return lower_side(captured, bounding, at_data, seed).under(_not_asked(captured, Scope.GLOBAL))
     rungs = upper_sides(captured, bounding, effort)
+    if sides == "upper":
+        return _without_lower(rungs["best"])
     best, observed = rungs["best"], observed_if_any(captured, bounding, seed)
     bracket = lower_side(captured, bounding, observed, seed, enough=best.log10_upper).under(best)
     bracket = exact(captured, bounding, rungs, bracket) if effort == "exact" else bracket

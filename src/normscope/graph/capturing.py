@@ -1,4 +1,4 @@
-"""`capture`: turn a model and a batch into a `Graph`, through torch.export.
+"""`capture`: turn a model and a batch into a `Graph`, through torch.export or, for chains of known layers, without it.
 
 Only this file and its neighbours in the room `graph/` use torch.export.
 """
@@ -20,7 +20,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
@@ -29,10 +28,12 @@ from ..core.errors import CaptureError, InputError, NormscopeError, describe_err
 from ..core.threads import full_precision, ignore_warnings, silence_loggers
 from ..core.untouched import Mode, drops, mode_of, outside_inference_mode, plain_parts, untouched, unwrapped
 from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
+from .chains import trace_chain
 from .data_reader import Batches
 from .ir import CaptureSource, Graph, same_constants
 from .samples import joined
 from .traced_program import (
+    TracedProgram,
     changed,
     is_plain,
     part_twins,
@@ -398,7 +399,7 @@ class Traces:
         self.model, self.forced, self.output = model, mode, output
         self.mode = mode_of(model, mode)
         self.taken, self.fresh = 0, True
-        self._held: tuple[Any, ExportedProgram] | None = None
+        self._held: tuple[Any, TracedProgram] | None = None
 
     @one_thread_at_a_time
     def at(self, batch: Any) -> Graph:
@@ -425,7 +426,7 @@ class Traces:
         return what_joins(self._held[1], prepare(self.model, batch, self.output), self.mode, graph)
 
 
-def what_joins(program: ExportedProgram, call: Call, mode: str, graph: Graph) -> str | None:
+def what_joins(program: TracedProgram, call: Call, mode: str, graph: Graph) -> str | None:
     """Return what keeps the samples of a traced batch from being measured one by one; None if nothing does.
 
     The map of a sample is one of all its tensors: masks and ids must come to their own sample and be used alike.
@@ -449,11 +450,23 @@ def warmed(max_seconds: float | None) -> float | None:
     return max_seconds
 
 
+class _TwoLayers(nn.Module):
+    """A network of two layers that torch.export must trace, as it is no chain of torch's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run both layers."""
+        return self.second(self.first(x).relu())
+
+
 @functools.cache
 def _warm_up() -> float:
     """Capture a network of two layers twice, and return the seconds of the second time, when all is loaded."""
     with torch.random.fork_rng(devices=[]):
-        small, batch = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)).eval(), torch.zeros(2, 2)
+        small, batch = _TwoLayers().eval(), torch.zeros(2, 2)
     trace_model(small, batch)
     clock = Budget()
     trace_model(small, batch)
@@ -495,7 +508,7 @@ def _captured(model: nn.Module, call: Call, forced: str | None, mode: str) -> tu
     return _recognised(model, call, forced, program, graph), graph
 
 
-def _recognised(model: nn.Module, call: Call, forced: str | None, program: ExportedProgram, graph: Graph) -> Graph:
+def _recognised(model: nn.Module, call: Call, forced: str | None, program: TracedProgram, graph: Graph) -> Graph:
     """Return the graph of a call, verified, with units recognised."""
     _verify(model, call, forced, program, graph)
     with torch.no_grad():
@@ -504,7 +517,7 @@ def _recognised(model: nn.Module, call: Call, forced: str | None, program: Expor
     return dataclasses.replace(recognised, notes=tuple(dict.fromkeys((*notes, *recognised.notes))))
 
 
-def _traced(model: nn.Module, call: Call, forced: str | None, mode: str, plain: bool) -> tuple[ExportedProgram, Graph]:
+def _traced(model: nn.Module, call: Call, forced: str | None, mode: str, plain: bool) -> tuple[TracedProgram, Graph]:
     """Export the model from the state it was found in, and read the result."""
     with untouched(model, forced, traced=True):
         program = _export(model, call.sample() if call.per_sample else call, plain)
@@ -512,7 +525,7 @@ def _traced(model: nn.Module, call: Call, forced: str | None, mode: str, plain: 
         return program, _translated(program, call, mode)
 
 
-def _translated(program: ExportedProgram, call: Call, mode: str) -> Graph:
+def _translated(program: TracedProgram, call: Call, mode: str) -> Graph:
     """Read a trace as a graph, with the values of a call."""
     try:
         return translate(program, call, mode)
@@ -526,7 +539,7 @@ def _translated(program: ExportedProgram, call: Call, mode: str) -> Graph:
         ) from error
 
 
-def _verify(model: nn.Module, call: Call, forced: str | None, program: ExportedProgram, graph: Graph) -> None:
+def _verify(model: nn.Module, call: Call, forced: str | None, program: TracedProgram, graph: Graph) -> None:
     """Refuse a graph that does not compute what the model does, on the batch and on random inputs."""
     single = call.sample() if call.per_sample else call
     state = read_state(program, ancestors(output_of(program)))
@@ -555,14 +568,19 @@ def _verify(model: nn.Module, call: Call, forced: str | None, program: ExportedP
             )
 
 
-def _export(model: nn.Module, call: Call, plain: bool) -> ExportedProgram:
+def _export(model: nn.Module, call: Call, plain: bool) -> TracedProgram:
     """Trace the model into operators that write nothing in place.
 
-    A trace that can be read as it is stays as it is, which takes a fraction of the time of torch's rewriting. With
-    `plain`, composite operators stay whole wherever nothing is written in place.
+    Chains of known layers need no torch.export. A trace that can be read as it is stays as it is, which takes a
+    fraction of the time of torch's rewriting. With `plain`, composite operators stay whole wherever nothing is written
+    in place.
     """
     try:
         with quiet(), with_momentum(model):
+            if (chain := trace_chain(model, call)) is not None:
+                write_out_of_place(chain)
+                if is_plain(chain):
+                    return chain
             program = torch.export.export(Caller(model, call.output), call.args, call.kwargs, strict=False)
             write_out_of_place(program)
             if writes_nothing(program) if plain else is_plain(program):

@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,6 +36,20 @@ BATCH_NORM_EVAL = aten._native_batch_norm_legit_no_training.default
 INSTANCE_NORM = aten.instance_norm.default
 STATISTICS = (3, 4)
 """The positions of the running statistics among a normalizer's arguments, and of the moved ones in its outputs."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ChainProgram:
+    """A trace that was made without torch.export (`chains.py`), with what is read of an exported one."""
+
+    graph: torch.fx.Graph
+    graph_signature: Any
+    state_dict: dict[Any, Tensor]
+    constants: dict[str, Any] = dataclasses.field(default_factory=dict)
+    graph_module: None = None
+
+
+TracedProgram = ExportedProgram | ChainProgram
 
 
 def batch_norm_output(node: Node) -> Node:
@@ -62,7 +77,7 @@ def with_momentum(model: nn.Module) -> Iterator[None]:
             module.momentum = None
 
 
-def part_twins(program: ExportedProgram) -> None:
+def part_twins(program: TracedProgram) -> None:
     """Give the second name of a tensor, which no operator reads, a value of its own.
 
     A module that is registered twice has two names, and so have its statistics; torch's rewriting fails where one of
@@ -101,7 +116,7 @@ def ancestors(node: torch.fx.Node) -> set[torch.fx.Node]:
     return reached
 
 
-def refuse_moved_statistics(program: ExportedProgram, needed: set[torch.fx.Node]) -> None:
+def refuse_moved_statistics(program: TracedProgram, needed: set[torch.fx.Node]) -> None:
     """Refuse an output that reads running statistics that a normalizer moves in the same run.
 
     torch.export does not see what an instance norm moves, so that its statistics must be no part of anything else.
@@ -129,7 +144,7 @@ def refuse_varying_statistics(node: torch.fx.Node, args: Sequence[Any]) -> None:
         )
 
 
-def read_state(program: ExportedProgram, needed: set[torch.fx.Node]) -> dict[str, Tensor]:
+def read_state(program: TracedProgram, needed: set[torch.fx.Node]) -> dict[str, Tensor]:
     """Return the buffers and plain tensors that the output reads and that no operator of the graph writes."""
     written = {spec.target for spec in program.graph_signature.output_specs if spec.kind is OutputKind.BUFFER_MUTATION}
     kinds = (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -149,7 +164,7 @@ def changed(before: dict[str, Tensor], now: dict[str, Tensor]) -> list[str]:
     return [name for name, value in now.items() if not same(value, before[name])]
 
 
-def state_notes(program: ExportedProgram, needed: Iterable[torch.fx.Node]) -> list[str]:
+def state_notes(program: TracedProgram, needed: Iterable[torch.fx.Node]) -> list[str]:
     """Say which buffers the forward both changes and reads as found."""
     named = {spec.target: spec.arg.name for spec in program.graph_signature.input_specs}
     read = {node.name for node in needed if node.op == "placeholder"}
@@ -191,7 +206,7 @@ TRAINING = 5
 """The position of the argument of a batch norm that makes it use, and store, the statistics of its batch."""
 
 
-def writes_nothing(program: ExportedProgram) -> bool:
+def writes_nothing(program: TracedProgram) -> bool:
     """Whether no operator writes in place; torch does not declare that a batch norm writes its running statistics."""
     return all(
         isinstance(node.target, torch._ops.OpOverload)
@@ -201,14 +216,14 @@ def writes_nothing(program: ExportedProgram) -> bool:
     )
 
 
-def is_plain(program: ExportedProgram) -> bool:
+def is_plain(program: TracedProgram) -> bool:
     """Whether a trace can be read as it is: every operator on values that depend on the input must be known."""
     readable = KEPT | VIEWS | CASTS | COPIES | {CALLED_BATCH_NORM, DROPOUT}
     varying = _varying(program)
     return writes_nothing(program) and all(node.target in readable for node in _calls(program) if node in varying)
 
 
-def _varying(program: ExportedProgram) -> set[torch.fx.Node]:
+def _varying(program: TracedProgram) -> set[torch.fx.Node]:
     """Return the values that depend on a float input or on an embedding; all others are constants."""
     inputs = set(program.graph_signature.user_inputs)
     varying: set[torch.fx.Node] = set()
@@ -220,7 +235,7 @@ def _varying(program: ExportedProgram) -> set[torch.fx.Node]:
     return varying
 
 
-def _calls(program: ExportedProgram) -> list[torch.fx.Node]:
+def _calls(program: TracedProgram) -> list[torch.fx.Node]:
     """Return the calls of operators, without checks of metadata, which compute nothing."""
     passed = (operator.getitem, aten._assert_tensor_metadata.default)
     return [node for node in program.graph.nodes if node.op == "call_function" and node.target not in passed]
@@ -255,7 +270,7 @@ OWN_MEMORY = {
 """Operators whose value never shares memory with an operand, whatever the arguments."""
 
 
-def write_out_of_place(program: ExportedProgram) -> None:
+def write_out_of_place(program: TracedProgram) -> None:
     """Replace the operators that write in place, in the trace itself, if this is safe for all of them; else none.
 
     `x += y` and `nn.ReLU(inplace=True)` save memory and change nothing else as long as the old value is not read again.

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ..core.errors import CaptureError, InputError, RandomOperatorError, describe_error
@@ -24,6 +23,7 @@ from .traced_program import (
     AS_STRIDED,
     BATCH_NORM,
     CALLED_BATCH_NORM,
+    TracedProgram,
     ancestors,
     batch_norm_output,
     entries_read,
@@ -60,7 +60,7 @@ def floats(node: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def translate(program: ExportedProgram, call: Call, mode: str, *, masks: bool = False, weights: bool = False) -> Graph:
+def translate(program: TracedProgram, call: Call, mode: str, *, masks: bool = False, weights: bool = False) -> Graph:
     """Evaluate the values that do not depend on the input, and keep the rest as nodes.
 
     Masks, token ids and all other tensors of the batch are constants, or inputs of the graph, too, with `masks`. With
@@ -118,7 +118,7 @@ class _Reader:
     """
 
     def __init__(
-        self, program: ExportedProgram, call: Call, needed: set[torch.fx.Node], weights: dict[str, str], *, masks: bool
+        self, program: TracedProgram, call: Call, needed: set[torch.fx.Node], weights: dict[str, str], *, masks: bool
     ) -> None:
         self.program, self.needed, self.weights = program, needed, weights
         refuse_moved_statistics(program, needed)
@@ -277,7 +277,7 @@ def refuse_numbers(node: torch.fx.Node) -> None:
 
 
 def _derived(
-    program: ExportedProgram, made: dict[str, Node], constants: dict[str, Any]
+    program: TracedProgram, made: dict[str, Node], constants: dict[str, Any]
 ) -> tuple[tuple[str, Tensor], ...]:
     """Return where a constant is read that was computed from a parameter, with that parameter; views do not count."""
     weights, nodes = _parameters(program), {node.name: node for node in program.graph.nodes}
@@ -293,7 +293,7 @@ def _derived(
     return tuple(derived.values())
 
 
-def _held(program: ExportedProgram, reader: _Reader) -> tuple[HeldArgument, ...]:
+def _held(program: TracedProgram, reader: _Reader) -> tuple[HeldArgument, ...]:
     """Return the tensors among the arguments that are no inputs of the graph, and that it depends on."""
     nodes = {node.name: node for node in program.graph.nodes}
     read = {
@@ -316,20 +316,20 @@ def _names_above(nodes: Iterable[torch.fx.Node]) -> set[str]:
     return {source.name for node in nodes for source in ancestors(node)}
 
 
-def _parameters(program: ExportedProgram) -> dict[str, str]:
+def _parameters(program: TracedProgram) -> dict[str, str]:
     """Return the names of the parameters, by those of their placeholders."""
     specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.PARAMETER]
     return {spec.arg.name: str(spec.target).removeprefix("model.") for spec in specs}
 
 
-def _samples(call: Call, program: ExportedProgram, variables: dict[str, Input]) -> Tensor:
+def _samples(call: Call, program: TracedProgram, variables: dict[str, Input]) -> Tensor:
     """Return the used inputs of the batch as one flat row per sample."""
     names = program.graph_signature.user_inputs
     tensors = [leaf.detach() for leaf, name in zip(call.leaves, names, strict=True) if name in variables]
     return torch.cat([tensor.reshape(tensor.shape[0], -1) for tensor in tensors], dim=1)
 
 
-def _placeholders(program: ExportedProgram, call: Call) -> dict[str, Any]:
+def _placeholders(program: TracedProgram, call: Call) -> dict[str, Any]:
     """Return the value of every placeholder: parameters, buffers, lifted constants, and the batch itself."""
     values: dict[str, Any] = {}
     single = call.sample() if call.per_sample else call
@@ -346,7 +346,7 @@ def _placeholders(program: ExportedProgram, call: Call) -> dict[str, Any]:
     return values
 
 
-def output_of(program: ExportedProgram) -> torch.fx.Node:
+def output_of(program: TracedProgram) -> torch.fx.Node:
     """Return the traced value that is measured."""
     specs = program.graph_signature.output_specs
     name = next(spec.arg.name for spec in specs if spec.kind is OutputKind.USER_OUTPUT)
@@ -448,7 +448,7 @@ NUMBERS = ("int", "float", "number")
 
 
 def read_constants(
-    program: ExportedProgram,
+    program: TracedProgram,
     needed: Collection[torch.fx.Node],
     values: Mapping[str, Any],
     varying: Collection[str],
