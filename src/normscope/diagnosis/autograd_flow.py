@@ -18,6 +18,14 @@ REARRANGING = frozenset({
     "Slice", "Select", "Alias", "ToCopy", "Unbind",
 })  # fmt: skip
 """Derivatives of operators that move entries: between two weight layers they are no activation."""
+NOT_BENDING = REARRANGING | {
+    "Addmm", "Mm", "Linear", "Convolution", "Mkldnnconvolution", "Embedding", "NativeBatchNorm",
+    "NativeLayerNorm", "NativeGroupNorm", "FusedRmsNorm", "CudnnBatchNorm", "Add", "Sub", "Neg", "Cat", "Stack", "Mean",
+    "Sum", "AvgPool2D", "AvgPool3D", "AdaptiveAvgPool2D", "AdaptiveAvgPool3D", "MaxPool2DWithIndices",
+    "MaxPool3DWithIndices", "AdaptiveMaxPool2D", "ConstantPadNd", "UnsafeSplit", "Split", "Index", "Max", "Amax",
+    "CopySlices", "Repeat", "UpsampleNearest1D", "UpsampleNearest2D", "UpsampleBilinear2D", "UpsampleLinear1D",
+}  # fmt: skip
+"""Derivatives of operators that a network has without a single activation; a maximum over neighbours is none."""
 RANGES = {
     "Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Hardsigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0),
     "Relu": (0.0, math.inf), "Softplus": (0.0, math.inf), "Exp": (0.0, math.inf), "Abs": (0.0, math.inf),
@@ -64,6 +72,23 @@ def _feeds_of(function: Any, numbers: Mapping[Any, int]) -> tuple[Feed, ...]:
         rearranged = rearranged and operator_name(node) in REARRANGING
         waiting.extend((before, rearranged) for before, _ in node.next_functions)
     return tuple(Feed(number, rearranged) for number, rearranged in sorted(feeds.items()))
+
+
+def has_activation(outputs: Iterable[Tensor]) -> bool:
+    """Whether anything but weights, normalizers, poolings and rearrangements lies before some tensors."""
+    visited: set[Any] = set()
+    waiting: list[Any] = [output.grad_fn for output in outputs]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        name, before = operator_name(node), [own for own, _ in node.next_functions if own is not None]
+        scales = name in ("Mul", "Div") and len(before) < 2  # by a constant
+        if name not in NOT_BENDING and before and not scales:
+            return True
+        waiting.extend(before)
+    return False
 
 
 def find_makers(made: Tensor, functions: Sequence[Any]) -> tuple[int, ...]:

@@ -277,8 +277,13 @@ def _padding(labels: Tensor, call: _LossCall) -> float:
     filler = labels[:, -1].mode().values
     if int(filler) == call.ignored:
         return 0.0
-    filled = (labels == filler).flip(1).long().cumprod(1).bool()  # without a gap up to the end of the row
+    filled = runs_to_the_end(labels == filler)
     return float(filled.double().mean()) if bool((filled.sum(1) > 1).any()) else 0.0
+
+
+def runs_to_the_end(entries: Tensor) -> Tensor:
+    """Return which entries of each row lie in a run without a gap up to its end."""
+    return entries.flip(1).long().cumprod(1).flip(1).bool()
 
 
 def _broadcasts(func: Any, args: Any) -> bool:

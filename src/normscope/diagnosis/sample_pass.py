@@ -232,11 +232,16 @@ def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int) -> 
     if not any(itself for (path, *_), itself in zip(counted, moved, strict=True) if not path):
         return None
     place = moved.index(True)
-    while place and counted[place - 1][0] and counted[place - 1][1].shape[:1] != (samples,):
-        place -= 1  # what counts something else by its first dimension has taken the samples for it
+    while place and counted[place - 1][0] and _counts_others(*counted[place - 1][1:], samples):
+        place -= 1  # it has taken the samples for something else
     if samples == whole > FEW_SAMPLES and samples not in counted[place][1].shape[1:]:
         return None  # a graph, whose nodes are meant to meet
     return counted[place][0]
+
+
+def _counts_others(before: Tensor, after: Tensor, samples: int) -> bool:
+    """Whether what depends on the samples counts something else by its first dimension."""
+    return before.shape[:1] != (samples,) and have_moved(before, after)
 
 
 def _is_order_free(plain: Outputs, rolled: Outputs) -> bool:

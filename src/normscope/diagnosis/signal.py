@@ -146,6 +146,26 @@ class CutValue(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PaddingRead(Part):
+    """How a model reads rows that are filled up at their ends with one value.
+
+    Attributes:
+        path: the embedding or the input.
+        share: of all positions, those that are filled up.
+        of_gradient: the share of the squared gradient that comes back to them.
+        pads_read, words_read: the shares of the filled positions, and of the others, that a gradient comes back to.
+        pooled: whether every position has the same gradient, and what fills them up is zero: it is added up alone.
+    """
+
+    path: str
+    share: float
+    of_gradient: float
+    pads_read: float
+    words_read: float
+    pooled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterRow(Part):
     """One parameter: its size, and whether it takes part in what the model computes and learns.
 
@@ -214,6 +234,11 @@ class Signal(Part):
         shared: the rows that several functions read, or one function and the caller of the model.
         wrong_axis: a softmax whose shares are added up over another axis than its own: where, its axis, and the other.
         labels_outside: labels that are none of the classes, so that the loss cannot be taken.
+        bends: whether the forward has anything but weights, normalizers, poolings and rearrangements.
+        detached_at: where the model's outputs have no graph though it holds parameters that learn: the module whose
+            values were detached, or that ran last before.
+        means_alone: whether the loss stays as it is with other outputs that have the same mean over the samples.
+        padding: how inputs that are filled up at their ends are read.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
@@ -236,6 +261,10 @@ class Signal(Part):
             "labels_outside",
             "shared",
             "wrong_axis",
+            "bends",
+            "detached_at",
+            "means_alone",
+            "padding",
         )
     )
 
@@ -263,6 +292,10 @@ class Signal(Part):
     labels_outside: LabelsOutside | None = None
     shared: tuple[int, ...] = ()
     wrong_axis: tuple[str, int, int] | None = None
+    bends: bool = True
+    detached_at: str | None = None
+    means_alone: bool = False
+    padding: PaddingRead | None = None
 
     @property
     def skipped(self) -> list[tuple[str, str]]:

@@ -28,10 +28,18 @@ from ..core.untouched import DROPOUTS, on_copies, random_state, seed_random, unt
 from ..graph.call import ALL_OUTPUTS, Call, arguments, labels_of, select
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, WEIGHTS, FunctionCall, Site, float_tensors
 from ..listening.listener import ForwardListener
-from .autograd_flow import Feed, find_feeds, find_makers, find_readers, operator_name, reached_leaves
+from .autograd_flow import (
+    Feed,
+    find_feeds,
+    find_makers,
+    find_readers,
+    has_activation,
+    operator_name,
+    reached_leaves,
+)
 from .descent_pass import Optimizers, StepFacts, try_steps
 from .examined import UnitsOverData
-from .loss_facts import LabelsOutside, LossFacts, LossListener
+from .loss_facts import LabelsOutside, LossFacts, LossListener, runs_to_the_end
 from .sample_pass import have_moved
 from .signal import (
     BFLOAT16_NORMAL,
@@ -42,6 +50,7 @@ from .signal import (
     RANDOM,
     CutValue,
     DropoutCall,
+    PaddingRead,
     ParameterRow,
     Signal,
     SignalRow,
@@ -73,6 +82,10 @@ STEADY_SHARE, STEADY_FACTOR = 0.8, 3.0
 LEAST_STEP = 1e-30
 """A share of the largest gradient of a step; less is lost in rounding."""
 FEW_LABELS, FEWEST_OF_A_LABEL = 10, 8
+FEW_VALUES = 4
+"""Integers with no more values than this are hardly words."""
+SAME_LOSS = 1e-4
+"""The share by which a loss may differ by rounding."""
 NO_LOSS = 1e-3
 """Samples with a smaller loss need no gradient."""
 LOSS = "the loss"
@@ -167,6 +180,10 @@ def watch_signal(
         shared=listener.shared(),
         wrong_axis=listener.wrong_axis,
         idle_label=None if loss is None else listener.find_idle_label(labels_of(batch, call), loss),
+        bends=listener.bends,
+        detached_at=listener.detached_at,
+        means_alone=loss is not None and listener.loss_reads_means_alone(labels_of(batch, call), loss),
+        padding=listener.padding(),
     )
 
 
@@ -209,6 +226,7 @@ def _both_ways(
             outputs = _outputs(made, output)
             listener.outputs = len(outputs)
             listener.returned = [tensor.detach() for tensor in float_tensors(made)]
+            listener.follow_outputs(outputs)
             losses.in_loss = True
             try:
                 objective = outputs if loss is None else [_loss_of(loss, made, outputs, labels_of(batch, call))]
@@ -285,6 +303,12 @@ class _SignalListener(ForwardListener):
         self._detached_at: str | None = None
         self._unread: dict[int, tuple[Tensor, str]] = {}  # what a module returned and no function has read since
         self._moves: list[Tensor] = []  # by output: which samples a gradient comes back to
+        self._same_gradients: list[Tensor] = []  # by output: whether all samples get the same gradient
+        self.bends = True
+        self.detached_at: str | None = None
+        self._pads: Tensor | None = None  # which positions of the rows are filled up
+        self._padded: tuple[int, Tensor] | None = None  # the row that holds them, and how it is read
+        self._zero_pads = False
         self._by_step: dict[int, Tensor] = {}
         self._held_names: dict[int, tuple[bool, str]] = {}  # of parameters and buffers: do they map states, name
         self._reads = Counter[int]()
@@ -325,6 +349,7 @@ class _SignalListener(ForwardListener):
         for name, tensor in variables:
             self._hear((INPUT if len(variables) == 1 else f"{INPUT} {name}", INPUT, 0), fed[id(tensor)])
         self._columns = [_widest_column(tensor) for _, tensor in variables]
+        self._pads = _find_padding(call.leaves, self._samples)
         self._held.clear()
         args, kwargs = tree_map(lambda leaf: fed.get(id(leaf), leaf), (call.args, call.kwargs))
         held = [*self.model.named_parameters(), *self.model.named_buffers()]
@@ -366,6 +391,14 @@ class _SignalListener(ForwardListener):
         self._end.append(_norm(gradient))
         if gradient.shape[:1] == (self._samples,):
             self._moves.append((gradient.detach() != 0).reshape(self._samples, -1).any(1))
+            self._same_gradients.append((gradient == gradient[:1]).all() & (gradient != 0).any())
+
+    def follow_outputs(self, outputs: Sequence[Tensor]) -> None:
+        """Note what lies before the outputs: an activation, or a place where the graph of parameters ends."""
+        if any(output.requires_grad for output in outputs):
+            self.bends = has_activation(outputs)
+        elif any(p.requires_grad for p in self.model.parameters()) and self._heard:
+            self.detached_at = self._detached_at or self._heard[-1][0][0]
 
     @property
     def has_cuts(self) -> bool:
@@ -391,6 +424,38 @@ class _SignalListener(ForwardListener):
         except Exception:  # a loss may need samples of every label
             return None
         return idle[0] if left > NO_LOSS else None
+
+    def loss_reads_means_alone(self, labels: Sequence[Any], loss: Loss) -> bool:
+        """Whether the loss is the same for outputs that differ from these, and have the same mean over the samples."""
+        differ = [v for v in labels if isinstance(v, Tensor) and v.shape[:1] == (self._samples,) and v.numel()]
+        if len(self._same_gradients) != 1 or len(self.returned) != 1 or not differ or self._samples < FEWEST_OF_A_LABEL:
+            return False
+        if not bool(self._same_gradients[0]) or not any(bool((v != v[:1]).any()) for v in differ):
+            return False
+        (output,) = self.returned
+        noise = torch.linspace(-1.0, 1.0, self._samples, dtype=output.dtype, device=output.device)
+        spread = FAR * (output.abs().amax() + max(float(v.abs().max()) for v in differ if not v.is_complex()))
+        moved = output + spread * noise.reshape(-1, *(1,) * (output.ndim - 1))
+        try:
+            before, after = (float(loss(made, *labels)) for made in (output, moved))
+        except Exception:  # a loss may refuse such values
+            return False
+        return abs(after - before) <= SAME_LOSS * abs(before)
+
+    def padding(self) -> PaddingRead | None:
+        """Fetch how positions that are filled up are read."""
+        if self._padded is None:
+            return None
+        index, figures = self._padded
+        share, of_gradient, pads_read, words_read, even = figures.tolist()
+        return PaddingRead(
+            path=self._heard[index][0][0],
+            share=share,
+            of_gradient=of_gradient,
+            pads_read=pads_read,
+            words_read=words_read,
+            pooled=bool(even) and self._zero_pads,
+        )
 
     def unread(self) -> tuple[str, ...]:
         """Return the modules whose output was thrown away."""
@@ -551,10 +616,15 @@ class _SignalListener(ForwardListener):
         if made.requires_grad:
             if site[1] in (INPUT, "embedding") and made.shape[:1] == (self._samples,):
                 self._differing[len(self._heard) - 1] = _by_place(made.detach() - made.detach()[:1])
+                if self._pads is not None and self._padded is None and made.shape[:-1] == self._pads.shape:
+                    self._padded = len(self._heard) - 1, made.new_zeros(5)
+                    self._zero_pads = not bool((made.detach()[self._pads] != 0).any())
             made.register_hook(functools.partial(self._returned, len(self._heard) - 1))
 
     def _returned(self, index: int, gradient: Tensor) -> None:
         self._gradients[index] = _norm(gradient)
+        if self._padded is not None and self._padded[0] == index and self._pads is not None:
+            self._padded = index, _pad_statistics(gradient.detach(), self._pads)
         if index in self._differing and gradient.ndim == 3 and FEWEST_STEPS < gradient.shape[1] <= MOST_STEPS:
             self._by_step[index] = gradient.detach().double().square().sum((0, 2)).sqrt()
         if index in self._differing:
@@ -673,6 +743,39 @@ def _weights_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
         for item in inside or (vars(value).values() if hasattr(value, "__dict__") else ()):
             yield from _weights_in(item, depth - 1)
+
+
+@torch.no_grad()
+def _find_padding(leaves: Sequence[Any], samples: int) -> Tensor | None:
+    """Return which positions of rows of ids, or of sequences of vectors, are filled up at the end with one value.
+
+    Of vectors that is zero, and how much is filled up differs from row to row.
+    """
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor) or leaf.shape[:1] != (samples,) or samples < 2 or leaf.is_complex():
+            continue
+        if leaf.ndim == 2 and not leaf.is_floating_point() and leaf.dtype != torch.bool and leaf.shape[1] > 1:
+            filled = runs_to_the_end(leaf == leaf[:, -1].mode().values)
+            if len(leaf.unique()) <= FEW_VALUES:
+                continue  # kinds of segments, and masks
+        elif leaf.ndim == 3 and leaf.is_floating_point() and leaf.shape[1] > 1:
+            filled = runs_to_the_end((leaf == 0).all(2))
+            if bool((filled.sum(1) == filled[0].sum()).all()):
+                continue
+        else:
+            continue
+        if bool((filled.sum(1) > 1).double().mean() > 0.5) and not bool(filled.all(1).any()):
+            return filled
+    return None
+
+
+def _pad_statistics(gradient: Tensor, pads: Tensor) -> Tensor:
+    """Return the share of pads, their share of the squared gradient, of pads and others read, and if all are equal."""
+    squares = gradient.double().square().sum(-1)
+    read, total = squares > 0, squares.sum().clamp(min=1e-300)
+    even = (gradient == gradient[:, :1]).all()
+    shares = [pads.double().mean(), squares[pads].sum() / total, *(read[own].double().mean() for own in (pads, ~pads))]
+    return torch.stack([*shares, even.double()])
 
 
 class _PlaceChanger(ForwardListener):

@@ -63,7 +63,7 @@ from .parameters import (
     unused_parameters,
     zero_weights,
 )
-from .samples import constant_input, input_ignored, mask_leaks, reads_ahead, samples_mixed
+from .samples import constant_input, input_ignored, mask_leaks, padding_read, reads_ahead, samples_mixed
 from .scale import half_precision, input_scale, non_finite_activations, non_finite_weights, one_column
 from .structure import constant_output, flat_activation, hidden_softmax, missing_activation, softmax_axis
 from .units import dead_channels, dead_layer, dead_relu, saturated_units
@@ -87,6 +87,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     input_ignored,
     mask_leaks,
     reads_ahead,
+    padding_read,
     gradient_mismatch,
     wrong_parameters,
     unregistered_weights,

@@ -12,7 +12,7 @@ from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
 from ..examined import Examined
 from ..loss_facts import is_fresh
-from ..signal import INPUT, Signal, SignalRow
+from ..signal import Signal, SignalRow
 from ..signal_pass import ACTIVATIONS
 from .depth import WEIGHTS
 
@@ -27,20 +27,20 @@ def missing_activation(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None:
         return
+    if not signal.bends and sum(row.kind in WEIGHTS for row in signal.rows) > 2:
+        yield from _no_activation_at_all(signal)
+        return
     readers = Counter(feed for feeds in signal.feeds for feed in set(feeds))
-    activations = any(row.kind not in (INPUT, *WEIGHTS, *NORMALIZERS) for row in signal.rows)
-    weights = sum(row.kind in WEIGHTS for row in signal.rows)
-    linear = not activations and weights > 2 and signal.feeds == signal.linear_feeds
     for number, feeds in enumerate(signal.linear_feeds):
         row = signal.rows[number]
         if row.kind not in WEIGHTS:
             continue
         for feed in feeds:
             # mobile networks hand on what a pointwise convolution made without an activation
-            normalized = signal.rows[feed].kind in NORMALIZERS and (linear or not _is_pointwise(examined, row))
+            normalized = signal.rows[feed].kind in NORMALIZERS and not _is_pointwise(examined, row)
             through = [feed, *(signal.linear_feeds[feed] if normalized else ())]
             before = signal.rows[through[-1]]
-            if before.kind not in WEIGHTS or (not linear and _is_factorization(examined, before, row)):
+            if before.kind not in WEIGHTS or _is_factorization(examined, before, row):
                 continue
             if _has_frozen_copy(examined, before):
                 continue  # a representation that is compared with that of a teacher: what reads it is a head of its own
@@ -59,6 +59,28 @@ def missing_activation(examined: Examined) -> Iterator[Finding]:
                 if len(through) > 1
                 else "Two linear layers in a row compute what one could: the first adds weights and no power.",
                 advice=f"Put an activation (ReLU, GELU) between `{before.path}` and `{row.path}`, or remove one of "
+                "them.",
+                numbers={},
+            )
+
+
+def _no_activation_at_all(signal: Signal) -> Iterator[Finding]:
+    """A network of weights, normalizers and poolings alone: every weight layer that reads another one."""
+    nearest: list[frozenset[int]] = []  # by row: the weight layers that it reads, by way of anything else
+    for number, row in enumerate(signal.rows):
+        feeds = signal.feeds[number] if number < len(signal.feeds) else ()
+        before = frozenset[int]().union(*(nearest[feed] for feed in feeds))
+        nearest.append(frozenset((number,)) if row.kind in WEIGHTS else before)
+        if row.kind in WEIGHTS and before:
+            first = signal.rows[max(before)]
+            yield Finding(
+                code="missing-activation",
+                severity=Severity.WARNING,
+                where=row.path,
+                seen=f"`{first.path}` hands its output to `{row.path}`, and the network has no activation anywhere.",
+                why="Layers without activations between them compute what one linear layer could: all but one add "
+                "weights and no power.",
+                advice=f"Put an activation (ReLU, GELU) between `{first.path}` and `{row.path}`, or remove one of "
                 "them.",
                 numbers={},
             )
