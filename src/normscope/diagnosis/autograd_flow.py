@@ -120,9 +120,9 @@ def cosine_factor(made: Tensor) -> float | None:
         function = function.next_functions[0][0]
     if function is None or operator_name(function) not in ("Mm", "Bmm", "Mul"):
         return None
-    before = [_skip_rearranging(node) for node, _ in function.next_functions]
-    divided = len(before) == 2 and all(node is not None and operator_name(node) == "Div" for node in before)
-    return factor if divided else None
+    before = [_skip_factors(node, beyond="Div") for node, _ in function.next_functions]
+    divided = len(before) == 2 and all(node is not None and operator_name(node) == "Div" for node, _ in before)
+    return factor * math.prod(inner for _, inner in before) if divided else None
 
 
 def output_limits(made: Tensor) -> tuple[float, float] | None:
@@ -142,11 +142,14 @@ def output_limits(made: Tensor) -> tuple[float, float] | None:
     return low, high
 
 
-def _skip_factors(function: Any) -> tuple[Any, float]:
-    """Return the first node before a tensor that does more than move its entries and multiply them by one number."""
+def _skip_factors(function: Any, beyond: str = "") -> tuple[Any, float]:
+    """Return the first node before a tensor that does more than move its entries and multiply them by one number.
+
+    The product of these numbers comes with it. Nodes of one kind (`beyond`) may be told not to count as factors.
+    """
     factor = 1.0
     function = _skip_rearranging(function)
-    while function is not None and operator_name(function) in ("Mul", "Div"):
+    while function is not None and operator_name(function) in {"Mul", "Div"} - {beyond}:
         other, multiplied = getattr(function, "_saved_other", None), function.next_functions
         if not isinstance(other, Tensor) or other.numel() != 1 or other.requires_grad or other.is_complex():
             break

@@ -16,6 +16,7 @@ from ..core.codec import JsonForm, Part
 from ..core.errors import InputError
 from ..theory.losses import TRAINING_LOSSES
 from .autograd_flow import cosine_factor, last_operator, output_limits
+from .padding import runs_to_the_end
 
 _NAMES = {function.__name__: name for name, function in TRAINING_LOSSES.items()}
 CLASSES, BINARY = ("cross_entropy", "nll"), ("bce", "bce_with_logits")
@@ -117,6 +118,11 @@ class LossFacts(Part):
     made_by: str = ""
     negated: bool = False
     without_weight: float = 0.0
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all targets are the same."""
+        return self.target_least == self.target_greatest
 
     @property
     def share_of_blind(self) -> float | None:
@@ -279,11 +285,6 @@ def _padding(labels: Tensor, call: _LossCall) -> float:
         return 0.0
     filled = runs_to_the_end(labels == filler)
     return float(filled.double().mean()) if bool((filled.sum(1) > 1).any()) else 0.0
-
-
-def runs_to_the_end(entries: Tensor) -> Tensor:
-    """Return which entries of each row lie in a run without a gap up to its end."""
-    return entries.flip(1).long().cumprod(1).flip(1).bool()
 
 
 def _broadcasts(func: Any, args: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import ClassVar
 from ..core.codec import JsonForm, Part
 from .descent_pass import StepFacts
 from .loss_facts import LabelsOutside, LossFacts
+from .padding import PaddingRead
 from .sample_pass import SampleFacts
 
 FLOAT16_LARGEST, BFLOAT16_LARGEST = 65504.0, float.fromhex("0x1.fep127")
@@ -146,26 +147,6 @@ class CutValue(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PaddingRead(Part):
-    """How a model reads rows that are filled up at their ends with one value.
-
-    Attributes:
-        path: the embedding or the input.
-        share: of all positions, those that are filled up.
-        of_gradient: the share of the squared gradient that comes back to them.
-        pads_read, words_read: the shares of the filled positions, and of the others, that a gradient comes back to.
-        pooled: whether every position has the same gradient, and what fills them up is zero: it is added up alone.
-    """
-
-    path: str
-    share: float
-    of_gradient: float
-    pads_read: float
-    words_read: float
-    pooled: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterRow(Part):
     """One parameter: its size, and whether it takes part in what the model computes and learns.
 
@@ -235,8 +216,8 @@ class Signal(Part):
         wrong_axis: a softmax whose shares are added up over another axis than its own: where, its axis, and the other.
         labels_outside: labels that are none of the classes, so that the loss cannot be taken.
         bends: whether the forward has anything but weights, normalizers, poolings and rearrangements.
-        detached_at: where the model's outputs have no graph though it holds parameters that learn: the module whose
-            values were detached, or that ran last before.
+        detached_at: where the model's outputs have no graph though it holds parameters that learn: the last module
+            with such parameters that ran.
         means_alone: whether the loss stays as it is with other outputs that have the same mean over the samples.
         padding: how inputs that are filled up at their ends are read.
     """

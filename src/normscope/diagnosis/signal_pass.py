@@ -39,7 +39,8 @@ from .autograd_flow import (
 )
 from .descent_pass import Optimizers, StepFacts, try_steps
 from .examined import UnitsOverData
-from .loss_facts import LabelsOutside, LossFacts, LossListener, runs_to_the_end
+from .loss_facts import LabelsOutside, LossFacts, LossListener
+from .padding import PaddingListener
 from .sample_pass import have_moved
 from .signal import (
     BFLOAT16_NORMAL,
@@ -50,7 +51,6 @@ from .signal import (
     RANDOM,
     CutValue,
     DropoutCall,
-    PaddingRead,
     ParameterRow,
     Signal,
     SignalRow,
@@ -82,8 +82,6 @@ STEADY_SHARE, STEADY_FACTOR = 0.8, 3.0
 LEAST_STEP = 1e-30
 """A share of the largest gradient of a step; less is lost in rounding."""
 FEW_LABELS, FEWEST_OF_A_LABEL = 10, 8
-FEW_VALUES = 4
-"""Integers with no more values than this are hardly words."""
 SAME_LOSS = 1e-4
 """The share by which a loss may differ by rounding."""
 NO_LOSS = 1e-3
@@ -183,7 +181,7 @@ def watch_signal(
         bends=listener.bends,
         detached_at=listener.detached_at,
         means_alone=loss is not None and listener.loss_reads_means_alone(labels_of(batch, call), loss),
-        padding=listener.padding(),
+        padding=listener.padding.read(),
     )
 
 
@@ -306,9 +304,7 @@ class _SignalListener(ForwardListener):
         self._same_gradients: list[Tensor] = []  # by output: whether all samples get the same gradient
         self.bends = True
         self.detached_at: str | None = None
-        self._pads: Tensor | None = None  # which positions of the rows are filled up
-        self._padded: tuple[int, Tensor] | None = None  # the row that holds them, and how it is read
-        self._zero_pads = False
+        self.padding = PaddingListener()
         self._by_step: dict[int, Tensor] = {}
         self._held_names: dict[int, tuple[bool, str]] = {}  # of parameters and buffers: do they map states, name
         self._reads = Counter[int]()
@@ -349,7 +345,7 @@ class _SignalListener(ForwardListener):
         for name, tensor in variables:
             self._hear((INPUT if len(variables) == 1 else f"{INPUT} {name}", INPUT, 0), fed[id(tensor)])
         self._columns = [_widest_column(tensor) for _, tensor in variables]
-        self._pads = _find_padding(call.leaves, self._samples)
+        self.padding.find(call.leaves, self._samples)
         self._held.clear()
         args, kwargs = tree_map(lambda leaf: fed.get(id(leaf), leaf), (call.args, call.kwargs))
         held = [*self.model.named_parameters(), *self.model.named_buffers()]
@@ -397,8 +393,9 @@ class _SignalListener(ForwardListener):
         """Note what lies before the outputs: an activation, or a place where the graph of parameters ends."""
         if any(output.requires_grad for output in outputs):
             self.bends = has_activation(outputs)
-        elif any(p.requires_grad for p in self.model.parameters()) and self._heard:
-            self.detached_at = self._detached_at or self._heard[-1][0][0]
+        else:
+            trained = {n.rpartition(".")[0] for n, p in self.model.named_parameters() if p.requires_grad}
+            self.detached_at = next((site[0] for site, *_ in reversed(self._heard) if site[0] in trained), None)
 
     @property
     def has_cuts(self) -> bool:
@@ -441,21 +438,6 @@ class _SignalListener(ForwardListener):
         except Exception:  # a loss may refuse such values
             return False
         return abs(after - before) <= SAME_LOSS * abs(before)
-
-    def padding(self) -> PaddingRead | None:
-        """Fetch how positions that are filled up are read."""
-        if self._padded is None:
-            return None
-        index, figures = self._padded
-        share, of_gradient, pads_read, words_read, even = figures.tolist()
-        return PaddingRead(
-            path=self._heard[index][0][0],
-            share=share,
-            of_gradient=of_gradient,
-            pads_read=pads_read,
-            words_read=words_read,
-            pooled=bool(even) and self._zero_pads,
-        )
 
     def unread(self) -> tuple[str, ...]:
         """Return the modules whose output was thrown away."""
@@ -616,15 +598,11 @@ class _SignalListener(ForwardListener):
         if made.requires_grad:
             if site[1] in (INPUT, "embedding") and made.shape[:1] == (self._samples,):
                 self._differing[len(self._heard) - 1] = _by_place(made.detach() - made.detach()[:1])
-                if self._pads is not None and self._padded is None and made.shape[:-1] == self._pads.shape:
-                    self._padded = len(self._heard) - 1, made.new_zeros(5)
-                    self._zero_pads = not bool((made.detach()[self._pads] != 0).any())
+                self.padding.hear(site[0], made)
             made.register_hook(functools.partial(self._returned, len(self._heard) - 1))
 
     def _returned(self, index: int, gradient: Tensor) -> None:
         self._gradients[index] = _norm(gradient)
-        if self._padded is not None and self._padded[0] == index and self._pads is not None:
-            self._padded = index, _pad_statistics(gradient.detach(), self._pads)
         if index in self._differing and gradient.ndim == 3 and FEWEST_STEPS < gradient.shape[1] <= MOST_STEPS:
             self._by_step[index] = gradient.detach().double().square().sum((0, 2)).sqrt()
         if index in self._differing:
@@ -743,39 +721,6 @@ def _weights_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
         for item in inside or (vars(value).values() if hasattr(value, "__dict__") else ()):
             yield from _weights_in(item, depth - 1)
-
-
-@torch.no_grad()
-def _find_padding(leaves: Sequence[Any], samples: int) -> Tensor | None:
-    """Return which positions of rows of ids, or of sequences of vectors, are filled up at the end with one value.
-
-    Of vectors that is zero, and how much is filled up differs from row to row.
-    """
-    for leaf in leaves:
-        if not isinstance(leaf, Tensor) or leaf.shape[:1] != (samples,) or samples < 2 or leaf.is_complex():
-            continue
-        if leaf.ndim == 2 and not leaf.is_floating_point() and leaf.dtype != torch.bool and leaf.shape[1] > 1:
-            filled = runs_to_the_end(leaf == leaf[:, -1].mode().values)
-            if len(leaf.unique()) <= FEW_VALUES:
-                continue  # kinds of segments, and masks
-        elif leaf.ndim == 3 and leaf.is_floating_point() and leaf.shape[1] > 1:
-            filled = runs_to_the_end((leaf == 0).all(2))
-            if bool((filled.sum(1) == filled[0].sum()).all()):
-                continue
-        else:
-            continue
-        if bool((filled.sum(1) > 1).double().mean() > 0.5) and not bool(filled.all(1).any()):
-            return filled
-    return None
-
-
-def _pad_statistics(gradient: Tensor, pads: Tensor) -> Tensor:
-    """Return the share of pads, their share of the squared gradient, of pads and others read, and if all are equal."""
-    squares = gradient.double().square().sum(-1)
-    read, total = squares > 0, squares.sum().clamp(min=1e-300)
-    even = (gradient == gradient[:, :1]).all()
-    shares = [pads.double().mean(), squares[pads].sum() / total, *(read[own].double().mean() for own in (pads, ~pads))]
-    return torch.stack([*shares, even.double()])
 
 
 class _PlaceChanger(ForwardListener):

@@ -110,6 +110,39 @@ def reads_ahead(examined: Examined) -> Iterator[Finding]:
     )
 
 
+def labels_are_inputs(examined: Examined) -> Iterator[Finding]:
+    """A model of sequences that reads the steps up to each alone, and whose label at a step is that step itself."""
+    facts, loss = _facts(examined), None if examined.signal is None else examined.signal.loss
+    if facts is None or not facts.copies or loss is None or math.prod(loss.target_shape) != math.prod(facts.copies):
+        return  # a loss that shifts the labels itself reads fewer
+    yield Finding(
+        code="labels-are-inputs",
+        severity=Severity.WARNING,
+        where="the targets",
+        seen="The target of each step is the input of that step itself, and the model reads it.",
+        why="The model learns to copy: its loss goes to zero, and it cannot say what comes next.",
+        advice="Shift the targets by one step: tokens[:, :-1] as input, tokens[:, 1:] as targets.",
+        numbers={},
+    )
+
+
+def inverted_mask(examined: Examined) -> Iterator[Finding]:
+    """An attention mask among the arguments that hides what counts."""
+    facts = _facts(examined)
+    if facts is None or facts.inverted_mask is None:
+        return
+    yield Finding(
+        code="mask-leaks",
+        severity=Severity.WARNING,
+        where=facts.inverted_mask,
+        seen=f"`{facts.inverted_mask}` is 0 at most of the positions that labels count or words stand at, and 1 at the "
+        "others.",
+        why="What should be read is hidden, and what fills the rows up is read in its place.",
+        advice="Invert the mask: in the attention_mask of transformers 1 shows a position and 0 hides it.",
+        numbers={},
+    )
+
+
 def mask_leaks(examined: Examined) -> Iterator[Finding]:
     """A softmax whose hidden entries get a share all the same."""
     for row in () if examined.signal is None else examined.signal.rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,12 +12,15 @@ from ...core.finding import Finding, Severity, figure, figures
 from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
 from ..examined import Examined
-from ..loss_facts import is_fresh
+from ..loss_facts import CLASSES, is_fresh
 from ..signal import Signal, SignalRow
 from ..signal_pass import ACTIVATIONS
+from .causes import GraphOrder
 from .depth import WEIGHTS
 
 STEEPEST_LEAK = 0.9
+CLASSES_PER_UNIT = 4
+"""Classes that one unit may have to tell apart; two units tell sixteen, as pictures of features in a plane show."""
 
 
 def missing_activation(examined: Examined) -> Iterator[Finding]:
@@ -84,6 +88,32 @@ def _no_activation_at_all(signal: Signal) -> Iterator[Finding]:
                 "them.",
                 numbers={},
             )
+
+
+def narrow_layer(examined: Examined) -> Iterator[Finding]:
+    """A layer on every way to the outputs of a classifier that hands on far fewer numbers than there are classes."""
+    signal = examined.signal
+    facts = None if signal is None else signal.loss
+    if signal is None or facts is None or facts.name not in CLASSES or len(facts.output_shape) != 2:
+        return
+    flow, classes = GraphOrder(examined), facts.output_shape[1]
+    for row in signal.layers:
+        width = math.prod(row.shape[1:])
+        if row.kind not in WEIGHTS or row.shape[:1] != facts.output_shape[:1] or classes < CLASSES_PER_UNIT**width:
+            continue
+        if flow.cuts(row.path):
+            yield Finding(
+                code="bottleneck",
+                severity=Severity.WARNING,
+                where=row.path,
+                seen=f"`{row.path}` hands on {pluralise(width, 'number')} of each sample, and {classes} classes are "
+                "told apart behind it.",
+                why="Everything about a sample has to pass through it: classes that lie side by side there cannot all "
+                "be told apart.",
+                advice=f"Widen `{row.path}`: at least as many units as there are classes.",
+                numbers=figures(width=width, classes=classes),
+            )
+            return
 
 
 def flat_activation(examined: Examined) -> Iterator[Finding]:
