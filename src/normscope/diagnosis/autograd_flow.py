@@ -74,10 +74,15 @@ def _feeds_of(function: Any, numbers: Mapping[Any, int]) -> tuple[Feed, ...]:
     return tuple(Feed(number, rearranged) for number, rearranged in sorted(feeds.items()))
 
 
-def has_activation(outputs: Iterable[Tensor]) -> bool:
-    """Whether anything but weights, normalizers, poolings and rearrangements lies before some tensors."""
+def find_kinds(outputs: Iterable[Tensor]) -> tuple[bool, bool]:
+    """Return what lies before some tensors: an activation (anything that bends), and a derivative.
+
+    Weights, normalizers, poolings and rearrangements do not bend. Equations are learned by outputs that hold
+    derivatives of the model itself.
+    """
     visited: set[Any] = set()
     waiting: list[Any] = [output.grad_fn for output in outputs]
+    bends = derives = False
     while waiting:
         node = waiting.pop()
         if node is None or node in visited:
@@ -85,10 +90,10 @@ def has_activation(outputs: Iterable[Tensor]) -> bool:
         visited.add(node)
         name, before = operator_name(node), [own for own, _ in node.next_functions if own is not None]
         scales = name in ("Mul", "Div") and len(before) < 2  # by a constant
-        if name not in NOT_BENDING and before and not scales:
-            return True
+        bends = bends or (name not in NOT_BENDING and bool(before) and not scales)
+        derives = derives or "BackwardBackward" in node.name()
         waiting.extend(before)
-    return False
+    return bends, derives
 
 
 def find_makers(made: Tensor, functions: Sequence[Any]) -> tuple[int, ...]:

@@ -65,8 +65,8 @@ class StepFacts(Part):
         betas: the two betas of the group with the largest first one.
         moved_share: the change of all weights in one step of the optimizer, as a share of their size.
         most_moved: the same for the matrix or kernel that changes most.
-        least_pace: the largest change of a weight in one step as a share of the rate, where the rate is divided by the
-            size of the gradient: about 1 or more, unless eps outweighs the gradients.
+        pace: the root mean square of the changes of weights in one step, as a share of the rate, where that is divided
+            by the size of the gradient: about 1 or more, unless eps outweighs the gradients.
         is_new: whether the optimizer has made no step yet.
         outside: trainable parameters that the optimizer does not hold.
         foreign: how many parameters it holds that are none of the model's.
@@ -87,7 +87,7 @@ class StepFacts(Part):
             "betas",
             "moved_share",
             "most_moved",
-            "least_pace",
+            "pace",
             "is_new",
             "outside",
             "foreign",
@@ -113,7 +113,7 @@ class StepFacts(Part):
     betas: tuple[float, float] | None = None
     moved_share: float | None = None
     most_moved: float | None = None
-    least_pace: float | None = None
+    pace: float | None = None
     is_new: bool = True
     outside: tuple[str, ...] = ()
     foreign: int = 0
@@ -296,13 +296,13 @@ def _own_step(trial: _Trial, gradients: Gradients, optimizer: Optimizer) -> dict
     }
     change, size = (sum(pair[k] for pair in sizes.values()) for k in (0, 1))
     rates = [float(group["lr"]) for group in optimizer.param_groups if group.get("eps") and group.get("lr")]
-    largest = max((float(own.abs().max()) for own in moved.values() if own.numel()), default=0.0)
+    count = sum(int(own.count_nonzero()) for own in moved.values())
     return {
         "promised_fall": -_dot(gradients, moved),
         "next_loss": trial.after(moved),
         "moved_share": math.sqrt(change / size) if size else None,
         "most_moved": max((math.sqrt(own / whole) for own, whole in sizes.values() if whole), default=None),
-        "least_pace": largest / max(rates) if rates else None,
+        "pace": math.sqrt(_dot(moved, moved) / count) / max(rates) if rates and count else None,
     }
 
 

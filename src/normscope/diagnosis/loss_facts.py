@@ -62,6 +62,7 @@ class LossFacts(Part):
         accuracy: the share of samples that are classified right; `None` for numbers.
         made_by: the module that made the outputs; empty where nobody can tell.
         negated: whether the value that is minimised falls where this loss, the only one, rises.
+        rest: what else is in the value that is minimised, where this is the only known loss in it.
         without_weight: the share of the targets that are of classes with a weight of zero.
     """
 
@@ -81,6 +82,7 @@ class LossFacts(Part):
             "floor",
             "made_by",
             "negated",
+            "rest",
             "without_weight",
         )
     )
@@ -117,6 +119,7 @@ class LossFacts(Part):
     floor: float = 0.0
     made_by: str = ""
     negated: bool = False
+    rest: float = 0.0
     without_weight: float = 0.0
 
     @property
@@ -250,6 +253,12 @@ class LossListener(TorchFunctionMode):
     def is_negated(self) -> bool:
         """Whether the one loss that was called is made larger; to be asked after the backward."""
         return len(self.calls) == len(self._pulls) == 1 and float(self._pulls[0]) < 0.0
+
+    def rest_of(self, whole: float) -> float:
+        """Return what a value holds besides the one loss that was called, with its factor; after the backward."""
+        if not len(self.calls) == len(self._pulls) == 1 or self.calls[0].result.numel() != 1:
+            return 0.0
+        return whole - float(self._pulls[0]) * float(self.calls[0].result.detach())
 
     @property
     def output(self) -> Tensor | None:

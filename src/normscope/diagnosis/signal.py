@@ -216,6 +216,9 @@ class Signal(Part):
         wrong_axis: a softmax whose shares are added up over another axis than its own: where, its axis, and the other.
         labels_outside: labels that are none of the classes, so that the loss cannot be taken.
         bends: whether the forward has anything but weights, normalizers, poolings and rearrangements.
+        derives: whether the outputs hold derivatives of the model itself.
+        pushed_away: the share of the outputs that a step against the gradient of the loss moves away from their
+            targets, where both are known.
         detached_at: where the model's outputs have no graph though it holds parameters that learn: the last module
             with such parameters that ran.
         means_alone: whether the loss stays as it is with other outputs that have the same mean over the samples.
@@ -243,6 +246,8 @@ class Signal(Part):
             "shared",
             "wrong_axis",
             "bends",
+            "derives",
+            "pushed_away",
             "detached_at",
             "means_alone",
             "padding",
@@ -274,6 +279,8 @@ class Signal(Part):
     shared: tuple[int, ...] = ()
     wrong_axis: tuple[str, int, int] | None = None
     bends: bool = True
+    derives: bool = False
+    pushed_away: float = 0.0
     detached_at: str | None = None
     means_alone: bool = False
     padding: PaddingRead | None = None

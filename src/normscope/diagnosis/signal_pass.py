@@ -31,9 +31,9 @@ from ..listening.listener import ForwardListener
 from .autograd_flow import (
     Feed,
     find_feeds,
+    find_kinds,
     find_makers,
     find_readers,
-    has_activation,
     operator_name,
     reached_leaves,
 )
@@ -81,7 +81,7 @@ STEADY_SHARE, STEADY_FACTOR = 0.8, 3.0
 """A recurrence changes the gradient at nearly every step by about the same factor."""
 LEAST_STEP = 1e-30
 """A share of the largest gradient of a step; less is lost in rounding."""
-FEW_LABELS, FEWEST_OF_A_LABEL = 10, 8
+FEW_LABELS, FEWEST_OF_A_LABEL, FEWEST_CLASSES = 10, 8, 3
 SAME_LOSS = 1e-4
 """The share by which a loss may differ by rounding."""
 NO_LOSS = 1e-3
@@ -179,6 +179,8 @@ def watch_signal(
         wrong_axis=listener.wrong_axis,
         idle_label=None if loss is None else listener.find_idle_label(labels_of(batch, call), loss),
         bends=listener.bends,
+        derives=listener.derives,
+        pushed_away=0.0 if loss is None else listener.find_pushed_away(labels_of(batch, call)),
         detached_at=listener.detached_at,
         means_alone=loss is not None and listener.loss_reads_means_alone(labels_of(batch, call), loss),
         padding=listener.padding.read(),
@@ -237,7 +239,8 @@ def _both_ways(
         listener.read_graph(objective if loss is not None else float_tensors(made))
         reason = listener.backward(objective, outputs, random=loss is None)
         if listener.loss is not None and loss is not None:
-            listener.loss = replace(listener.loss, negated=losses.is_negated)
+            rest = losses.rest_of(float(listener.loss_value or 0.0))
+            listener.loss = replace(listener.loss, negated=losses.is_negated, rest=rest)
         return reason
 
 
@@ -301,8 +304,8 @@ class _SignalListener(ForwardListener):
         self._detached_at: str | None = None
         self._unread: dict[int, tuple[Tensor, str]] = {}  # what a module returned and no function has read since
         self._moves: list[Tensor] = []  # by output: which samples a gradient comes back to
-        self._same_gradients: list[Tensor] = []  # by output: whether all samples get the same gradient
-        self.bends = True
+        self._output_gradients: list[Tensor] = []
+        self.bends, self.derives = True, False
         self.detached_at: str | None = None
         self.padding = PaddingListener()
         self._by_step: dict[int, Tensor] = {}
@@ -342,10 +345,10 @@ class _SignalListener(ForwardListener):
         """Run the model on a call, its float inputs as the first rows."""
         variables = call.variables
         fed = {id(tensor): self._leaf(tensor) for _, tensor in variables}
+        self.padding.find(call.leaves, self._samples)
         for name, tensor in variables:
             self._hear((INPUT if len(variables) == 1 else f"{INPUT} {name}", INPUT, 0), fed[id(tensor)])
         self._columns = [_widest_column(tensor) for _, tensor in variables]
-        self.padding.find(call.leaves, self._samples)
         self._held.clear()
         args, kwargs = tree_map(lambda leaf: fed.get(id(leaf), leaf), (call.args, call.kwargs))
         held = [*self.model.named_parameters(), *self.model.named_buffers()]
@@ -387,12 +390,12 @@ class _SignalListener(ForwardListener):
         self._end.append(_norm(gradient))
         if gradient.shape[:1] == (self._samples,):
             self._moves.append((gradient.detach() != 0).reshape(self._samples, -1).any(1))
-            self._same_gradients.append((gradient == gradient[:1]).all() & (gradient != 0).any())
+            self._output_gradients.append(gradient.detach())
 
     def follow_outputs(self, outputs: Sequence[Tensor]) -> None:
         """Note what lies before the outputs: an activation, or a place where the graph of parameters ends."""
         if any(output.requires_grad for output in outputs):
-            self.bends = has_activation(outputs)
+            self.bends, self.derives = find_kinds(outputs)
         else:
             trained = {n.rpartition(".")[0] for n, p in self.model.named_parameters() if p.requires_grad}
             self.detached_at = next((site[0] for site, *_ in reversed(self._heard) if site[0] in trained), None)
@@ -425,9 +428,12 @@ class _SignalListener(ForwardListener):
     def loss_reads_means_alone(self, labels: Sequence[Any], loss: Loss) -> bool:
         """Whether the loss is the same for outputs that differ from these, and have the same mean over the samples."""
         differ = [v for v in labels if isinstance(v, Tensor) and v.shape[:1] == (self._samples,) and v.numel()]
-        if len(self._same_gradients) != 1 or len(self.returned) != 1 or not differ or self._samples < FEWEST_OF_A_LABEL:
+        if len(self._output_gradients) != 1 or len(self.returned) != 1 or self._samples < FEWEST_OF_A_LABEL:
             return False
-        if not bool(self._same_gradients[0]) or not any(bool((v != v[:1]).any()) for v in differ):
+        (gradient,) = self._output_gradients
+        if not bool((gradient == gradient[:1]).all() & (gradient != 0).any()):
+            return False
+        if not any(bool((v != v[:1]).any()) for v in differ):
             return False
         (output,) = self.returned
         noise = torch.linspace(-1.0, 1.0, self._samples, dtype=output.dtype, device=output.device)
@@ -438,6 +444,27 @@ class _SignalListener(ForwardListener):
         except Exception:  # a loss may refuse such values
             return False
         return abs(after - before) <= SAME_LOSS * abs(before)
+
+    def find_pushed_away(self, labels: Sequence[Any]) -> float:
+        """Return the share of outputs that steps against the gradient of the loss move away from their targets.
+
+        These are numbers, one for each output, or the classes of the samples. Two values may be the names of kinds.
+        """
+        if len(self._output_gradients) != 1 or len(self.returned) != 1 or len(labels) != 1:
+            return 0.0
+        (gradient,), (output,), (target,) = self._output_gradients, self.returned, labels
+        if not isinstance(target, Tensor) or gradient.shape != output.shape or not bool(gradient.any()):
+            return 0.0
+        if target.is_floating_point() and target.shape == output.shape and len(target.unique()) > FEW_LABELS:
+            towards = gradient * (output - target)
+        elif target.dtype == torch.long and target.shape == output.shape[:1] and output.ndim == 2:
+            inside = output.shape[1] > 2 and int(target.min()) >= 0 and int(target.max()) < output.shape[1]
+            if not inside or len(target.unique()) < FEWEST_CLASSES:
+                return 0.0
+            towards = -gradient.gather(1, target[:, None])
+        else:
+            return 0.0
+        return float((towards < 0).double().mean())
 
     def unread(self) -> tuple[str, ...]:
         """Return the modules whose output was thrown away."""

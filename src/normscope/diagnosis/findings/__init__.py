@@ -33,6 +33,7 @@ from .loss import (
     no_loss_gradient,
     one_class,
     targets_do_not_fit,
+    wrong_sign,
 )
 from .normalizers import (
     eps_dominated,
@@ -73,7 +74,15 @@ from .samples import (
 )
 from .scale import half_precision, input_scale, non_finite_activations, non_finite_weights, one_column
 from .steps import loss_rises, next_step, wrong_parameters
-from .structure import constant_output, flat_activation, hidden_softmax, missing_activation, narrow_layer, softmax_axis
+from .structure import (
+    constant_output,
+    fading_differences,
+    flat_activation,
+    hidden_softmax,
+    missing_activation,
+    narrow_layer,
+    softmax_axis,
+)
 from .units import dead_channels, dead_layer, dead_relu, saturated_units
 
 LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
@@ -88,6 +97,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     no_loss_gradient,
     idle_label,
     means_compared,
+    wrong_sign,
     gradient_not_finite,
     input_scale,
     one_column,
@@ -124,6 +134,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     spectral_norm_off,
     dead_layer,
     constant_output,
+    fading_differences,
     exploding_run,
     batch_norm_depth,
     gradient_explosion,

@@ -46,6 +46,10 @@ SMALL_FACTOR = 0.2
 SMALL_LIMIT = 3.0
 """Scores between its two signs leave a class at least a twentieth beside the other."""
 MOSTLY_PADDING = 0.5
+NEARLY_ALL = 0.95
+"""A share of the outputs that a loss of the right sign does not move away from their targets."""
+NEGATIVE_REST = 1e-4
+"""A share of the loss, above rounding."""
 ENOUGH_LABELS = 48
 """Samples from which a share of 95 % is no chance."""
 ONE_SIDED = 0.95
@@ -267,6 +271,42 @@ def equal_outputs(examined: Examined) -> Iterator[Finding]:
         "times; initialise n of them, or use one layer with n outputs.",
         numbers=figures(classes=facts.output_shape[1]),
     )
+
+
+def wrong_sign(examined: Examined) -> Iterator[Finding]:
+    """A loss, or a term of it, whose sign is wrong: outputs move away from targets, or a divergence is rewarded."""
+    signal, facts = examined.signal, _facts(examined)
+    if signal is None or signal.loss_value is None:
+        return
+    if facts is None and signal.pushed_away > NEARLY_ALL and is_fresh(examined.model):
+        yield Finding(
+            code="loss-does-not-fit",
+            severity=Severity.WARNING,
+            where=LOSS,
+            seen=f"A step against the gradient of the loss moves {percent(signal.pushed_away)} of the outputs away "
+            "from their targets.",
+            why="The steps make the error larger, without limit.",
+            advice="Change the sign of the loss: minimise the error, not minus the error. If it is meant to grow, "
+            "there is nothing to do.",
+            numbers=figures(share=signal.pushed_away),
+        )
+    if (
+        facts is not None
+        and signal.draws
+        and facts.rest < -NEGATIVE_REST * abs(signal.loss_value)
+        and not facts.negated
+    ):
+        yield Finding(
+            code="loss-does-not-fit",
+            severity=Severity.WARNING if examined.mode == "train" else Severity.INFO,
+            where=LOSS,
+            seen=f"Besides {facts.name} the loss has a part of {figure(facts.rest)}, and the model draws random "
+            "numbers, as a variational autoencoder does.",
+            why="A divergence is never below zero: with the wrong sign it is made larger without limit.",
+            advice="Change the sign of that part, so that the loss is the error plus the divergence, -0.5 * (1 + "
+            "logvar - mean**2 - logvar.exp()). If it is an entropy that is to grow, there is nothing to do.",
+            numbers=figures(rest=facts.rest),
+        )
 
 
 def means_compared(examined: Examined) -> Iterator[Finding]:
@@ -555,8 +595,8 @@ def one_class(examined: Examined) -> Iterator[Finding]:
         return
     constant = facts.is_constant and math.prod(facts.target_shape) > 1
     several = facts.name in BINARY and len(facts.output_shape) > 1 and facts.output_shape[1] > 2
-    if constant and (facts.own_targets or is_judged_by_frozen(examined.signal)):
-        return  # what a generator is to reach
+    if constant and (facts.own_targets or examined.signal.derives or is_judged_by_frozen(examined.signal)):
+        return  # what a generator is to reach, or the right side of an equation
     if constant:
         yield _mismatch(
             facts,

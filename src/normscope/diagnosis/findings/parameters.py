@@ -231,7 +231,7 @@ def _is_to_learn(examined: Examined) -> bool:
 
 def is_judged_by_frozen(signal: Signal) -> bool:
     """Whether several layers that do not train come after all that do, as a discriminator after its generator."""
-    trains = {row.module: row.trainable for row in signal.parameters if _is_matrix(row)}
+    trains = {row.module: row.trainable for row in signal.parameters if len(row.shape) > 1}
     ran = [trains[path] for path in dict.fromkeys(row.path for row in signal.layers) if path in trains]
     return True in ran and len(ran) - 1 - max(k for k, own in enumerate(ran) if own) > 1
 
@@ -412,7 +412,7 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
     sizes = {row.name: row.root_mean_square * math.sqrt(math.prod(row.shape[1:])) for row in layers}
     if not sizes:
         return
-    usual, ends = median(sizes.values()), _unread_paths(signal)
+    usual, ends = median(sizes.values()), _last_layers(signal)
     if len(sizes) < 3:
         usual = min(max(min(sizes.values()), LEAST_USUAL), MOST_USUAL) if len(sizes) > 1 else 1.0
     most = STANDS_OUT if len(sizes) > 1 else FAR_FROM_ONE
@@ -439,9 +439,12 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
         )
 
 
-def _unread_paths(signal: Signal) -> set[str]:
-    """Return the modules whose output no other layer reads."""
-    read = {feed for feeds in signal.feeds for feed in feeds}
+def _last_layers(signal: Signal) -> set[str]:
+    """Return the modules with no weight layer, recurrence or normalizer behind them."""
+    read: set[int] = set()
+    for number, feeds in reversed(list(enumerate(signal.feeds))):
+        if number in read or signal.rows[number].kind in (*WEIGHTS, *RECURRENT, *NORMALIZERS):
+            read.update(feeds)
     return {row.path for number, row in enumerate(signal.rows) if number not in read}
 
 

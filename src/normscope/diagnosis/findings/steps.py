@@ -35,8 +35,8 @@ LONG_MEMORY = 0.995
 """A momentum beyond which more than two hundred gradients add up."""
 HARDLY_MOMENTUM, LIKE_A_MOMENTUM = 0.2, 0.5
 """Nobody sets a momentum below the first beside a rate above the second: the two are in the wrong order."""
-SLOW_PACE, MANY_STEPS = 0.01, 1e4
-"""A share of the rate by which the fastest weight moves, and the steps that it would take at that pace."""
+SLOW_PACE, MANY_STEPS = 0.03, 1e3
+"""A share of the rate by which a typical weight moves, and the steps that it would take at that pace."""
 
 
 def wrong_parameters(examined: Examined) -> Iterator[Finding]:
@@ -149,12 +149,12 @@ def _too_short(examined: Examined, steps: StepFacts, rate: str) -> Iterator[Find
         return  # at the least loss there is nothing to gain by longer steps
     count = steps.loss / steps.promised_fall
     scheduled = steps.scheduled_rate is not None and steps.scheduled_rate > (steps.rate or 0.0)
-    outweighed = steps.is_new and steps.least_pace is not None and steps.least_pace < SLOW_PACE and count > MANY_STEPS
+    outweighed = steps.is_new and steps.pace is not None and steps.pace < SLOW_PACE and count > MANY_STEPS
     if outweighed or count > TOO_MANY_STEPS:
         yield _of_optimizer(
             "step-too-short",
             f"One step of {rate} lowers the loss of {figure(steps.loss)} by {figure(steps.promised_fall)}"
-            + (f": no weight moves by more than {percent(steps.least_pace or 0.0)} of the rate." * outweighed or "."),
+            + (f": a typical weight moves by {percent(steps.pace or 0.0)} of the rate." * outweighed or "."),
             "The eps of the optimizer outweighs the gradients that it is added to, and every step is as much shorter."
             if outweighed
             else f"At this pace it takes about {figure(count)} steps to learn anything.",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from ...core.finding import Finding, Severity, figure, figures
+from ...core.finding import Finding, Severity, figure, figures, percent
 from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
 from ..examined import Examined
@@ -19,6 +19,11 @@ from .causes import GraphOrder
 from .depth import WEIGHTS
 
 STEEPEST_LEAK = 0.9
+LONG_CHAIN, FEWEST_COMPARED = 8, 16
+"""Weight layers in a row, and samples: fewer show no trend."""
+DIFFERENT, ALIKE = 0.3, 0.03
+"""Shares of the values that differ between samples, at the start and at the end of a chain whose samples fade into one
+another; a healthy plain chain of twenty layers keeps a tenth."""
 CLASSES_PER_UNIT = 4
 """Classes that one unit may have to tell apart; two units tell sixteen, as pictures of features in a plane show."""
 
@@ -272,6 +277,31 @@ def constant_output(examined: Examined) -> Iterator[Finding]:
         "them to zero), weights that are zero or have decayed to nothing (initialise them again, lower the weight "
         "decay), a saturated activation, a multiplication by zero, data that are overwritten.",
         numbers=figures(samples=signal.samples),
+    )
+
+
+def fading_differences(examined: Examined) -> Iterator[Finding]:
+    """A fresh deep network without a way around its layers, through which the samples become more and more alike."""
+    signal = examined.signal
+    if signal is None or signal.samples < FEWEST_COMPARED or not is_fresh(examined.model):
+        return
+    flow = GraphOrder(examined)
+    chain = [row for row in signal.layers if row.kind in WEIGHTS and flow.cuts(row.path)]
+    shares = [(row.sample_deviation or 0.0) / (row.root_mean_square or math.inf) for row in chain]
+    if len(chain) < LONG_CHAIN or shares[0] < DIFFERENT or not 0.0 < max(shares[-2:]) < ALIKE:
+        return
+    first, last = chain[0].path, chain[-1].path
+    yield Finding(
+        code="output-constant",
+        severity=Severity.WARNING,
+        where=last,
+        seen=f"From `{first}` to `{last}`, over {len(chain)} weight layers, samples become alike: what differs between "
+        f"them falls from {percent(shares[0])} to {percent(shares[-1])} of the values.",
+        why="Every layer keeps what samples have in common and mixes what tells them apart: little of it is left for "
+        "the output to read.",
+        advice="Add skip connections around the layers, use fewer layers, or put a normalizer over the samples "
+        "(BatchNorm) between them.",
+        numbers=figures(layers=len(chain), share_left=shares[-1]),
     )
 
 
