@@ -455,7 +455,10 @@ class _SignalListener(ForwardListener):
         (gradient,), (output,), (target,) = self._output_gradients, self.returned, labels
         if not isinstance(target, Tensor) or gradient.shape != output.shape or not bool(gradient.any()):
             return 0.0
-        if target.is_floating_point() and target.shape == output.shape and len(target.unique()) > FEW_LABELS:
+        columns = target.ndim == output.ndim and all(
+            n in (1, m) for n, m in zip(target.shape, output.shape, strict=True)
+        )
+        if target.is_floating_point() and columns and len(target.unique()) > FEW_LABELS:
             towards = gradient * (output - target)
         elif target.dtype == torch.long and target.shape == output.shape[:1] and output.ndim == 2:
             inside = output.shape[1] > 2 and int(target.min()) >= 0 and int(target.max()) < output.shape[1]

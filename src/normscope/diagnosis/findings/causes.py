@@ -53,7 +53,7 @@ ANYWHERE = {
     "no-gradient": ("dead-relu", "dead-layer", "zero-weights", "half-precision"),
     "no-loss-gradient": ("zero-weights", "equal-units", "targets-scale"),
     "stale-statistics": ("input-scale",),
-    "dead-relu": ("input-scale", "output-constant"),
+    "dead-relu": ("input-scale",),
     "gradient-vanishing": ("activation-before-loss",),
     "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer", "mask-leaks"),
     "gradient-jump": ("dead-layer", "layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),

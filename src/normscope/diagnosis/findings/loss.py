@@ -278,7 +278,8 @@ def wrong_sign(examined: Examined) -> Iterator[Finding]:
     signal, facts = examined.signal, _facts(examined)
     if signal is None or signal.loss_value is None:
         return
-    if facts is None and signal.pushed_away > NEARLY_ALL and is_fresh(examined.model):
+    ascends = signal.steps is not None and (signal.steps.promised_fall or 0.0) < 0.0  # what is given is a reward
+    if facts is None and signal.pushed_away > NEARLY_ALL and is_fresh(examined.model) and not ascends:
         yield Finding(
             code="loss-does-not-fit",
             severity=Severity.WARNING,

@@ -51,6 +51,8 @@ def missing_activation(examined: Examined) -> Iterator[Finding]:
             before = signal.rows[through[-1]]
             if before.kind not in WEIGHTS or _is_factorization(examined, before, row):
                 continue
+            if _trains(signal, before) and not _trains(signal, row):
+                continue  # another network, which judges what the first one makes
             if _has_frozen_copy(examined, before):
                 continue  # a representation that is compared with that of a teacher: what reads it is a head of its own
             if any(readers[place] > 1 or place in signal.shared for place in through) or _ends_pre_activation(
@@ -148,7 +150,7 @@ def hidden_softmax(examined: Examined) -> Iterator[Finding]:
             row, before = signal.rows[feed], signal.linear_feeds[feed]
             if row.kind != "softmax" or not any(signal.rows[k].kind in WEIGHTS for k in before):
                 continue
-            if not any(p.trainable for p in signal.parameters if p.module == signal.rows[number].path):
+            if not _trains(signal, signal.rows[number]):
                 continue  # an expectation over fixed numbers
             yield Finding(
                 code="hidden-softmax",
@@ -198,6 +200,11 @@ def _is_factorization(examined: Examined, first: SignalRow, second: SignalRow) -
         return True
     width, ends = before.shape[0], (before.shape[1], after.shape[0])
     return width < min(ends)
+
+
+def _trains(signal: Signal, row: SignalRow) -> bool:
+    """Whether a weight of a layer trains."""
+    return any(p.trainable for p in signal.parameters if p.module == row.path)
 
 
 def _has_frozen_copy(examined: Examined, row: SignalRow) -> bool:
@@ -292,7 +299,7 @@ def fading_differences(examined: Examined) -> Iterator[Finding]:
         return
     first, last = chain[0].path, chain[-1].path
     yield Finding(
-        code="output-constant",
+        code="gradient-vanishing",
         severity=Severity.WARNING,
         where=last,
         seen=f"From `{first}` to `{last}`, over {len(chain)} weight layers, samples become alike: what differs between "

@@ -20,6 +20,7 @@ from ..rows import constant_inputs, dead_filters, dead_scales
 from ..signal import SignalRow
 from .causes import GraphOrder
 from .depth import WEIGHTS
+from .structure import fading_differences
 
 NOTHING_PASSES = 1e-3
 """var/(var + eps): below this the output of a normalizer is under 3 % of what it should be."""
@@ -275,6 +276,7 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
         return
     centred = {place.path for place, seen in examined.normalizers() if seen.kind == "batch" and not seen.untaken}
     fresh = is_fresh(examined.model)
+    fading = any(fading_differences(examined))  # what is nearly the same for every sample is on or off for all of them
     for (path, _, call), units in data.units.items():
         count, size = int(units.dead.sum()), units.dead.numel()
         if count < size and data.samples < ENOUGH_SAMPLES:
@@ -291,7 +293,7 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
             many = count == size or count / size > limit
             off = units.dead if passing >= LITTLE_PASSES else torch.ones_like(units.dead)
             cause = _bias_below(examined, before, off) if many or off.double().mean() > BIASED_OFF else None
-            many = many or cause is not None or passing < LITTLE_PASSES
+            many = (many and not fading) or cause is not None or passing < LITTLE_PASSES
             where = examined.name_place(path, before) if cause is None else cause.path
             where = next(iter(before)) if many and len(before) == 1 else where  # its weights are what stops learning
             yield _dead_relu(where, units.dead, data.samples, many, cause, passing)
