@@ -1,4 +1,4 @@
-"""Faults that no value shows: settings of optimizers, padding, masks, copied targets, signs; and what looks like them."""
+"""Faults that no value shows: settings of optimizers, padding, masks, copied targets, signs; and what looks so."""
 
 from __future__ import annotations
 
@@ -379,3 +379,62 @@ def test_a_normalizer_by_hand_over_the_batch_is_named_and_not_what_only_stands_b
 
     ids = torch.randint(40, (64, 9), generator=torch.Generator().manual_seed(0))
     assert warned(Words(), (ids, torch.arange(64) % 2), loss="cross_entropy") == [("samples-mixed", "norm")]
+
+
+def test_the_losses_of_all_tasks_are_looked_at() -> None:
+    class Tasks(nn.Module):
+        def __init__(self, *, softmax: bool) -> None:
+            super().__init__()
+            self.trunk, self.number, self.kind = mlp(8, 32, 32), nn.Linear(32, 1), nn.Linear(32, 4)
+            self.softmax = softmax
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            x = self.trunk(x).relu()
+            kinds = self.kind(x)
+            return self.number(x), kinds.softmax(1) if self.softmax else kinds
+
+    def loss(made: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
+        return F.cross_entropy(made[1], labels[:, 1].long()) + F.mse_loss(made[0][:, 0], labels[:, 0])
+
+    labels = torch.cat([NUMBERS, CLASSES[:, None]], 1)
+    assert warned(Tasks(softmax=True), (TABLE, labels), loss=loss) == [("activation-before-loss", "kind")]
+    assert not warned(Tasks(softmax=False), (TABLE, labels), loss=loss)
+
+
+def test_a_mean_over_nothing_is_a_loss_that_is_no_number() -> None:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        counted = target > 9
+        return (F.cross_entropy(output, target, reduction="none") * counted).sum() / counted.sum()
+
+    result = ns.check(mlp(8, 16, 4), (TABLE, CLASSES), loss=loss)  # NaN is nothing in JSON
+    assert [finding.code for finding in result.findings if finding.severity > ns.Severity.INFO] == ["loss-not-finite"]
+
+
+@pytest.mark.parametrize(("dtype", "code"), [(torch.bfloat16, "half-precision"), (torch.float32, None)])
+def test_steps_that_are_rounded_away(dtype: torch.dtype, code: str | None) -> None:
+    model = mlp(8, 64, 4).to(dtype)
+    optimizer = Adam(model.parameters(), lr=1e-6)
+    found = warned(model, (TABLE.to(dtype), CLASSES), loss="cross_entropy", optimizer=optimizer)
+    assert found == ([] if code is None else [(code, "the optimizer")])
+
+
+def test_whole_numbers_that_a_layer_reads_as_they_are() -> None:
+    class Timed(nn.Module):
+        def __init__(self, scale: float) -> None:
+            super().__init__()
+            self.net, self.scale = mlp(9, 32, 8), scale
+
+        def forward(self, x: Tensor, t: Tensor) -> Tensor:
+            return self.net(torch.cat([x, self.scale * t.float()[:, None]], 1))
+
+    times = torch.randint(1000, (128,), generator=torch.Generator().manual_seed(0))
+    assert ("input-scale", "net.0") in warned(Timed(1.0), ((TABLE, times), TABLE.flip(0)), loss="mse")
+    assert not warned(Timed(1e-3), ((TABLE, times), TABLE.flip(0)), loss="mse")
+
+
+def test_a_start_with_weights_between_zero_and_one_is_named_by_its_layer() -> None:
+    model = mlp(8, 64, 64, 4)
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter)
+    ((code, where),) = warned(model, (TABLE, CLASSES), loss="cross_entropy")
+    assert (code, where in "024") == ("first-loss", True)  # all three multiply values by about 30

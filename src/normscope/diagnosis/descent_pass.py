@@ -32,6 +32,8 @@ SHORT_STEP = 0.01
 """The fall of the loss that a short step promises, as a share of the loss: far above rounding, and nearly straight."""
 SHORTER, SHORTEST = 0.01, 1e-4
 """By these factors the step is made shorter where the loss rose; still shorter ones would be lost in rounding."""
+LARGE_EPS = 1e-4
+"""Of an optimizer; torch's own are at most 1e-6, but for Adagrad's and RMSprop's of 1e-10 and 1e-8."""
 REPEATS = 1e-5
 """The share by which the loss of a second run with the same weights may differ."""
 Gradients = Mapping[str, Tensor]
@@ -65,8 +67,9 @@ class StepFacts(Part):
         betas: the two betas of the group with the largest first one.
         moved_share: the change of all weights in one step of the optimizer, as a share of their size.
         most_moved: the same for the matrix or kernel that changes most.
-        pace: the root mean square of the changes of weights in one step, as a share of the rate, where that is divided
-            by the size of the gradient: about 1 or more, unless eps outweighs the gradients.
+        pace: where the optimizer has a large eps: the root mean square of the changes of weights in one step, as a
+            share of the rate; about 1 or more, unless eps outweighs the gradients.
+        unmoved: of the weights that have a gradient, the share that one step leaves exactly as they were.
         is_new: whether the optimizer has made no step yet.
         outside: trainable parameters that the optimizer does not hold.
         foreign: how many parameters it holds that are none of the model's.
@@ -88,6 +91,7 @@ class StepFacts(Part):
             "moved_share",
             "most_moved",
             "pace",
+            "unmoved",
             "is_new",
             "outside",
             "foreign",
@@ -114,6 +118,7 @@ class StepFacts(Part):
     moved_share: float | None = None
     most_moved: float | None = None
     pace: float | None = None
+    unmoved: float | None = None
     is_new: bool = True
     outside: tuple[str, ...] = ()
     foreign: int = 0
@@ -295,13 +300,20 @@ def _own_step(trial: _Trial, gradients: Gradients, optimizer: Optimizer) -> dict
         if own.ndim > 1
     }
     change, size = (sum(pair[k] for pair in sizes.values()) for k in (0, 1))
-    rates = [float(group["lr"]) for group in optimizer.param_groups if group.get("eps") and group.get("lr")]
-    count = sum(int(own.count_nonzero()) for own in moved.values())
+    large = (group for group in optimizer.param_groups if (group.get("eps") or 0.0) > LARGE_EPS)
+    rates = [float(group["lr"]) for group in large if group.get("lr")]
+    counts = [
+        torch.stack([(gradients[name] != 0).sum(), (own != 0).sum(), ((gradients[name] != 0) & (own == 0)).sum()]).cpu()
+        for name, own in moved.items()
+        if name in gradients
+    ]
+    learning, count, staying = torch.stack(counts).sum(0).tolist() if counts else (0, 0, 0)
     return {
         "promised_fall": -_dot(gradients, moved),
         "next_loss": trial.after(moved),
         "moved_share": math.sqrt(change / size) if size else None,
         "most_moved": max((math.sqrt(own / whole) for own, whole in sizes.values() if whole), default=None),
+        "unmoved": staying / learning if learning else None,
         "pace": math.sqrt(_dot(moved, moved) / count) / max(rates) if rates and count else None,
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -26,6 +26,8 @@ FEWEST_BIASES = 16
 """Of fewer a training may move none beyond the limits between which torch draws them."""
 NO_CLASS = -100
 """Torch's own number for targets that do not count."""
+MOST_TASKS, MOST_COLUMNS = 4, 16
+"""Losses of several tasks that are looked at, and columns of labels that may be theirs."""
 FEW_CLASSES = 100
 """Whole numbers with at most this many values may be the numbers of classes."""
 
@@ -265,6 +267,11 @@ class LossListener(TorchFunctionMode):
         """The outputs that the last call of a loss was given."""
         return self.calls[-1].output if self.calls else None
 
+    def others(self, labels: Sequence[Any], maker: Callable[[Tensor], str]) -> tuple[LossFacts, ...]:
+        """Return what earlier calls of losses show that compare outputs with labels, as those of several tasks do."""
+        calls = [call for call in self.calls[:-1] if any(_holds(label, call.target) for label in labels)]
+        return tuple(replace(read_loss(call), made_by=maker(call.output)) for call in calls[-MOST_TASKS:])
+
     def facts(self, labels: Sequence[Any] | None, made_by: str) -> LossFacts | None:
         """Return what the last call of a loss shows; `labels` are what the user's loss was given, if there is one.
 
@@ -283,6 +290,17 @@ class LossListener(TorchFunctionMode):
             integer_labels=bool(same) and not same[0].is_floating_point() and same[0].dtype != torch.bool,
             padding=_padding(same[0], call) if same and call.reduction == "mean" and not call.weighted else 0.0,
         )
+
+
+@torch.no_grad()
+def _holds(label: Any, target: Tensor) -> bool:
+    """Whether targets are labels, or one column of them."""
+    if not isinstance(label, Tensor) or label.is_complex() or not 0 < target.numel() <= label.numel():
+        return False
+    if label.numel() == target.numel():
+        return bool((label.flatten() == target.flatten()).all())
+    columns = label.unbind(1) if label.ndim == 2 and label.shape[1] <= MOST_COLUMNS else ()
+    return any(len(own) == target.numel() and bool((own == target.flatten()).all()) for own in columns)
 
 
 def _padding(labels: Tensor, call: _LossCall) -> float:

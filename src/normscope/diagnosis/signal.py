@@ -201,6 +201,7 @@ class Signal(Part):
         feeds: for each row, the numbers of the rows that it reads with no other row between.
         linear_feeds: of these, the ones whose values are only rearranged on the way.
         loss: what the loss was given, where there is one that is known.
+        other_losses: what other losses were given that compare outputs with labels, as those of several tasks.
         columns: for each input that is a table, its widest column.
         loss_value: the loss, where one was given.
         dependence: how outputs depend on samples and arguments, where that was looked at.
@@ -231,6 +232,7 @@ class Signal(Part):
             "feeds",
             "linear_feeds",
             "loss",
+            "other_losses",
             "columns",
             "dependence",
             "loss_value",
@@ -264,6 +266,7 @@ class Signal(Part):
     feeds: tuple[tuple[int, ...], ...] = ()
     linear_feeds: tuple[tuple[int, ...], ...] = ()
     loss: LossFacts | None = None
+    other_losses: tuple[LossFacts, ...] = ()
     columns: tuple[WidestColumn | None, ...] = ()
     dependence: SampleFacts | None = None
     loss_value: float | None = None

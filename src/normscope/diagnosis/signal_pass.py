@@ -165,6 +165,7 @@ def watch_signal(
         feeds=tuple(tuple(feed.layer for feed in feeds) for feeds in listener.feeds),
         linear_feeds=tuple(tuple(feed.layer for feed in feeds if feed.rearranged) for feeds in listener.feeds),
         loss=listener.loss,
+        other_losses=listener.other_losses,
         columns=listener.columns(),
         loss_value=None if listener.loss_value is None else float(listener.loss_value),
         outputs=listener.outputs,
@@ -236,6 +237,8 @@ def _both_ways(
                 listener.labels_outside, loss, objective = losses.outside, None, outputs
             listener.loss_value = None if loss is None else objective[0].detach()
         listener.loss = losses.facts(None if loss is None else labels_of(batch, call), listener.maker(losses.output))
+        if loss is not None:
+            listener.other_losses = losses.others(labels_of(batch, call), listener.maker)
         listener.read_graph(objective if loss is not None else float_tensors(made))
         reason = listener.backward(objective, outputs, random=loss is None)
         if listener.loss is not None and loss is not None:
@@ -297,10 +300,10 @@ class _SignalListener(ForwardListener):
         self.complete = False
         self.feeds: list[tuple[Feed, ...]] = []
         self.loss: LossFacts | None = None
+        self.other_losses: tuple[LossFacts, ...] = ()
         self.labels_outside: LabelsOutside | None = None
         self.loss_value: Tensor | None = None
-        self.outputs = 1
-        self.draws = False
+        self.outputs, self.draws = 1, False
         self._detached_at: str | None = None
         self._unread: dict[int, tuple[Tensor, str]] = {}  # what a module returned and no function has read since
         self._moves: list[Tensor] = []  # by output: which samples a gradient comes back to

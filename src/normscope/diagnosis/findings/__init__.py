@@ -72,7 +72,7 @@ from .samples import (
     reads_ahead,
     samples_mixed,
 )
-from .scale import half_precision, input_scale, non_finite_activations, non_finite_weights, one_column
+from .scale import half_precision, input_scale, non_finite_activations, non_finite_weights, one_column, unscaled_numbers
 from .steps import loss_rises, next_step, wrong_parameters
 from .structure import (
     constant_output,
@@ -100,6 +100,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     wrong_sign,
     gradient_not_finite,
     input_scale,
+    unscaled_numbers,
     one_column,
     constant_input,
     samples_mixed,

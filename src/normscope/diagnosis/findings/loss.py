@@ -59,8 +59,9 @@ ONE_SIDED = 0.95
 def loss_not_finite(examined: Examined) -> Iterator[Finding]:
     """A loss that is NaN or infinite."""
     facts = _facts(examined)
-    value = None if examined.signal is None else examined.signal.loss_value if facts is None else facts.value
-    if value is None or math.isfinite(value):
+    values = [] if examined.signal is None else [examined.signal.loss_value, facts.value if facts else None]
+    value = next((value for value in values if value is not None and not math.isfinite(value)), None)
+    if value is None:
         return
     name = f" ({facts.name})" if facts is not None else ""
     limits = f"; the outputs run from {figure(facts.output_least)} to {figure(facts.output_greatest)}" if facts else ""
@@ -88,9 +89,12 @@ def loss_not_finite(examined: Examined) -> Iterator[Finding]:
 
 def activation_before_loss(examined: Examined) -> Iterator[Finding]:
     """A last activation that the loss applies itself, or that keeps the outputs from where the loss needs them."""
-    facts = _facts(examined)
-    if facts is None:
-        return
+    for facts in _every_loss(examined):
+        yield from _activation_before(examined, facts)
+
+
+def _activation_before(examined: Examined, facts: LossFacts) -> Iterator[Finding]:
+    """What stands before one of the losses."""
     applied = APPLIED.get(facts.name)
     if facts.name in CLASSES and len(facts.output_shape) > 1 and facts.output_shape[1] == 1:
         yield _mismatch(
@@ -423,9 +427,13 @@ def labels_outside(examined: Examined) -> Iterator[Finding]:
 
 def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
     """Targets that the outputs cannot reach: another shape, outside the last activation's range, another scale."""
-    facts = _facts(examined)
-    if facts is None or facts.name in CLASSES:
-        return
+    for facts in _every_loss(examined):
+        if facts.name not in CLASSES:
+            yield from _targets_beyond(facts)
+
+
+def _targets_beyond(facts: LossFacts) -> Iterator[Finding]:
+    """Targets of one loss that its outputs cannot reach."""
     low, high = RANGES.get(facts.last, (-math.inf, math.inf))
     if facts.limits is not None:
         low, high = facts.limits
@@ -514,7 +522,9 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
     if facts.accuracy is not None:
         told += f" (accuracy {percent(facts.accuracy)}, the largest class has {percent(facts.largest_class or 0.0)})"
     knows = facts.accuracy is not None and facts.accuracy >= MORE_OFTEN_RIGHT * (facts.largest_class or 1.0)
-    if not fresh and share >= (FAR_WORSE if knows else NO_BETTER):
+    far_above = _fresh_share(facts) >= (FAR_ABOVE if facts.name in (*CLASSES, *BINARY) else FAR_ABOVE**2)
+    steepest = _steepest(examined) if far_above else LOSS
+    if not fresh and share >= (FAR_WORSE if knows else NO_BETTER) and steepest == LOSS:
         layer, left = _forgetting_layer(examined)
         yield Finding(
             code="no-better-than-constant",
@@ -534,12 +544,13 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
             "the learning rate.",
             numbers=figures(loss=facts.value, blind=facts.blind),
         )
-    elif fresh and _fresh_share(facts) >= (FAR_ABOVE if facts.name in (*CLASSES, *BINARY) else FAR_ABOVE**2):
+    elif far_above and (fresh or steepest != LOSS):
         yield Finding(
             code="first-loss",
             severity=Severity.WARNING,
-            where=_steepest(examined),
-            seen=f"{told}, and the model looks fresh.",
+            where=steepest,
+            seen=f"{told}"
+            + (", and the model looks fresh." if fresh else f", and `{steepest}` makes values far larger."),
             why="A fresh model that is sure of wrong answers spends the first steps on unlearning them, and they are "
             "long.",
             advice="Make the last layer's weights smaller at the start, or standardise the input and the targets.",
@@ -629,6 +640,12 @@ def one_class(examined: Examined) -> Iterator[Finding]:
             advice="Weigh the classes in the loss, or draw batches with equal shares; judge by balanced accuracy.",
             numbers=figures(share=facts.largest_class),
         )
+
+
+def _every_loss(examined: Examined) -> tuple[LossFacts, ...]:
+    """Return what each loss was given that compares outputs with targets."""
+    signal = examined.signal
+    return () if signal is None or signal.loss is None else (signal.loss, *signal.other_losses)
 
 
 def _facts(examined: Examined) -> LossFacts | None:

@@ -609,7 +609,8 @@ def gradient_not_finite(examined: Examined) -> Iterator[Finding]:
     if signal is None or examined.data.not_finite is not None:
         return
     broken = [row for row in signal.parameters if row.gradient == math.inf]
-    if not broken or (signal.loss is not None and not math.isfinite(signal.loss.value)):
+    values = (signal.loss_value, None if signal.loss is None else signal.loss.value)
+    if not broken or any(value is not None and not math.isfinite(value) for value in values):
         return
     order = {row.path: number for number, row in enumerate(signal.rows)}
     last = max(broken, key=lambda row: order.get(row.module, -1))

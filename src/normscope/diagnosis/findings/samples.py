@@ -164,7 +164,7 @@ def padding_read(examined: Examined) -> Iterator[Finding]:
     """Rows that are filled up at their ends, and a model that reads little else, or what fills them up alone."""
     signal = examined.signal
     padding = None if signal is None else signal.padding
-    if signal is None or padding is None or padding.pooled:
+    if signal is None or padding is None or padding.pooled or any(mask_leaks(examined)):
         return
     attention = next((row.path for row in signal.layers if row.kind == "attention"), None)
     inverted = padding.share > SOME_PADDING and padding.words_read < 0.5 < padding.pads_read
@@ -186,8 +186,8 @@ def padding_read(examined: Examined) -> Iterator[Finding]:
         advice="Invert the mask: in torch's key_padding_mask True hides a position, in the attention_mask of "
         "transformers 1 shows one. The padding is what must be masked."
         if inverted
-        else "Mask the padding: key_padding_mask in attention, a mean over the words alone, pack_padded_sequence or "
-        "the state at the last word in recurrent layers; and pad to the longest row of each batch.",
+        else "Use a mask that hides the padding: key_padding_mask in attention, a mean over the words alone, "
+        "pack_padded_sequence or the state at the last word in recurrent layers; and pad to the longest row of each batch.",
         numbers=figures(share=padding.share, of_gradient=padding.of_gradient),
     )
 

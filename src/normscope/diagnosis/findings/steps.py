@@ -35,6 +35,8 @@ LONG_MEMORY = 0.995
 """A momentum beyond which more than two hundred gradients add up."""
 HARDLY_MOMENTUM, LIKE_A_MOMENTUM = 0.2, 0.5
 """Nobody sets a momentum below the first beside a rate above the second: the two are in the wrong order."""
+MOSTLY_LOST = 0.9
+"""A share of the weights: in bfloat16 small steps move few of them at once, and the others later."""
 SLOW_PACE, MANY_STEPS = 0.03, 1e3
 """A share of the rate by which a typical weight moves, and the steps that it would take at that pace."""
 
@@ -145,6 +147,19 @@ def next_step(examined: Examined) -> Iterator[Finding]:
 
 def _too_short(examined: Examined, steps: StepFacts, rate: str) -> Iterator[Finding]:
     """A rate, or an eps, with which a network that has learned nothing learns nothing."""
+    if steps.unmoved is not None and steps.unmoved > MOSTLY_LOST:
+        half = any(parameter.itemsize < 4 for parameter in examined.model.parameters())
+        if half or _is_untrained(examined):
+            yield _of_optimizer(
+                "half-precision" if half else "step-too-short",
+                f"One step of {rate} leaves {percent(steps.unmoved)} of the weights exactly as they were.",
+                "What is added to a weight is below its last digit, and is rounded away at every step.",
+                "Keep the weights in float32 and run the forward under torch.autocast, or raise the learning rate."
+                if half
+                else "Raise the learning rate, or look for what makes the loss and its gradients so small.",
+                figures(unmoved=steps.unmoved, rate=steps.rate),
+            )
+        return
     if not steps.promised_fall or steps.promised_fall <= 0.0 or not _is_untrained(examined):
         return  # at the least loss there is nothing to gain by longer steps
     count = steps.loss / steps.promised_fall
