@@ -294,28 +294,37 @@ def _own_step(trial: _Trial, gradients: Gradients, optimizer: Optimizer) -> dict
     with _no_global_hooks():
         twin.step()
     moved = {name: (weight - parameter).detach() for name, (weight, parameter) in changes.items()}
-    sizes = {
-        name: (_dot({name: moved[name]}, moved), _dot({name: own}, {name: own}))
-        for name, (_, own) in changes.items()
-        if own.ndim > 1
-    }
-    change, size = (sum(pair[k] for pair in sizes.values()) for k in (0, 1))
+    sums = _sums_of(moved, {name: own for name, (_, own) in changes.items()}, gradients)
+    matrices = [(row[0], row[1]) for name, row in sums.items() if moved[name].ndim > 1 and row[1]]
+    change, size = (sum(pair[k] for pair in matrices) for k in (0, 1))
+    learning, count, staying = (sum(row[k] for row in sums.values()) for k in (2, 3, 4))
     large = (group for group in optimizer.param_groups if (group.get("eps") or 0.0) > LARGE_EPS)
     rates = [float(group["lr"]) for group in large if group.get("lr")]
-    counts = [
-        torch.stack([(gradients[name] != 0).sum(), (own != 0).sum(), ((gradients[name] != 0) & (own == 0)).sum()]).cpu()
-        for name, own in moved.items()
-        if name in gradients
-    ]
-    learning, count, staying = torch.stack(counts).sum(0).tolist() if counts else (0, 0, 0)
     return {
         "promised_fall": -_dot(gradients, moved),
         "next_loss": trial.after(moved),
         "moved_share": math.sqrt(change / size) if size else None,
-        "most_moved": max((math.sqrt(own / whole) for own, whole in sizes.values() if whole), default=None),
+        "most_moved": max((math.sqrt(own / whole) for own, whole in matrices), default=None),
         "unmoved": staying / learning if learning else None,
-        "pace": math.sqrt(_dot(moved, moved) / count) / max(rates) if rates and count else None,
+        "pace": math.sqrt(sum(row[0] for row in sums.values()) / count) / max(rates) if rates and count else None,
     }
+
+
+def _sums_of(moved: Gradients, weights: Gradients, gradients: Gradients) -> dict[str, list[float]]:
+    """Return for each parameter the squares of its change and its weights, and how many entries have what.
+
+    These are entries with a gradient, that change, and with a gradient that do not change. All are fetched at once.
+    """
+    names = [name for name in moved if name in gradients]
+    if not names:
+        return {}
+    home, rows = moved[names[0]].device, list[Tensor]()
+    for name in names:
+        change, learns = _reals(moved[name]), _reals(gradients[name]) != 0
+        stays = change == 0
+        parts = (change.square(), _reals(weights[name]).square(), learns, ~stays, learns & stays)
+        rows.append(torch.stack([part.sum(dtype=torch.float64) for part in parts]).to(home))
+    return dict(zip(names, torch.stack(rows).tolist(), strict=True))
 
 
 @contextmanager

@@ -187,7 +187,8 @@ def padding_read(examined: Examined) -> Iterator[Finding]:
         "transformers 1 shows one. The padding is what must be masked."
         if inverted
         else "Use a mask that hides the padding: key_padding_mask in attention, a mean over the words alone, "
-        "pack_padded_sequence or the state at the last word in recurrent layers; and pad to the longest row of each batch.",
+        "pack_padded_sequence or the state at the last word in recurrent layers; and pad to the longest row of "
+        "each batch.",
         numbers=figures(share=padding.share, of_gradient=padding.of_gradient),
     )
 
