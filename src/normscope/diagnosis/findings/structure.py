@@ -16,7 +16,7 @@ from ..loss_facts import CLASSES, is_fresh
 from ..signal import Signal, SignalRow
 from ..signal_pass import ACTIVATIONS
 from .causes import GraphOrder
-from .depth import WEIGHTS
+from .depth import WEIGHTS, gradient_vanishing
 
 STEEPEST_LEAK = 0.9
 LONG_CHAIN, FEWEST_COMPARED = 8, 16
@@ -297,6 +297,8 @@ def fading_differences(examined: Examined) -> Iterator[Finding]:
     shares = [(row.sample_deviation or 0.0) / (row.root_mean_square or math.inf) for row in chain]
     if len(chain) < LONG_CHAIN or shares[0] < DIFFERENT or not 0.0 < max(shares[-2:]) < ALIKE:
         return
+    if any(gradient_vanishing(examined)):
+        return  # which says the same of the way back
     first, last = chain[0].path, chain[-1].path
     yield Finding(
         code="gradient-vanishing",
