@@ -81,7 +81,8 @@ def loss_not_finite(examined: Examined) -> Iterator[Finding]:
             else ""
         )
         + "If the outputs are finite, look at the loss: the logarithm of a zero, targets outside the classes, a "
-        "rate or a variance below zero (use softplus or exp), a division by an empty mask. "
+        "rate or a variance below zero (use softplus or exp), a division by an empty mask; clamp, or add a small eps, "
+        "before a logarithm, a root or a division. "
         "Losses that take logits (cross_entropy, bce_with_logits) avoid the logarithm.",
         numbers={},
     )
