@@ -342,8 +342,11 @@ def test_samples_that_fade_into_one_another() -> None:
         def __init__(self, depth: int) -> None:
             super().__init__()
             torch.manual_seed(0)
-            self.layers = nn.ModuleList(nn.Linear(8 if k == 0 else 16, 16) for k in range(depth))
-            self.head = nn.Linear(16, 4)
+            self.layers = nn.ModuleList(nn.Linear(8 if k == 0 else 64, 64) for k in range(depth))
+            for layer in self.layers:  # each keeps the size of values, and of gradients
+                nn.init.kaiming_normal_(layer.weight)
+                nn.init.zeros_(layer.bias)
+            self.head = nn.Linear(64, 4)
 
         def forward(self, x: Tensor) -> Tensor:
             for layer in self.layers:
