@@ -54,6 +54,8 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "layer-scale": ("layer-scale-stands-out", "branch-dominates"),
     "rank-one-weights": ("rank-one-weights",),
     "missing-activation": ("missing-activation",),
+    "bottleneck": ("bottleneck-too-narrow",),
+    "labels-are-inputs": ("labels-wrong",),
     "output-constant": ("output-constant",),
     "gradient-vanishing": ("vanishing-gradient", "vanishing-signal"),
     "gradient-explosion": ("exploding-gradient", "exploding-signal"),

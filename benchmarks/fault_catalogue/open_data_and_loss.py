@@ -490,3 +490,62 @@ def divergence_of_probabilities(broken: bool) -> Case:
     soft = torch.softmax(4.0 * F.one_hot(y, 4), dim=1)
     model = with_last(mlp(12, 32, 32, 4), nn.Softmax(1) if broken else nn.LogSoftmax(1))
     return Case(model=model, data=(x, soft), loss=divergence, judge=accuracy(y))
+
+
+class Variational(Autoencoder):
+    """An autoencoder whose code is drawn around a mean, with the logarithm of its variance beside it."""
+
+    def __init__(self) -> None:
+        super().__init__(code=16)
+        self.decoder[0] = nn.Linear(8, self.decoder[0].out_features)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, logvar = self.encoder(x).chunk(2, dim=1)
+        return self.decoder(mean + torch.randn_like(mean) * (0.5 * logvar).exp()), mean, logvar
+
+
+def error_plus_divergence(output: tuple[Tensor, Tensor, Tensor], target: Tensor, factor: float = 0.03) -> Tensor:
+    """Return the loss of a variational autoencoder."""
+    again, mean, logvar = output
+    return F.mse_loss(again, target) - factor * 0.5 * (1 + logvar - mean.square() - logvar.exp()).sum(1).mean()
+
+
+@plant("VAE", causes="loss-does-not-fit", remedies="minimise change-loss")
+def divergence_with_the_wrong_sign(broken: bool) -> Case:
+    """The minus in front of the formula was taken for that of a likelihood, and left out."""
+    torch.manual_seed(435)
+    x = blob_images(classes=8)[0].flatten(1)
+    loss = partial(error_plus_divergence, factor=-0.03 if broken else 0.03)
+    return Case(model=Variational(), data=(x, x), loss=loss, judge=lambda made: -F.mse_loss(made[0], x).item())
+
+
+class TwoTargets(nn.Module):
+    """Scores of classes, with a softmax or without, and a number, by two heads of one trunk."""
+
+    def __init__(self, softmax: bool) -> None:
+        super().__init__()
+        self.trunk, self.kind, self.number = mlp(12, 48, 48), nn.Linear(48, 3), nn.Linear(48, 1)
+        self.softmax = softmax
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = torch.relu(self.trunk(x))
+        return self.kind(x).softmax(1) if self.softmax else self.kind(x), self.number(x)
+
+
+def both_errors(output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
+    """Return the sum of the losses of two tasks."""
+    return F.cross_entropy(output[0], target[:, 0].long()) + F.mse_loss(output[1][:, 0], target[:, 1])
+
+
+@plant("multi-task", layers="kind", causes="softmax-twice activation-before-loss", remedies="remove-final-activation")
+def softmax_of_the_first_of_two_tasks(broken: bool) -> Case:
+    """The head for classes keeps the softmax that it had when it was used alone."""
+    torch.manual_seed(436)
+    x, y = table()
+    targets = torch.stack([y.float(), torch.tanh(x[:, 4] - x[:, 5])], dim=1)
+    return Case(
+        model=TwoTargets(broken),
+        data=(x, targets),
+        loss=both_errors,
+        judge=lambda made: (made[0].argmax(1) == y).float().mean().item(),
+    )

@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import normscope as ns
 from normscope.diagnosis.descent_pass import StepFacts
 from normscope.diagnosis.examined import DataSeen, Examined
-from normscope.diagnosis.findings.loss import _rises_far, next_step
+from normscope.diagnosis.findings.steps import _is_too_long, next_step
 from normscope.diagnosis.loss_facts import LossFacts, is_fresh
 from normscope.diagnosis.signal import Signal
 
@@ -476,9 +476,9 @@ def test_a_small_loss_that_grows_by_less_than_a_blind_guess_has_not_risen_far() 
         output_greatest=1.0, output_size=1.0, target_least=-1.0, target_greatest=1.0, target_size=1.0,
         probabilities=False, log_probabilities=False, whole_targets=0,
     )  # fmt: skip
-    assert not _rises_far(StepFacts(loss=0.01, next_loss=0.5), facts)
-    assert _rises_far(StepFacts(loss=0.01, next_loss=1.5), facts)
-    assert _rises_far(StepFacts(loss=0.01, next_loss=0.5), replace(facts, blind=None))
+    assert not _is_too_long(StepFacts(loss=0.01, next_loss=0.5), facts)
+    assert _is_too_long(StepFacts(loss=0.01, next_loss=1.5), facts)
+    assert _is_too_long(StepFacts(loss=0.01, next_loss=0.5), replace(facts, blind=None))
     steps = StepFacts(loss=0.01, next_loss=0.5, optimizer="SGD", rate=0.1)
     signal = Signal(rows=(), gradient_of="the loss", samples=8, forwards=1, backwards=1, loss=facts, steps=steps)
     examined = Examined(

@@ -138,6 +138,7 @@ KINDS: dict[str, FindingKind] = {
     "input-ignored": FindingKind(
         "the output ignores part of its input ({where})", "the output ignores {count} parts of its input"
     ),
+    "labels-are-inputs": FindingKind("the targets are what the model is given"),
     "mask-leaks": FindingKind("the mask of {where} does not hide"),
     "hidden-softmax": FindingKind("a softmax stands between two layers in {where}"),
     "softmax-axis": FindingKind("the softmax of {where} works over another axis than the sum behind it"),
@@ -153,6 +154,7 @@ KINDS: dict[str, FindingKind] = {
     "missing-activation": FindingKind(
         "no activation stands before {where}", "no activation stands before {count} layers"
     ),
+    "bottleneck": FindingKind("everything has to pass through {where}, which is too narrow"),
     "output-constant": FindingKind("the output does not depend on the input, from {where} on"),
     "frozen-layer": FindingKind("{where} does not train"),
     "tiny-sets": FindingKind(

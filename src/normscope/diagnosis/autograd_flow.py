@@ -18,6 +18,14 @@ REARRANGING = frozenset({
     "Slice", "Select", "Alias", "ToCopy", "Unbind",
 })  # fmt: skip
 """Derivatives of operators that move entries: between two weight layers they are no activation."""
+NOT_BENDING = REARRANGING | {
+    "Addmm", "Mm", "Linear", "Convolution", "Mkldnnconvolution", "Embedding", "NativeBatchNorm",
+    "NativeLayerNorm", "NativeGroupNorm", "FusedRmsNorm", "CudnnBatchNorm", "Add", "Sub", "Neg", "Cat", "Stack", "Mean",
+    "Sum", "AvgPool2D", "AvgPool3D", "AdaptiveAvgPool2D", "AdaptiveAvgPool3D", "MaxPool2DWithIndices",
+    "MaxPool3DWithIndices", "AdaptiveMaxPool2D", "ConstantPadNd", "UnsafeSplit", "Split", "Index", "Max", "Amax",
+    "CopySlices", "Repeat", "UpsampleNearest1D", "UpsampleNearest2D", "UpsampleBilinear2D", "UpsampleLinear1D",
+}  # fmt: skip
+"""Derivatives of operators that a network has without a single activation; a maximum over neighbours is none."""
 RANGES = {
     "Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Hardsigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0),
     "Relu": (0.0, math.inf), "Softplus": (0.0, math.inf), "Exp": (0.0, math.inf), "Abs": (0.0, math.inf),
@@ -66,6 +74,28 @@ def _feeds_of(function: Any, numbers: Mapping[Any, int]) -> tuple[Feed, ...]:
     return tuple(Feed(number, rearranged) for number, rearranged in sorted(feeds.items()))
 
 
+def find_kinds(outputs: Iterable[Tensor]) -> tuple[bool, bool]:
+    """Return what lies before some tensors: an activation (anything that bends), and a derivative.
+
+    Weights, normalizers, poolings and rearrangements do not bend. Equations are learned by outputs that hold
+    derivatives of the model itself.
+    """
+    visited: set[Any] = set()
+    waiting: list[Any] = [output.grad_fn for output in outputs]
+    bends = derives = False
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        name, before = operator_name(node), [own for own, _ in node.next_functions if own is not None]
+        scales = name in ("Mul", "Div") and len(before) < 2  # by a constant
+        bends = bends or (name not in NOT_BENDING and bool(before) and not scales)
+        derives = derives or "BackwardBackward" in node.name()
+        waiting.extend(before)
+    return bends, derives
+
+
 def find_makers(made: Tensor, functions: Sequence[Any]) -> tuple[int, ...]:
     """Return the numbers of the layers whose outputs a tensor is computed from with no other layer between."""
     numbers = {function: number for number, function in enumerate(functions) if function is not None}
@@ -95,9 +125,9 @@ def cosine_factor(made: Tensor) -> float | None:
         function = function.next_functions[0][0]
     if function is None or operator_name(function) not in ("Mm", "Bmm", "Mul"):
         return None
-    before = [_skip_rearranging(node) for node, _ in function.next_functions]
-    divided = len(before) == 2 and all(node is not None and operator_name(node) == "Div" for node in before)
-    return factor if divided else None
+    before = [_skip_factors(node, beyond="Div") for node, _ in function.next_functions]
+    divided = len(before) == 2 and all(node is not None and operator_name(node) == "Div" for node, _ in before)
+    return factor * math.prod(inner for _, inner in before) if divided else None
 
 
 def output_limits(made: Tensor) -> tuple[float, float] | None:
@@ -117,11 +147,14 @@ def output_limits(made: Tensor) -> tuple[float, float] | None:
     return low, high
 
 
-def _skip_factors(function: Any) -> tuple[Any, float]:
-    """Return the first node before a tensor that does more than move its entries and multiply them by one number."""
+def _skip_factors(function: Any, beyond: str = "") -> tuple[Any, float]:
+    """Return the first node before a tensor that does more than move its entries and multiply them by one number.
+
+    The product of these numbers comes with it. Nodes of one kind (`beyond`) may be told not to count as factors.
+    """
     factor = 1.0
     function = _skip_rearranging(function)
-    while function is not None and operator_name(function) in ("Mul", "Div"):
+    while function is not None and operator_name(function) in {"Mul", "Div"} - {beyond}:
         other, multiplied = getattr(function, "_saved_other", None), function.next_functions
         if not isinstance(other, Tensor) or other.numel() != 1 or other.requires_grad or other.is_complex():
             break

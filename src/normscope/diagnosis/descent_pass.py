@@ -32,6 +32,8 @@ SHORT_STEP = 0.01
 """The fall of the loss that a short step promises, as a share of the loss: far above rounding, and nearly straight."""
 SHORTER, SHORTEST = 0.01, 1e-4
 """By these factors the step is made shorter where the loss rose; still shorter ones would be lost in rounding."""
+LARGE_EPS = 1e-4
+"""Of an optimizer; torch's own are at most 1e-6, but for Adagrad's and RMSprop's of 1e-10 and 1e-8."""
 REPEATS = 1e-5
 """The share by which the loss of a second run with the same weights may differ."""
 Gradients = Mapping[str, Tensor]
@@ -59,6 +61,16 @@ class StepFacts(Part):
         promised_fall: the fall of the loss in one step of the optimizer, if the loss were straight.
         next_loss: the loss after that step.
         decay: the share by which the weight decay of SGD or AdamW shrinks the weights in one step, at most.
+        decay_pull: the size of a weight decay that is added to the gradient, beside the gradient; of the group in which
+            it is largest.
+        momentum: the largest momentum, or first beta.
+        betas: the two betas of the group with the largest first one.
+        moved_share: the change of all weights in one step of the optimizer, as a share of their size.
+        most_moved: the same for the matrix or kernel that changes most.
+        pace: where the optimizer has a large eps: the root mean square of the changes of weights in one step, as a
+            share of the rate; about 1 or more, unless eps outweighs the gradients.
+        unmoved: of the weights that have a gradient, the share that one step leaves exactly as they were.
+        is_new: whether the optimizer has made no step yet.
         outside: trainable parameters that the optimizer does not hold.
         foreign: how many parameters it holds that are none of the model's.
         forwards, backwards: passes over the batch that this took.
@@ -73,6 +85,14 @@ class StepFacts(Part):
             "promised_fall",
             "next_loss",
             "decay",
+            "decay_pull",
+            "momentum",
+            "betas",
+            "moved_share",
+            "most_moved",
+            "pace",
+            "unmoved",
+            "is_new",
             "outside",
             "foreign",
             "forwards",
@@ -92,6 +112,14 @@ class StepFacts(Part):
     promised_fall: float | None = None
     next_loss: float | None = None
     decay: float | None = None
+    decay_pull: float | None = None
+    momentum: float | None = None
+    betas: tuple[float, float] | None = None
+    moved_share: float | None = None
+    most_moved: float | None = None
+    pace: float | None = None
+    unmoved: float | None = None
+    is_new: bool = True
     outside: tuple[str, ...] = ()
     foreign: int = 0
     forwards: int = 0
@@ -137,6 +165,7 @@ def try_steps(
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer or ())
     if optimizers:
         facts |= _settings(model, optimizers)
+        facts["decay_pull"] = _decay_pull(model, optimizers, gradients)
     if len(optimizers) == 1 and repeats:
         own_step = functools.partial(_own_step, trial, gradients, optimizers[0])
         facts |= _attempt("a step of the optimizer", own_step, skipped)
@@ -220,14 +249,34 @@ def _settings(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, An
     rates = [float(group["lr"]) for group in groups if "lr" in group]
     scheduled = [float(group["initial_lr"]) for group in groups if "initial_lr" in group]
     decays = [float(group.get("weight_decay", 0.0)) * float(group.get("lr", 0.0)) for group in groups]
+    betas = [tuple(map(float, group["betas"][:2])) for group in groups if len(group.get("betas") or ()) > 1]
+    momenta = [float(group["momentum"]) for group in groups if group.get("momentum")] + [first for first, _ in betas]
     return {
         "optimizer": " and ".join(dict.fromkeys(type(optimizer).__name__ for optimizer in optimizers)),
         "rate": max(rates, default=None),
         "scheduled_rate": max(scheduled, default=None),
         "decay": max(decays, default=None),
+        "momentum": max(momenta, default=None),
+        "betas": max(betas, default=None),
+        "is_new": not any(optimizer.state for optimizer in optimizers),
         "outside": tuple(name for key, name in trained.items() if key not in set(held)),
         "foreign": sum(key not in own for key in held),
     }
+
+
+def _decay_pull(model: nn.Module, optimizers: Sequence[Optimizer], gradients: Gradients) -> float | None:
+    """Return how large a weight decay is that is added to the gradient, beside it: of the group where it is largest."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    pulls: list[float] = []
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        decay = float(group.get("weight_decay") or 0.0)
+        if not decay or group.get("decoupled_weight_decay") or ("betas" not in group and "momentum" not in group):
+            continue
+        held = {names[id(p)]: p for p in group["params"] if id(p) in names and names[id(p)] in gradients}
+        own = {name: gradients[name] for name in held}
+        if size := math.sqrt(_dot(own, own)):
+            pulls.append(decay * math.sqrt(_dot(held, held)) / size)
+    return max(pulls, default=None)
 
 
 def _own_step(trial: _Trial, gradients: Gradients, optimizer: Optimizer) -> dict[str, Any]:
@@ -245,7 +294,37 @@ def _own_step(trial: _Trial, gradients: Gradients, optimizer: Optimizer) -> dict
     with _no_global_hooks():
         twin.step()
     moved = {name: (weight - parameter).detach() for name, (weight, parameter) in changes.items()}
-    return {"promised_fall": -_dot(gradients, moved), "next_loss": trial.after(moved)}
+    sums = _sums_of(moved, {name: own for name, (_, own) in changes.items()}, gradients)
+    matrices = [(row[0], row[1]) for name, row in sums.items() if moved[name].ndim > 1 and row[1]]
+    change, size = (sum(pair[k] for pair in matrices) for k in (0, 1))
+    learning, count, staying = (sum(row[k] for row in sums.values()) for k in (2, 3, 4))
+    large = (group for group in optimizer.param_groups if (group.get("eps") or 0.0) > LARGE_EPS)
+    rates = [float(group["lr"]) for group in large if group.get("lr")]
+    return {
+        "promised_fall": -_dot(gradients, moved),
+        "next_loss": trial.after(moved),
+        "moved_share": math.sqrt(change / size) if size else None,
+        "most_moved": max((math.sqrt(own / whole) for own, whole in matrices), default=None),
+        "unmoved": staying / learning if learning else None,
+        "pace": math.sqrt(sum(row[0] for row in sums.values()) / count) / max(rates) if rates and count else None,
+    }
+
+
+def _sums_of(moved: Gradients, weights: Gradients, gradients: Gradients) -> dict[str, list[float]]:
+    """Return for each parameter the squares of its change and its weights, and how many entries have what.
+
+    These are entries with a gradient, that change, and with a gradient that do not change. All are fetched at once.
+    """
+    names = [name for name in moved if name in gradients]
+    if not names:
+        return {}
+    home, rows = moved[names[0]].device, list[Tensor]()
+    for name in names:
+        change, learns = _reals(moved[name]), _reals(gradients[name]) != 0
+        stays = change == 0
+        parts = (change.square(), _reals(weights[name]).square(), learns, ~stays, learns & stays)
+        rows.append(torch.stack([part.sum(dtype=torch.float64) for part in parts]).to(home))
+    return dict(zip(names, torch.stack(rows).tolist(), strict=True))
 
 
 @contextmanager

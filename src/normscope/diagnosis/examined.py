@@ -64,7 +64,9 @@ class NormalizerOverData:
     def log10_median(self) -> float:
         """log10 of the median variance it divided by."""
         stored = self.stored_variance
-        return self.variance.log10_median if stored is None else log10(float(stored.clamp(min=0.0).median()))
+        if stored is None:
+            return self.variance.log10_median
+        return log10(float(stored.nan_to_num(nan=0.0).clamp(min=0.0).median()))  # what is no number is a finding
 
     @property
     def share_eps(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,6 +16,7 @@ from ..core.codec import JsonForm, Part
 from ..core.errors import InputError
 from ..theory.losses import TRAINING_LOSSES
 from .autograd_flow import cosine_factor, last_operator, output_limits
+from .padding import runs_to_the_end
 
 _NAMES = {function.__name__: name for name, function in TRAINING_LOSSES.items()}
 CLASSES, BINARY = ("cross_entropy", "nll"), ("bce", "bce_with_logits")
@@ -25,6 +26,8 @@ FEWEST_BIASES = 16
 """Of fewer a training may move none beyond the limits between which torch draws them."""
 NO_CLASS = -100
 """Torch's own number for targets that do not count."""
+MOST_TASKS, MOST_COLUMNS = 4, 16
+"""Losses of several tasks that are looked at, and columns of labels that may be theirs."""
 FEW_CLASSES = 100
 """Whole numbers with at most this many values may be the numbers of classes."""
 
@@ -61,6 +64,7 @@ class LossFacts(Part):
         accuracy: the share of samples that are classified right; `None` for numbers.
         made_by: the module that made the outputs; empty where nobody can tell.
         negated: whether the value that is minimised falls where this loss, the only one, rises.
+        rest: what else is in the value that is minimised, where this is the only known loss in it.
         without_weight: the share of the targets that are of classes with a weight of zero.
     """
 
@@ -80,6 +84,7 @@ class LossFacts(Part):
             "floor",
             "made_by",
             "negated",
+            "rest",
             "without_weight",
         )
     )
@@ -116,7 +121,13 @@ class LossFacts(Part):
     floor: float = 0.0
     made_by: str = ""
     negated: bool = False
+    rest: float = 0.0
     without_weight: float = 0.0
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all targets are the same."""
+        return self.target_least == self.target_greatest
 
     @property
     def share_of_blind(self) -> float | None:
@@ -248,10 +259,21 @@ class LossListener(TorchFunctionMode):
         """Whether the one loss that was called is made larger; to be asked after the backward."""
         return len(self.calls) == len(self._pulls) == 1 and float(self._pulls[0]) < 0.0
 
+    def rest_of(self, whole: float) -> float:
+        """Return what a value holds besides the one loss that was called, with its factor; after the backward."""
+        if not len(self.calls) == len(self._pulls) == 1 or self.calls[0].result.numel() != 1:
+            return 0.0
+        return whole - float(self._pulls[0]) * float(self.calls[0].result.detach())
+
     @property
     def output(self) -> Tensor | None:
         """The outputs that the last call of a loss was given."""
         return self.calls[-1].output if self.calls else None
+
+    def others(self, labels: Sequence[Any], maker: Callable[[Tensor], str]) -> tuple[LossFacts, ...]:
+        """Return what earlier calls of losses show that compare outputs with labels, as those of several tasks do."""
+        calls = [call for call in self.calls[:-1] if any(_holds(label, call.target) for label in labels)]
+        return tuple(replace(read_loss(call), made_by=maker(call.output)) for call in calls[-MOST_TASKS:])
 
     def facts(self, labels: Sequence[Any] | None, made_by: str) -> LossFacts | None:
         """Return what the last call of a loss shows; `labels` are what the user's loss was given, if there is one.
@@ -273,6 +295,17 @@ class LossListener(TorchFunctionMode):
         )
 
 
+@torch.no_grad()
+def _holds(label: Any, target: Tensor) -> bool:
+    """Whether targets are labels, or one column of them."""
+    if not isinstance(label, Tensor) or label.is_complex() or not 0 < target.numel() <= label.numel():
+        return False
+    if label.numel() == target.numel():
+        return bool((label.flatten() == target.flatten()).all())
+    columns = label.unbind(1) if label.ndim == 2 and label.shape[1] <= MOST_COLUMNS else ()
+    return any(len(own) == target.numel() and bool((own == target.flatten()).all()) for own in columns)
+
+
 def _padding(labels: Tensor, call: _LossCall) -> float:
     """Return the share of the labels of rows that are filled up with one value at their ends, and that count."""
     if labels.ndim != 2 or labels.is_floating_point() or labels.shape[1] < 2:
@@ -280,7 +313,7 @@ def _padding(labels: Tensor, call: _LossCall) -> float:
     filler = labels[:, -1].mode().values
     if int(filler) == call.ignored:
         return 0.0
-    filled = (labels == filler).flip(1).long().cumprod(1).bool()  # without a gap up to the end of the row
+    filled = runs_to_the_end(labels == filler)
     return float(filled.double().mean()) if bool((filled.sum(1) > 1).any()) else 0.0
 
 

@@ -23,6 +23,8 @@ from ..core.untouched import random_state, seed_random, untouched
 from ..graph.call import Call, arguments, labels_of
 from ..listening.calls import float_tensors
 from ..listening.listener import ForwardListener
+from .loss_facts import NO_CLASS
+from .padding import FEW_VALUES, runs_to_the_end
 
 FEW_SAMPLES = 7
 """Samples that run once more: enough to see a change, cheap beside a batch, and hardly the width of anything."""
@@ -47,19 +49,24 @@ class SampleFacts(Part):
         idle: the arguments that the output does not depend on, by name, each with the first module that reads it.
         reads_ahead: where an argument holds the labels: the first module whose output at a step moves with the label
             of that step or later ones; `None` if there is none.
+        copies: the shape of token ids that are their own labels, step by step, in a model that reads the steps up to
+            each alone: it is to predict what it is given.
+        inverted_mask: the argument that hides what the labels count, or what is no padding, and shows the rest.
         random: where the first output differs from sample to sample and does not depend on any argument: the last
             module that does.
         forwards: passes of at most seven samples that this took.
         reason: why samples were not compared, where the model raised.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("reads_ahead", "random", "reason"))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("reads_ahead", "copies", "inverted_mask", "random", "reason"))
 
     identical: bool = False
     mixed_at: str | None = None
     certain: bool = False
     idle: tuple[tuple[str, str], ...] = ()
     reads_ahead: str | None = None
+    copies: tuple[int, ...] = ()
+    inverted_mask: str | None = None
     random: str | None = None
     forwards: int = 0
     reason: str | None = None
@@ -72,9 +79,10 @@ def compare_samples(model: nn.Module, batch: Any) -> SampleFacts:
     models that take no smaller batch.
     """
     try:
-        return _compare(model, batch)
+        facts = _compare(model, batch)
     except Exception as error:  # what the model raises on fewer samples is no fault of it
-        return SampleFacts(reason=describe_error(error))
+        facts = SampleFacts(reason=describe_error(error))
+    return dataclasses.replace(facts, inverted_mask=_find_inverted_mask(model, batch))
 
 
 def _compare(model: nn.Module, batch: Any) -> SampleFacts:
@@ -88,6 +96,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
     few, training, run = call.first(min(samples, FEW_SAMPLES)), model.training, _Runs(model)
     mixed, idle, random, certain = None, dict[str, str](), None, _labels_count_samples(model, call, batch)
     ahead, ahead_of = None, _find_shifted(call, batch)
+    copies: tuple[int, ...] = ()
     with uncompiled(), torch.no_grad():
         with untouched(model, "eval"):
             try:
@@ -106,7 +115,12 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
                     certain = _is_order_free(plain, run(few.rolled()))
                 certain = certain or (mixed is not None and _standardises_columns(plain, mixed))
                 if ahead_of is not None:
-                    ahead = _first_ahead(plain, run(_with_other_ends(few, ahead_of[0])), few, *ahead_of)
+                    changed = run(_with_other_ends(few, ahead_of[0]))
+                    if len(call.leaves) > 1 or ahead_of[1]:
+                        ahead = _first_ahead(plain, changed, few, *ahead_of)
+                    elif _first_ahead(plain, changed, few, ahead_of[0], 1) is None:
+                        reads_itself = _first_ahead(plain, changed, few, *ahead_of) is not None
+                        copies = tuple(call.leaves[ahead_of[0]].shape) if reads_itself else ()
                 if _ends(plain) and run.draws:
                     rolled = run(few.rolled())
                     if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.ignores(few, _moved(plain, rolled)):
@@ -123,6 +137,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
         certain=certain,
         idle=tuple(idle.items()),
         reads_ahead=ahead,
+        copies=copies,
         random=random,
         forwards=run.forwards,
     )
@@ -232,11 +247,16 @@ def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int) -> 
     if not any(itself for (path, *_), itself in zip(counted, moved, strict=True) if not path):
         return None
     place = moved.index(True)
-    while place and counted[place - 1][0] and counted[place - 1][1].shape[:1] != (samples,):
-        place -= 1  # what counts something else by its first dimension has taken the samples for it
+    while place and counted[place - 1][0] and _counts_others(*counted[place - 1][1:], samples):
+        place -= 1  # it has taken the samples for something else
     if samples == whole > FEW_SAMPLES and samples not in counted[place][1].shape[1:]:
         return None  # a graph, whose nodes are meant to meet
     return counted[place][0]
+
+
+def _counts_others(before: Tensor, after: Tensor, samples: int) -> bool:
+    """Whether what depends on the samples counts something else by its first dimension."""
+    return before.shape[:1] != (samples,) and have_moved(before, after)
 
 
 def _is_order_free(plain: Outputs, rolled: Outputs) -> bool:
@@ -261,7 +281,7 @@ def _standardises_columns(plain: Outputs, path: str) -> bool:
 def _find_shifted(call: Call, batch: Any) -> tuple[int, int] | None:
     """Return the place of an argument that holds the labels, and by how many steps it is late: one, or none.
 
-    That labels are the input itself is what an autoencoder learns: of one argument it says nothing, nor of numbers.
+    Numbers that are their own labels are what an autoencoder learns.
     """
     labels = next(iter(labels_of(batch, call)), None)
     for place, leaf in enumerate(call.leaves):
@@ -271,8 +291,26 @@ def _find_shifted(call: Call, batch: Any) -> tuple[int, int] | None:
             continue
         if bool((leaf[:, 1:] == labels[:, :-1]).all()) and bool((leaf[:, 1:] != leaf[:, :-1]).any()):
             return place, 1
-        if len(call.leaves) > 1 and not leaf.is_floating_point() and bool((leaf == labels).all()):
+        if not leaf.is_floating_point() and bool((leaf == labels).all()):
             return place, 0
+    return None
+
+
+def _find_inverted_mask(model: nn.Module, batch: Any) -> str | None:
+    """Return the attention mask among the arguments that is 0 where labels count, or words are, and 1 elsewhere."""
+    call = arguments(model, batch)
+    named = {call.name(place): leaf for place, leaf in enumerate(call.leaves) if isinstance(leaf, Tensor)}
+    rows = [leaf for leaf in (*named.values(), *labels_of(batch, call)) if isinstance(leaf, Tensor) and leaf.ndim == 2]
+    for name, mask in named.items():
+        if "attention_mask" not in name or mask.ndim != 2 or bool(((mask != 0) & (mask != 1)).any()):
+            continue
+        beside = [row for row in rows if row is not mask and row.shape == mask.shape and not row.is_floating_point()]
+        left_out = [row == NO_CLASS for row in beside] + [
+            runs_to_the_end(row == row[:, -1].mode().values) for row in beside if len(row.unique()) > FEW_VALUES
+        ]
+        for out in left_out:
+            if bool(out.any()) and not bool(out.all()) and mask[~out].double().mean() < 0.5 < mask[out].double().mean():
+                return name
     return None
 
 

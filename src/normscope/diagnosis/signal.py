@@ -10,6 +10,7 @@ from typing import ClassVar
 from ..core.codec import JsonForm, Part
 from .descent_pass import StepFacts
 from .loss_facts import LabelsOutside, LossFacts
+from .padding import PaddingRead
 from .sample_pass import SampleFacts
 
 FLOAT16_LARGEST, BFLOAT16_LARGEST = 65504.0, float.fromhex("0x1.fep127")
@@ -200,6 +201,7 @@ class Signal(Part):
         feeds: for each row, the numbers of the rows that it reads with no other row between.
         linear_feeds: of these, the ones whose values are only rearranged on the way.
         loss: what the loss was given, where there is one that is known.
+        other_losses: what other losses were given that compare outputs with labels, as those of several tasks.
         columns: for each input that is a table, its widest column.
         loss_value: the loss, where one was given.
         dependence: how outputs depend on samples and arguments, where that was looked at.
@@ -214,6 +216,14 @@ class Signal(Part):
         shared: the rows that several functions read, or one function and the caller of the model.
         wrong_axis: a softmax whose shares are added up over another axis than its own: where, its axis, and the other.
         labels_outside: labels that are none of the classes, so that the loss cannot be taken.
+        bends: whether the forward has anything but weights, normalizers, poolings and rearrangements.
+        derives: whether the outputs hold derivatives of the model itself.
+        pushed_away: the share of the outputs that a step against the gradient of the loss moves away from their
+            targets, where both are known.
+        detached_at: where the model's outputs have no graph though it holds parameters that learn: the last module
+            with such parameters that ran.
+        means_alone: whether the loss stays as it is with other outputs that have the same mean over the samples.
+        padding: how inputs that are filled up at their ends are read.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
@@ -222,6 +232,7 @@ class Signal(Part):
             "feeds",
             "linear_feeds",
             "loss",
+            "other_losses",
             "columns",
             "dependence",
             "loss_value",
@@ -236,6 +247,12 @@ class Signal(Part):
             "labels_outside",
             "shared",
             "wrong_axis",
+            "bends",
+            "derives",
+            "pushed_away",
+            "detached_at",
+            "means_alone",
+            "padding",
         )
     )
 
@@ -249,6 +266,7 @@ class Signal(Part):
     feeds: tuple[tuple[int, ...], ...] = ()
     linear_feeds: tuple[tuple[int, ...], ...] = ()
     loss: LossFacts | None = None
+    other_losses: tuple[LossFacts, ...] = ()
     columns: tuple[WidestColumn | None, ...] = ()
     dependence: SampleFacts | None = None
     loss_value: float | None = None
@@ -263,6 +281,12 @@ class Signal(Part):
     labels_outside: LabelsOutside | None = None
     shared: tuple[int, ...] = ()
     wrong_axis: tuple[str, int, int] | None = None
+    bends: bool = True
+    derives: bool = False
+    pushed_away: float = 0.0
+    detached_at: str | None = None
+    means_alone: bool = False
+    padding: PaddingRead | None = None
 
     @property
     def skipped(self) -> list[tuple[str, str]]:

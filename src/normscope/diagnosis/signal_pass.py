@@ -28,10 +28,19 @@ from ..core.untouched import DROPOUTS, on_copies, random_state, seed_random, unt
 from ..graph.call import ALL_OUTPUTS, Call, arguments, labels_of, select
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, WEIGHTS, FunctionCall, Site, float_tensors
 from ..listening.listener import ForwardListener
-from .autograd_flow import Feed, find_feeds, find_makers, find_readers, operator_name, reached_leaves
+from .autograd_flow import (
+    Feed,
+    find_feeds,
+    find_kinds,
+    find_makers,
+    find_readers,
+    operator_name,
+    reached_leaves,
+)
 from .descent_pass import Optimizers, StepFacts, try_steps
 from .examined import UnitsOverData
 from .loss_facts import LabelsOutside, LossFacts, LossListener
+from .padding import PaddingListener
 from .sample_pass import have_moved
 from .signal import (
     BFLOAT16_NORMAL,
@@ -72,7 +81,9 @@ STEADY_SHARE, STEADY_FACTOR = 0.8, 3.0
 """A recurrence changes the gradient at nearly every step by about the same factor."""
 LEAST_STEP = 1e-30
 """A share of the largest gradient of a step; less is lost in rounding."""
-FEW_LABELS, FEWEST_OF_A_LABEL = 10, 8
+FEW_LABELS, FEWEST_OF_A_LABEL, FEWEST_CLASSES = 10, 8, 3
+SAME_LOSS = 1e-4
+"""The share by which a loss may differ by rounding."""
 NO_LOSS = 1e-3
 """Samples with a smaller loss need no gradient."""
 LOSS = "the loss"
@@ -154,6 +165,7 @@ def watch_signal(
         feeds=tuple(tuple(feed.layer for feed in feeds) for feeds in listener.feeds),
         linear_feeds=tuple(tuple(feed.layer for feed in feeds if feed.rearranged) for feeds in listener.feeds),
         loss=listener.loss,
+        other_losses=listener.other_losses,
         columns=listener.columns(),
         loss_value=None if listener.loss_value is None else float(listener.loss_value),
         outputs=listener.outputs,
@@ -167,6 +179,12 @@ def watch_signal(
         shared=listener.shared(),
         wrong_axis=listener.wrong_axis,
         idle_label=None if loss is None else listener.find_idle_label(labels_of(batch, call), loss),
+        bends=listener.bends,
+        derives=listener.derives,
+        pushed_away=0.0 if loss is None else listener.find_pushed_away(labels_of(batch, call)),
+        detached_at=listener.detached_at,
+        means_alone=loss is not None and listener.loss_reads_means_alone(labels_of(batch, call), loss),
+        padding=listener.padding.read(),
     )
 
 
@@ -209,6 +227,7 @@ def _both_ways(
             outputs = _outputs(made, output)
             listener.outputs = len(outputs)
             listener.returned = [tensor.detach() for tensor in float_tensors(made)]
+            listener.follow_outputs(outputs)
             losses.in_loss = True
             try:
                 objective = outputs if loss is None else [_loss_of(loss, made, outputs, labels_of(batch, call))]
@@ -218,10 +237,13 @@ def _both_ways(
                 listener.labels_outside, loss, objective = losses.outside, None, outputs
             listener.loss_value = None if loss is None else objective[0].detach()
         listener.loss = losses.facts(None if loss is None else labels_of(batch, call), listener.maker(losses.output))
+        if loss is not None:
+            listener.other_losses = losses.others(labels_of(batch, call), listener.maker)
         listener.read_graph(objective if loss is not None else float_tensors(made))
         reason = listener.backward(objective, outputs, random=loss is None)
         if listener.loss is not None and loss is not None:
-            listener.loss = replace(listener.loss, negated=losses.is_negated)
+            rest = losses.rest_of(float(listener.loss_value or 0.0))
+            listener.loss = replace(listener.loss, negated=losses.is_negated, rest=rest)
         return reason
 
 
@@ -281,13 +303,17 @@ class _SignalListener(ForwardListener):
         self.complete = False
         self.feeds: list[tuple[Feed, ...]] = []
         self.loss: LossFacts | None = None
+        self.other_losses: tuple[LossFacts, ...] = ()
         self.labels_outside: LabelsOutside | None = None
         self.loss_value: Tensor | None = None
-        self.outputs = 1
-        self.draws = False
+        self.outputs, self.draws = 1, False
         self._detached_at: str | None = None
         self._unread: dict[int, tuple[Tensor, str]] = {}  # what a module returned and no function has read since
         self._moves: list[Tensor] = []  # by output: which samples a gradient comes back to
+        self._output_gradients: list[Tensor] = []
+        self.bends, self.derives = True, False
+        self.detached_at: str | None = None
+        self.padding = PaddingListener()
         self._by_step: dict[int, Tensor] = {}
         self._held_names: dict[int, tuple[bool, str]] = {}  # of parameters and buffers: do they map states, name
         self._reads = Counter[int]()
@@ -325,6 +351,7 @@ class _SignalListener(ForwardListener):
         """Run the model on a call, its float inputs as the first rows."""
         variables = call.variables
         fed = {id(tensor): self._leaf(tensor) for _, tensor in variables}
+        self.padding.find(call.leaves, self._samples)
         for name, tensor in variables:
             self._hear((INPUT if len(variables) == 1 else f"{INPUT} {name}", INPUT, 0), fed[id(tensor)])
         self._columns = [_widest_column(tensor) for _, tensor in variables]
@@ -369,6 +396,15 @@ class _SignalListener(ForwardListener):
         self._end.append(_norm(gradient))
         if gradient.shape[:1] == (self._samples,):
             self._moves.append((gradient.detach() != 0).reshape(self._samples, -1).any(1))
+            self._output_gradients.append(gradient.detach())
+
+    def follow_outputs(self, outputs: Sequence[Tensor]) -> None:
+        """Note what lies before the outputs: an activation, or a place where the graph of parameters ends."""
+        if any(output.requires_grad for output in outputs):
+            self.bends, self.derives = find_kinds(outputs)
+        else:
+            trained = {n.rpartition(".")[0] for n, p in self.model.named_parameters() if p.requires_grad}
+            self.detached_at = next((site[0] for site, *_ in reversed(self._heard) if site[0] in trained), None)
 
     @property
     def has_cuts(self) -> bool:
@@ -394,6 +430,50 @@ class _SignalListener(ForwardListener):
         except Exception:  # a loss may need samples of every label
             return None
         return idle[0] if left > NO_LOSS else None
+
+    def loss_reads_means_alone(self, labels: Sequence[Any], loss: Loss) -> bool:
+        """Whether the loss is the same for outputs that differ from these, and have the same mean over the samples."""
+        differ = [v for v in labels if isinstance(v, Tensor) and v.shape[:1] == (self._samples,) and v.numel()]
+        if len(self._output_gradients) != 1 or len(self.returned) != 1 or self._samples < FEWEST_OF_A_LABEL:
+            return False
+        (gradient,) = self._output_gradients
+        if not bool((gradient == gradient[:1]).all() & (gradient != 0).any()):
+            return False
+        if not any(bool((v != v[:1]).any()) for v in differ):
+            return False
+        (output,) = self.returned
+        noise = torch.linspace(-1.0, 1.0, self._samples, dtype=output.dtype, device=output.device)
+        spread = FAR * (output.abs().amax() + max(float(v.abs().max()) for v in differ if not v.is_complex()))
+        moved = output + spread * noise.reshape(-1, *(1,) * (output.ndim - 1))
+        try:
+            before, after = (float(loss(made, *labels)) for made in (output, moved))
+        except Exception:  # a loss may refuse such values
+            return False
+        return abs(after - before) <= SAME_LOSS * abs(before)
+
+    def find_pushed_away(self, labels: Sequence[Any]) -> float:
+        """Return the share of outputs that steps against the gradient of the loss move away from their targets.
+
+        These are numbers, one for each output, or the classes of the samples. Two values may be the names of kinds.
+        """
+        if len(self._output_gradients) != 1 or len(self.returned) != 1 or len(labels) != 1:
+            return 0.0
+        (gradient,), (output,), (target,) = self._output_gradients, self.returned, labels
+        if not isinstance(target, Tensor) or gradient.shape != output.shape or not bool(gradient.any()):
+            return 0.0
+        columns = target.ndim == output.ndim and all(
+            n in (1, m) for n, m in zip(target.shape, output.shape, strict=True)
+        )
+        if target.is_floating_point() and columns and len(target.unique()) > FEW_LABELS:
+            towards = gradient * (output - target)
+        elif target.dtype == torch.long and target.shape == output.shape[:1] and output.ndim == 2:
+            inside = output.shape[1] > 2 and int(target.min()) >= 0 and int(target.max()) < output.shape[1]
+            if not inside or len(target.unique()) < FEWEST_CLASSES:
+                return 0.0
+            towards = -gradient.gather(1, target[:, None])
+        else:
+            return 0.0
+        return float((towards < 0).double().mean())
 
     def unread(self) -> tuple[str, ...]:
         """Return the modules whose output was thrown away."""
@@ -554,6 +634,7 @@ class _SignalListener(ForwardListener):
         if made.requires_grad:
             if site[1] in (INPUT, "embedding") and made.shape[:1] == (self._samples,):
                 self._differing[len(self._heard) - 1] = _by_place(made.detach() - made.detach()[:1])
+                self.padding.hear(site[0], made)
             made.register_hook(functools.partial(self._returned, len(self._heard) - 1))
 
     def _returned(self, index: int, gradient: Tensor) -> None:

@@ -28,13 +28,12 @@ from .loss import (
     idle_label,
     labels_outside,
     loss_not_finite,
-    loss_rises,
-    next_step,
+    means_compared,
     no_better_than_constant,
     no_loss_gradient,
     one_class,
     targets_do_not_fit,
-    wrong_parameters,
+    wrong_sign,
 )
 from .normalizers import (
     eps_dominated,
@@ -63,9 +62,27 @@ from .parameters import (
     unused_parameters,
     zero_weights,
 )
-from .samples import constant_input, input_ignored, mask_leaks, reads_ahead, samples_mixed
-from .scale import half_precision, input_scale, non_finite_activations, non_finite_weights, one_column
-from .structure import constant_output, flat_activation, hidden_softmax, missing_activation, softmax_axis
+from .samples import (
+    constant_input,
+    input_ignored,
+    inverted_mask,
+    labels_are_inputs,
+    mask_leaks,
+    padding_read,
+    reads_ahead,
+    samples_mixed,
+)
+from .scale import half_precision, input_scale, non_finite_activations, non_finite_weights, one_column, unscaled_numbers
+from .steps import loss_rises, next_step, wrong_parameters
+from .structure import (
+    constant_output,
+    fading_differences,
+    flat_activation,
+    hidden_softmax,
+    missing_activation,
+    narrow_layer,
+    softmax_axis,
+)
 from .units import dead_channels, dead_layer, dead_relu, saturated_units
 
 LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
@@ -79,14 +96,20 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     equal_outputs,
     no_loss_gradient,
     idle_label,
+    means_compared,
+    wrong_sign,
     gradient_not_finite,
     input_scale,
+    unscaled_numbers,
     one_column,
     constant_input,
     samples_mixed,
     input_ignored,
     mask_leaks,
     reads_ahead,
+    labels_are_inputs,
+    inverted_mask,
+    padding_read,
     gradient_mismatch,
     wrong_parameters,
     unregistered_weights,
@@ -102,6 +125,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     branch_dominates,
     rank_one,
     missing_activation,
+    narrow_layer,
     flat_activation,
     hidden_softmax,
     softmax_axis,
@@ -111,6 +135,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     spectral_norm_off,
     dead_layer,
     constant_output,
+    fading_differences,
     exploding_run,
     batch_norm_depth,
     gradient_explosion,

@@ -55,7 +55,7 @@ ANYWHERE = {
     "stale-statistics": ("input-scale",),
     "dead-relu": ("input-scale",),
     "gradient-vanishing": ("activation-before-loss",),
-    "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer"),
+    "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer", "mask-leaks"),
     "gradient-jump": ("dead-layer", "layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),
     "branch-dominates": ("layer-scale",),
     "first-loss": ("targets-scale", "activation-before-loss", "loss-does-not-fit", "input-scale", "layer-scale"),
@@ -75,6 +75,7 @@ class GraphOrder:
         feeds = () if examined.signal is None else examined.signal.feeds
         self._feeds = feeds if len(feeds) == len(rows) else ((),) * len(rows)
         self._paths = [row.path for row in rows]
+        self._kinds = [row.kind for row in rows]
         self._layers = {number for number, row in enumerate(rows) if row.kind in LAYERS}
         layers, others = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
         for number, path in enumerate(self._paths):
@@ -122,6 +123,12 @@ class GraphOrder:
         """Whether everything that reaches a module came through another one: its layers, or its only ReLU."""
         bits = self._bits(other)
         return path != other and any(self._gates[number] & bits for number in self._at.get(path, ()))
+
+    def is_normalized(self, path: str) -> bool:
+        """Whether what a module hands on is read by a normalizer, which undoes its scale."""
+        own = set(self._at.get(path, ()))
+        readers = [number for number, feeds in enumerate(self._feeds) if own.intersection(feeds)]
+        return any(self._kinds[number] in NORMALIZERS for number in readers)
 
     def cuts(self, path: str) -> bool:
         """Whether everything on its way to the output passes this module, with further layers behind it."""

@@ -1,4 +1,4 @@
-"""Findings about the loss, which outputs and targets may not fit, and about what the next step would do to it."""
+"""Findings about the loss, which outputs and targets may not fit."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import math
 from collections.abc import Iterator
 
 from ...core.finding import Finding, Severity, figure, figures, percent
-from ...report.words import listed
 from ..autograd_flow import RANGES
-from ..descent_pass import SHORTEST, StepFacts
 from ..examined import Examined
 from ..loss_facts import BINARY, CLASSES, NO_BETTER, LossFacts, is_fresh, looks_fresh
-from ..signal import INPUT, NO_GRADIENT, RANDOM, Signal
+from ..signal import INPUT, NO_GRADIENT, RANDOM
 from .depth import WEIGHTS
+from .parameters import is_judged_by_frozen
 
 LOSS = "the loss"
 """The place of what no module is to blame for."""
@@ -47,6 +46,10 @@ SMALL_FACTOR = 0.2
 SMALL_LIMIT = 3.0
 """Scores between its two signs leave a class at least a twentieth beside the other."""
 MOSTLY_PADDING = 0.5
+NEARLY_ALL = 0.95
+"""A share of the outputs that a loss of the right sign does not move away from their targets."""
+NEGATIVE_REST = 1e-4
+"""A share of the loss, above rounding."""
 ENOUGH_LABELS = 48
 """Samples from which a share of 95 % is no chance."""
 ONE_SIDED = 0.95
@@ -56,8 +59,9 @@ ONE_SIDED = 0.95
 def loss_not_finite(examined: Examined) -> Iterator[Finding]:
     """A loss that is NaN or infinite."""
     facts = _facts(examined)
-    value = None if examined.signal is None else examined.signal.loss_value if facts is None else facts.value
-    if value is None or math.isfinite(value):
+    values = [] if examined.signal is None else [examined.signal.loss_value, facts.value if facts else None]
+    value = next((value for value in values if value is not None and not math.isfinite(value)), None)
+    if value is None:
         return
     name = f" ({facts.name})" if facts is not None else ""
     limits = f"; the outputs run from {figure(facts.output_least)} to {figure(facts.output_greatest)}" if facts else ""
@@ -77,7 +81,8 @@ def loss_not_finite(examined: Examined) -> Iterator[Finding]:
             else ""
         )
         + "If the outputs are finite, look at the loss: the logarithm of a zero, targets outside the classes, a "
-        "rate or a variance below zero (use softplus or exp), a division by an empty mask. "
+        "rate or a variance below zero (use softplus or exp), a division by an empty mask; clamp, or add a small eps, "
+        "before a logarithm, a root or a division. "
         "Losses that take logits (cross_entropy, bce_with_logits) avoid the logarithm.",
         numbers={},
     )
@@ -85,9 +90,12 @@ def loss_not_finite(examined: Examined) -> Iterator[Finding]:
 
 def activation_before_loss(examined: Examined) -> Iterator[Finding]:
     """A last activation that the loss applies itself, or that keeps the outputs from where the loss needs them."""
-    facts = _facts(examined)
-    if facts is None:
-        return
+    for facts in _every_loss(examined):
+        yield from _activation_before(examined, facts)
+
+
+def _activation_before(examined: Examined, facts: LossFacts) -> Iterator[Finding]:
+    """What stands before one of the losses."""
     applied = APPLIED.get(facts.name)
     if facts.name in CLASSES and len(facts.output_shape) > 1 and facts.output_shape[1] == 1:
         yield _mismatch(
@@ -270,6 +278,59 @@ def equal_outputs(examined: Examined) -> Iterator[Finding]:
     )
 
 
+def wrong_sign(examined: Examined) -> Iterator[Finding]:
+    """A loss, or a term of it, whose sign is wrong: outputs move away from targets, or a divergence is rewarded."""
+    signal, facts = examined.signal, _facts(examined)
+    if signal is None or signal.loss_value is None:
+        return
+    ascends = signal.steps is not None and (signal.steps.promised_fall or 0.0) < 0.0  # what is given is a reward
+    if facts is None and signal.pushed_away > NEARLY_ALL and is_fresh(examined.model) and not ascends:
+        yield Finding(
+            code="loss-does-not-fit",
+            severity=Severity.WARNING,
+            where=LOSS,
+            seen=f"A step against the gradient of the loss moves {percent(signal.pushed_away)} of the outputs away "
+            "from their targets.",
+            why="The steps make the error larger, without limit.",
+            advice="Change the sign of the loss: minimise the error, not minus the error. If it is meant to grow, "
+            "there is nothing to do.",
+            numbers=figures(share=signal.pushed_away),
+        )
+    if (
+        facts is not None
+        and signal.draws
+        and facts.rest < -NEGATIVE_REST * abs(signal.loss_value)
+        and not facts.negated
+    ):
+        yield Finding(
+            code="loss-does-not-fit",
+            severity=Severity.WARNING if examined.mode == "train" else Severity.INFO,
+            where=LOSS,
+            seen=f"Besides {facts.name} the loss has a part of {figure(facts.rest)}, and the model draws random "
+            "numbers, as a variational autoencoder does.",
+            why="A divergence is never below zero: with the wrong sign it is made larger without limit.",
+            advice="Change the sign of that part, so that the loss is the error plus the divergence, -0.5 * (1 + "
+            "logvar - mean**2 - logvar.exp()). If it is an entropy that is to grow, there is nothing to do.",
+            numbers=figures(rest=facts.rest),
+        )
+
+
+def means_compared(examined: Examined) -> Iterator[Finding]:
+    """A loss that reads the mean of the outputs over the samples alone."""
+    if examined.signal is None or not examined.signal.means_alone:
+        return
+    yield Finding(
+        code="loss-does-not-fit",
+        severity=Severity.WARNING,
+        where=LOSS,
+        seen="The loss stays the same with quite other outputs, as long as their mean over the samples is the same.",
+        why="Errors of single samples cancel before they are counted: a constant output is perfect for it.",
+        advice="Use a loss that compares each output with its own target and takes the mean last, such as mse_loss: "
+        "(output - target).square().mean().",
+        numbers={},
+    )
+
+
 def idle_label(examined: Examined) -> Iterator[Finding]:
     """A loss that gives no gradient to any sample of one label, in a model that has learned nothing yet."""
     signal = examined.signal
@@ -296,6 +357,7 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
     if not trained or any(row.gradient for row in trained) or signal.reason not in (None, NO_GRADIENT):
         return
     cut = all(row.gradient is None for row in trained)
+    ended = signal.detached_at if cut else None
     inner = 0.0 if signal.loss is None else signal.loss.value
     masked = not cut and signal.loss_value == 0.0 and inner > NOT_FITTED
     half = any(row.dtype == "float16" for row in signal.rows)  # where a small loss becomes zero
@@ -306,14 +368,19 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
     yield Finding(
         code="no-loss-gradient",
         severity=Severity.ERROR,
-        where=LOSS,
-        seen="No gradient of the loss reaches any parameter: it is not differentiable, or autograd's graph is cut."
+        where=ended or LOSS,
+        seen=f"No gradient of the loss reaches any parameter: autograd's graph ends behind `{ended}`."
+        if ended
+        else "No gradient of the loss reaches any parameter: it is not differentiable, or autograd's graph is cut."
         if cut
         else "The gradient of the loss is exactly zero for every parameter."
         + (f" The loss is 0, and {signal.loss.name} gave {figure(inner)}." if masked and signal.loss else "")
         + (" The loss is 0, though the model looks fresh." if idle else ""),
         why="No step changes anything, however long the training is.",
-        advice="Train on a loss that is differentiable in the outputs: use cross_entropy or mse in place of a rate of "
+        advice=f"Remove what cuts it behind `{ended}`: detach(), .data, .item(), numpy(), torch.no_grad(), a tensor "
+        "built anew from values; for argmax or rounding use a softmax or a straight-through estimator."
+        if ended
+        else "Train on a loss that is differentiable in the outputs: use cross_entropy or mse in place of a rate of "
         "errors, and avoid argmax, rounding, comparisons, .item() and detach() on its way."
         if cut
         else "Look at the factor that makes the loss zero: a mask that is empty or the wrong way around (invert the "
@@ -361,9 +428,13 @@ def labels_outside(examined: Examined) -> Iterator[Finding]:
 
 def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
     """Targets that the outputs cannot reach: another shape, outside the last activation's range, another scale."""
-    facts = _facts(examined)
-    if facts is None or facts.name in CLASSES:
-        return
+    for facts in _every_loss(examined):
+        if facts.name not in CLASSES:
+            yield from _targets_beyond(facts)
+
+
+def _targets_beyond(facts: LossFacts) -> Iterator[Finding]:
+    """Targets of one loss that its outputs cannot reach."""
     low, high = RANGES.get(facts.last, (-math.inf, math.inf))
     if facts.limits is not None:
         low, high = facts.limits
@@ -452,7 +523,9 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
     if facts.accuracy is not None:
         told += f" (accuracy {percent(facts.accuracy)}, the largest class has {percent(facts.largest_class or 0.0)})"
     knows = facts.accuracy is not None and facts.accuracy >= MORE_OFTEN_RIGHT * (facts.largest_class or 1.0)
-    if not fresh and share >= (FAR_WORSE if knows else NO_BETTER):
+    far_above = _fresh_share(facts) >= (FAR_ABOVE if facts.name in (*CLASSES, *BINARY) else FAR_ABOVE**2)
+    steepest = _steepest(examined) if far_above else LOSS
+    if not fresh and share >= (FAR_WORSE if knows else NO_BETTER) and steepest == LOSS:
         layer, left = _forgetting_layer(examined)
         yield Finding(
             code="no-better-than-constant",
@@ -472,12 +545,13 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
             "the learning rate.",
             numbers=figures(loss=facts.value, blind=facts.blind),
         )
-    elif fresh and _fresh_share(facts) >= (FAR_ABOVE if facts.name in (*CLASSES, *BINARY) else FAR_ABOVE**2):
+    elif far_above and (fresh or steepest != LOSS):
         yield Finding(
             code="first-loss",
             severity=Severity.WARNING,
-            where=_steepest(examined),
-            seen=f"{told}, and the model looks fresh.",
+            where=steepest,
+            seen=f"{told}"
+            + (", and the model looks fresh." if fresh else f", and `{steepest}` makes values far larger."),
             why="A fresh model that is sure of wrong answers spends the first steps on unlearning them, and they are "
             "long.",
             advice="Make the last layer's weights smaller at the start, or standardise the input and the targets.",
@@ -530,12 +604,12 @@ def _steepest(examined: Examined) -> str:
 def one_class(examined: Examined) -> Iterator[Finding]:
     """Targets that are all the same, or nearly."""
     facts = _facts(examined)
-    if facts is None:
+    if facts is None or examined.signal is None:
         return
-    constant = facts.target_least == facts.target_greatest and math.prod(facts.target_shape) > 1
+    constant = facts.is_constant and math.prod(facts.target_shape) > 1
     several = facts.name in BINARY and len(facts.output_shape) > 1 and facts.output_shape[1] > 2
-    if constant and facts.own_targets:
-        return
+    if constant and (facts.own_targets or examined.signal.derives or is_judged_by_frozen(examined.signal)):
+        return  # what a generator is to reach, or the right side of an equation
     if constant:
         yield _mismatch(
             facts,
@@ -569,6 +643,12 @@ def one_class(examined: Examined) -> Iterator[Finding]:
         )
 
 
+def _every_loss(examined: Examined) -> tuple[LossFacts, ...]:
+    """Return what each loss was given that compares outputs with targets."""
+    signal = examined.signal
+    return () if signal is None or signal.loss is None else (signal.loss, *signal.other_losses)
+
+
 def _facts(examined: Examined) -> LossFacts | None:
     return None if examined.signal is None else examined.signal.loss
 
@@ -589,180 +669,3 @@ def _mismatch(
     """What does not fit the loss: the place is the module that made the outputs, if there is one."""
     where = where or facts.made_by or LOSS
     return Finding(code=code, severity=Severity.WARNING, where=where, seen=seen, why=why, advice=advice, numbers={})
-
-
-TOO_LONG = 2.0
-"""A step that makes the loss this many times as large is too long."""
-TOO_MANY_STEPS = 1e6
-"""Nobody makes as many steps to halve a loss."""
-SHALLOW = 0.02
-"""A factor between the sizes of what an operator without weights hands on and reads; means keep a tenth."""
-STRONG_DECAY = 0.01
-"""A share of the weights; a usual decay takes less than a thousandth of them at each step."""
-
-
-def wrong_parameters(examined: Examined) -> Iterator[Finding]:
-    """An optimizer that does not hold the parameters of the model."""
-    steps = _steps(examined)
-    if steps is None or steps.optimizer is None or not steps.outside:
-        return
-    trained = sum(parameter.requires_grad for parameter in examined.model.parameters())
-    every = len(steps.outside) == trained
-    named = listed([f"`{name}`" for name in steps.outside], most=3)
-    yield Finding(
-        code="not-in-optimizer",
-        severity=Severity.ERROR if every else Severity.WARNING,
-        where=steps.outside[0],
-        seen=f"The optimizer ({steps.optimizer}) holds none of the model's trainable parameters"
-        + (f", and {steps.foreign} of something else." if steps.foreign else ".")
-        if every
-        else f"{len(steps.outside)} of {trained} trainable parameters are not in the optimizer: {named}.",
-        why="A parameter that no optimizer holds keeps its first values.",
-        advice="Build the optimizer over model.parameters(), after the last layer was replaced or added and after the "
-        "model was copied or loaded. If they are to stay as they are, freeze them with requires_grad_(False); if "
-        "another optimizer trains them, there is nothing to do.",
-        numbers=figures(outside=len(steps.outside), foreign=steps.foreign),
-    )
-
-
-def next_step(examined: Examined) -> Iterator[Finding]:
-    """A rate or a weight decay at which the next step of the optimizer does harm, or nothing."""
-    steps = _steps(examined)
-    if steps is None or steps.optimizer is None or steps.rate is None:
-        return
-    rate = f"{steps.optimizer} at a rate of {figure(steps.rate)}"
-    scheduled = steps.scheduled_rate is not None and steps.scheduled_rate > steps.rate
-    if steps.decay is not None and steps.decay > STRONG_DECAY:
-        yield Finding(
-            code="decay-too-strong",
-            severity=Severity.WARNING,
-            where="the optimizer",
-            seen=f"Weight decay takes {percent(steps.decay)} of the weights at each step ({rate}).",
-            why="Weights that shrink faster than they learn go to zero, and the output becomes constant.",
-            advice="Lower the weight decay: usual values are 1e-4 to 5e-4 for SGD and 0.01 to 0.1 for AdamW.",
-            numbers=figures(decay=steps.decay, rate=steps.rate),
-        )
-    elif steps.rate == 0.0:
-        yield Finding(
-            code="step-too-short",
-            severity=Severity.INFO,
-            where="the optimizer",
-            seen="The learning rate is 0.",
-            why="No step moves anything until it is larger, as at the start of a warm-up.",
-            advice="Nothing to do if a schedule raises it; otherwise set the rate.",
-            numbers=figures(rate=0.0),
-        )
-    elif _rises_far(steps, examined.signal.loss if examined.signal is not None else None):
-        limit = steps.stable_rate if steps.optimizer == "SGD" else None
-        yield Finding(
-            code="step-too-long",
-            severity=Severity.WARNING,
-            where="the optimizer",
-            seen=f"One step of {rate} takes the loss from {figure(steps.loss)} to {figure(steps.next_loss or 0.0)}.",
-            why="Training that begins so diverges, or kills units on its way back.",
-            advice="Lower the learning rate, "
-            + ("tenfold to begin with" if limit is None else f"to less than {figure(limit)}")
-            + ", or warm it up over the first steps.",
-            numbers=figures(rate=steps.rate, loss=steps.loss, next_loss=steps.next_loss),
-        )
-    elif (
-        steps.promised_fall is not None
-        and 0.0 < TOO_MANY_STEPS * steps.promised_fall < steps.loss
-        and _is_untrained(examined)  # at the least loss there is nothing to gain by longer steps
-    ):
-        yield Finding(
-            code="step-too-short",
-            severity=Severity.INFO if scheduled else Severity.WARNING,
-            where="the optimizer",
-            seen=f"One step of {rate} lowers the loss of {figure(steps.loss)} by {figure(steps.promised_fall)}.",
-            why=f"At this pace it takes about {figure(steps.loss / steps.promised_fall)} steps to learn anything.",
-            advice=f"Nothing to do if the schedule has yet to reach its rate of {figure(steps.scheduled_rate or 0.0)}, "
-            "or is at its end."
-            if scheduled
-            else "Raise the learning rate: 1e-3 for Adam and 0.1 or 0.01 for SGD are usual, or look for what makes "
-            "the gradients so small.",
-            numbers=figures(rate=steps.rate, loss=steps.loss, promised_fall=steps.promised_fall),
-        )
-
-
-def _rises_far(steps: StepFacts, loss: LossFacts | None) -> bool:
-    """Whether the loss at least doubles, and rises by more than the loss of a constant output."""
-    if steps.next_loss is None or not math.isfinite(steps.next_loss):
-        return steps.next_loss is not None
-    blind = 0.0 if loss is None or loss.blind is None else loss.blind
-    return steps.loss > 0.0 and steps.next_loss - steps.loss > (TOO_LONG - 1.0) * max(steps.loss, blind)
-
-
-def loss_rises(examined: Examined) -> Iterator[Finding]:
-    """A short step against the gradient that does not lower the loss."""
-    steps = _steps(examined)
-    if steps is None or steps.fall is None or examined.signal is None or steps.loss <= NOT_FITTED:
-        return
-    if steps.step_share is not None and steps.step_share > 1.0 and _is_untrained(examined):
-        before, after, factor = _steepest_fall(examined.signal)
-        if factor < SHALLOW:
-            yield Finding(
-                code="gradient-vanishing",
-                severity=Severity.WARNING,
-                where=before,
-                seen=f"Behind `{before}` values are multiplied by {figure(factor)} on their way to "
-                f"{f'`{after}`' if after else 'what reads them'}: to lower the loss by a hundredth, the weights would "
-                f"have to change by {figure(steps.step_share)} times their size.",
-                why="Values that nearly vanish on their way hardly count in the outputs, and their gradients vanish "
-                "alike.",
-                advice="Look at what lies between: a softmax or a mean over the wrong axis (check its dim), a factor "
-                "far below 1; or scale what comes out of it up.",
-                numbers=figures(factor=factor, step_share=steps.step_share),
-            )
-            return
-        yield Finding(
-            code="no-loss-gradient",
-            severity=Severity.WARNING,
-            where=LOSS,
-            seen="The gradient of the loss is next to nothing: to lower the loss by a hundredth along it, the weights "
-            f"would have to change by {figure(steps.step_share)} times their size.",
-            why="Steps along such a gradient hardly change the loss.",
-            advice="Look at what stands between the last layer and the loss: outputs that are all alike, a factor or "
-            "a temperature that makes them tiny, a softmax or sigmoid that is applied twice; scale the outputs up.",
-            numbers=figures(step_share=steps.step_share),
-        )
-        return
-    half = any("16" in row.dtype for row in examined.signal.rows)  # where a short step is lost in rounding
-    short = steps.step_share is not None and SHORTEST * steps.step_share < 0.01
-    if steps.fall > -0.5 or half or not short:
-        return
-    yield Finding(
-        code="gradient-does-not-descend",
-        severity=Severity.WARNING,
-        where=LOSS,
-        seen="A short step along the negative gradient, which should lower the loss by a millionth, "
-        + ("raises it." if math.isfinite(steps.fall) else "makes it infinite."),
-        why="The gradient is then not that of the loss, or the loss is so rough that gradients say nothing of it.",
-        advice="Look for a backward that was written by hand, for values that are rounded, sorted or looked up, and "
-        "for a layer whose weights are far too large.",
-        numbers=figures(fall=steps.fall),
-    )
-
-
-def _steepest_fall(signal: Signal) -> tuple[str, str, float]:
-    """Return the two layers between which values become smallest beside what they were, and the factor."""
-    falls = [
-        ((row.root_mean_square or 0.0) / size, signal.rows[feed].path, row.path)
-        for row, feeds in zip(signal.rows, signal.feeds, strict=False)
-        if row.kind not in WEIGHTS and feeds
-        for size, feed in [max((signal.rows[feed].root_mean_square or 0.0, feed) for feed in feeds)]
-        if size > 0.0 and signal.rows[feed].path
-    ]
-    factor, before, after = min(falls, default=(1.0, "", ""))
-    return before, after, factor
-
-
-def _is_untrained(examined: Examined) -> bool:
-    """Whether a model looks fresh, and its loss does not say that it has learned something."""
-    loss = None if examined.signal is None else examined.signal.loss
-    learned = loss is not None and loss.share_of_blind is not None and loss.share_of_blind < NO_BETTER
-    return is_fresh(examined.model) and not learned
-
-
-def _steps(examined: Examined) -> StepFacts | None:
-    return None if examined.signal is None else examined.signal.steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from statistics import median
@@ -42,6 +43,8 @@ BRANCH = 50.0
 """A factor between a branch and what it is added to; fresh transformers stay within 10."""
 STRONG_DROPOUT = 0.8
 """Beyond it; some published classifiers drop as much as this before their last layer."""
+FEWEST_WEIGHTS = 16
+"""Of one unit: the size of fewer says little."""
 FEWEST_ROWS = 6
 """A matrix with fewer rows or columns has next to no rank to lose."""
 
@@ -172,12 +175,25 @@ def frozen_layer(examined: Examined) -> Iterator[Finding]:
         if not any(trains[path]) and any(any(trains[before]) for before in held[:number])
     ]
     modules = dict(examined.model.named_modules())
+    if held and not any(row.trainable for row in signal.parameters) and _is_to_learn(examined):
+        yield Finding(
+            code="frozen-layer",
+            severity=Severity.ERROR,
+            where=held[-1],
+            seen="No parameter of the model trains: requires_grad is False for all of them.",
+            why="No step changes anything, however long the training is.",
+            advice=f"Call requires_grad_(True) on the layers that are to learn, such as `{held[-1]}`, after the others "
+            "were frozen.",
+            numbers=figures(layers=len(held)),
+        )
     followed = {row.path for row in signal.layers if row.log10_gradient is not None or row.kind == "embedding"}
     random = [
         path
         for path in held
         if path in followed and not any(trains[path]) and looks_fresh(modules[path]) and _is_hardly_meant(modules[path])
     ]
+    if is_judged_by_frozen(signal) and (signal.loss is None or signal.loss.is_constant):
+        random = []  # a generator, and the discriminator that judges it
     if any(not any(trains[path]) and not looks_fresh(modules[path]) for path in held):
         random = []  # a trained network that is being adapted
     if random and any(row.trainable for row in signal.parameters):
@@ -204,6 +220,20 @@ def frozen_layer(examined: Examined) -> Iterator[Finding]:
             advice="If it is frozen on purpose, there is nothing to do; otherwise call requires_grad_(True) on it.",
             numbers=figures(layers=len(frozen)),
         )
+
+
+def _is_to_learn(examined: Examined) -> bool:
+    """Whether a model is about to be trained: there is a loss, and an optimizer or train mode."""
+    signal = examined.signal
+    handed = signal is not None and signal.steps is not None and signal.steps.optimizer is not None
+    return signal is not None and signal.loss_value is not None and (handed or examined.mode == "train")
+
+
+def is_judged_by_frozen(signal: Signal) -> bool:
+    """Whether several layers that do not train come after all that do, as a discriminator after its generator."""
+    trains = {row.module: row.trainable for row in signal.parameters if len(row.shape) > 1}
+    ran = [trains[path] for path in dict.fromkeys(row.path for row in signal.layers) if path in trains]
+    return True in ran and len(ran) - 1 - max(k for k, own in enumerate(ran) if own) > 1
 
 
 def _is_hardly_meant(module: nn.Module) -> bool:
@@ -373,11 +403,16 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
     if signal is None:
         return
     ran = {row.path for row in signal.layers if row.kind in (*WEIGHTS, *RECURRENT)}
-    layers = [row for row in signal.parameters if _is_matrix(row) and row.used and row.module in ran]
+    layers = [
+        row
+        for row in signal.parameters
+        if len(row.shape) > 1 and row.used and row.module in ran
+        if _is_matrix(row) or math.prod(row.shape) >= FEWEST_WEIGHTS
+    ]
     sizes = {row.name: row.root_mean_square * math.sqrt(math.prod(row.shape[1:])) for row in layers}
     if not sizes:
         return
-    last, usual = layers[-1].name, median(sizes.values())
+    usual, ends = median(sizes.values()), _last_layers(signal)
     if len(sizes) < 3:
         usual = min(max(min(sizes.values()), LEAST_USUAL), MOST_USUAL) if len(sizes) > 1 else 1.0
     most = STANDS_OUT if len(sizes) > 1 else FAR_FROM_ONE
@@ -387,7 +422,7 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
         if not sizes[row.name] or not usual:
             continue
         factor = sizes[row.name] / usual
-        harmless = factor < 1.0 and ((fresh and row.name == last) or row.module in normalized)
+        harmless = factor < 1.0 and ((fresh and row.module in ends) or row.module in normalized)
         if most > factor > 1.0 / most or harmless:
             continue  # a small last layer is a common start, and a normalizer undoes a small scale
         yield Finding(
@@ -402,6 +437,15 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
             "it: a factor in its initialisation, a wrong fan, a unit of measurement.",
             numbers=figures(factor=factor, root_mean_square=row.root_mean_square),
         )
+
+
+def _last_layers(signal: Signal) -> set[str]:
+    """Return the modules with no weight layer, recurrence or normalizer behind them."""
+    read: set[int] = set()
+    for number, feeds in reversed(list(enumerate(signal.feeds))):
+        if number in read or signal.rows[number].kind in (*WEIGHTS, *RECURRENT, *NORMALIZERS):
+            read.update(feeds)
+    return {row.path for number, row in enumerate(signal.rows) if number not in read}
 
 
 def embedding_scale(examined: Examined) -> Iterator[Finding]:
@@ -565,7 +609,8 @@ def gradient_not_finite(examined: Examined) -> Iterator[Finding]:
     if signal is None or examined.data.not_finite is not None:
         return
     broken = [row for row in signal.parameters if row.gradient == math.inf]
-    if not broken or (signal.loss is not None and not math.isfinite(signal.loss.value)):
+    values = (signal.loss_value, None if signal.loss is None else signal.loss.value)
+    if not broken or any(value is not None and not math.isfinite(value) for value in values):
         return
     order = {row.path: number for number, row in enumerate(signal.rows)}
     last = max(broken, key=lambda row: order.get(row.module, -1))
@@ -588,6 +633,7 @@ def recurrent_scale(examined: Examined) -> Iterator[Finding]:
     if signal is None:
         return
     rows = {row.path: row for row in signal.layers if row.kind in RECURRENT}
+    yield from _forgotten_states(signal)
     yield from _steps_of_sequences(signal, set(rows), fresh=is_fresh(examined.model))
     for row in signal.parameters:
         layer = rows.get(row.module)
@@ -612,6 +658,25 @@ def recurrent_scale(examined: Examined) -> Iterator[Finding]:
             + ("clip gradients, and use LSTM or GRU for long sequences." if grows else "with gain 1."),
             numbers=figures(gain=gain),
         )
+
+
+def _forgotten_states(signal: Signal) -> Iterator[Finding]:
+    """Recurrent weights without a gradient in a layer that runs several times: each time from a state of zero."""
+    runs = Counter(row.path for row in signal.layers)
+    learning = {row.module for row in signal.parameters if "weight_ih" in row.name and row.gradient}
+    for row in signal.parameters:
+        if "weight_hh" in row.name and row.gradient == 0.0 and row.module in learning and runs[row.module] > 1:
+            yield Finding(
+                code="recurrent-scale",
+                severity=Severity.WARNING,
+                where=row.module,
+                seen=f"`{row.module}` runs {runs[row.module]:,} times, and the gradient of its recurrent weights "
+                f"`{row.name}` is exactly zero.",
+                why="Each of its steps begins with a state of zero: nothing is remembered, and these weights never "
+                "learn.",
+                advice=f"Pass the state on from step to step: state = {row.module}(x, state).",
+                numbers=figures(runs=runs[row.module]),
+            )
 
 
 def _is_inside(module: str, path: str) -> bool:

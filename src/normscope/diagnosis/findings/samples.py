@@ -11,6 +11,8 @@ from ..examined import Examined
 from ..sample_pass import SampleFacts
 from ..signal import MOST_SILENT, Signal
 
+MOSTLY_PADDING, SOME_PADDING = 0.75, 0.2
+"""Shares of the positions, and of the gradient: up to three quarters a model learns to look past the padding."""
 MOST_LEAK = 0.01
 """A share of a softmax; what is hidden gets none."""
 
@@ -108,6 +110,39 @@ def reads_ahead(examined: Examined) -> Iterator[Finding]:
     )
 
 
+def labels_are_inputs(examined: Examined) -> Iterator[Finding]:
+    """A model of sequences that reads the steps up to each alone, and whose label at a step is that step itself."""
+    facts, loss = _facts(examined), None if examined.signal is None else examined.signal.loss
+    if facts is None or not facts.copies or loss is None or math.prod(loss.target_shape) != math.prod(facts.copies):
+        return  # a loss that shifts the labels itself reads fewer
+    yield Finding(
+        code="labels-are-inputs",
+        severity=Severity.WARNING,
+        where="the targets",
+        seen="The target of each step is the input of that step itself, and the model reads it.",
+        why="The model learns to copy: its loss goes to zero, and it cannot say what comes next.",
+        advice="Shift the targets by one step: tokens[:, :-1] as input, tokens[:, 1:] as targets.",
+        numbers={},
+    )
+
+
+def inverted_mask(examined: Examined) -> Iterator[Finding]:
+    """An attention mask among the arguments that hides what counts."""
+    facts = _facts(examined)
+    if facts is None or facts.inverted_mask is None:
+        return
+    yield Finding(
+        code="mask-leaks",
+        severity=Severity.WARNING,
+        where=facts.inverted_mask,
+        seen=f"`{facts.inverted_mask}` is 0 at most of the positions that labels count or words stand at, and 1 at the "
+        "others.",
+        why="What should be read is hidden, and what fills the rows up is read in its place.",
+        advice="Invert the mask: in the attention_mask of transformers 1 shows a position and 0 hides it.",
+        numbers={},
+    )
+
+
 def mask_leaks(examined: Examined) -> Iterator[Finding]:
     """A softmax whose hidden entries get a share all the same."""
     for row in () if examined.signal is None else examined.signal.rows:
@@ -123,6 +158,39 @@ def mask_leaks(examined: Examined) -> Iterator[Finding]:
                 "that hidden entries get nothing.",
                 numbers=figures(share=row.leak),
             )
+
+
+def padding_read(examined: Examined) -> Iterator[Finding]:
+    """Rows that are filled up at their ends, and a model that reads little else, or what fills them up alone."""
+    signal = examined.signal
+    padding = None if signal is None else signal.padding
+    if signal is None or padding is None or padding.pooled or any(mask_leaks(examined)):
+        return
+    attention = next((row.path for row in signal.layers if row.kind == "attention"), None)
+    inverted = padding.share > SOME_PADDING and padding.words_read < 0.5 < padding.pads_read
+    if not inverted and min(padding.share, padding.of_gradient) < MOSTLY_PADDING:
+        return
+    yield Finding(
+        code="mask-leaks",
+        severity=Severity.WARNING,
+        where=(attention if inverted else None) or padding.path,
+        seen=f"{percent(padding.share)} of the positions of `{padding.path}` fill up the rows with one value. "
+        + (
+            f"The output reads {percent(padding.pads_read)} of them, and {percent(padding.words_read)} of the others."
+            if inverted
+            else f"They get {percent(padding.of_gradient)} of the squared gradient: the output is made of them."
+        ),
+        why="What tells the samples apart is hidden, and the padding is read in its place."
+        if inverted
+        else "What tells the samples apart drowns in the padding, or is forgotten while it is read.",
+        advice="Invert the mask: in torch's key_padding_mask True hides a position, in the attention_mask of "
+        "transformers 1 shows one. The padding is what must be masked."
+        if inverted
+        else "Use a mask that hides the padding: key_padding_mask in attention, a mean over the words alone, "
+        "pack_padded_sequence or the state at the last word in recurrent layers; and pad to the longest row of "
+        "each batch.",
+        numbers=figures(share=padding.share, of_gradient=padding.of_gradient),
+    )
 
 
 def _silent_places(signal: Signal) -> Iterator[Finding]:

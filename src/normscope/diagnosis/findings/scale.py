@@ -89,6 +89,8 @@ LARGE_INPUT, SMALL_INPUT = 18.0, 0.008
 pixels that were divided by 255 twice 0.002."""
 OFF_CENTRE, OFF_CENTRE_SIZE = 8.0, 2.0
 """A mean that is this many deviations from zero, in inputs of at least this size: what varies is lost beside it."""
+FAR_LARGER = 10.0
+"""A factor between what a layer reads and the inputs that are seen to reach it."""
 SAME_SCALE = 2.0
 """Within this factor the first layer reads the input as it is, and the model does not scale it itself."""
 BYTES = 255.0
@@ -146,6 +148,33 @@ def input_scale(examined: Examined) -> Iterator[Finding]:
             numbers=figures(least=row.least, greatest=row.greatest, mean=row.mean, deviation=row.deviation),
         )
         return
+
+
+def unscaled_numbers(examined: Examined) -> Iterator[Finding]:
+    """A fresh layer that reads large numbers which are none of the float inputs: ids, times or years as they are."""
+    signal = examined.signal
+    if signal is None or not is_fresh(examined.model):
+        return
+    weights = rows_of_weights(signal, examined.data)
+    for number, row in enumerate(signal.rows):
+        feeds = signal.feeds[number] if number < len(signal.feeds) else ()
+        if row.kind not in WEIGHTS or number not in weights or any(signal.rows[feed].kind != INPUT for feed in feeds):
+            continue
+        read = weights[number].rms_input
+        known = max((signal.rows[feed].root_mean_square or 0.0 for feed in feeds), default=1.0)
+        if LARGE_INPUT < read < math.inf and read > FAR_LARGER * max(known, 1.0):
+            yield Finding(
+                code="input-scale",
+                severity=Severity.WARNING,
+                where=row.path,
+                seen=f"`{row.path}` reads values of size {figure(read)} that are no float input of the model.",
+                why="Whole numbers such as ids, times and years that a layer reads as they are decide what its units "
+                "compute, and a fresh network learns badly.",
+                advice="Standardise these numbers before the layer (divide the data by their range), or read ids and "
+                "steps of time by an nn.Embedding.",
+                numbers=figures(size=read),
+            )
+            return
 
 
 def one_column(examined: Examined) -> Iterator[Finding]:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
 from torch import nn
 
-from ...core.finding import Finding, Severity, figure, figures
+from ...core.finding import Finding, Severity, figure, figures, percent
 from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
 from ..examined import Examined
-from ..loss_facts import is_fresh
-from ..signal import INPUT, Signal, SignalRow
+from ..loss_facts import CLASSES, is_fresh
+from ..signal import Signal, SignalRow
 from ..signal_pass import ACTIVATIONS
-from .depth import WEIGHTS
+from .causes import GraphOrder
+from .depth import WEIGHTS, gradient_vanishing
 
 STEEPEST_LEAK = 0.9
+LONG_CHAIN, FEWEST_COMPARED = 8, 16
+"""Weight layers in a row, and samples: fewer show no trend."""
+DIFFERENT, ALIKE = 0.3, 0.03
+"""Shares of the values that differ between samples, at the start and at the end of a chain whose samples fade into one
+another; a healthy plain chain of twenty layers keeps a tenth."""
+CLASSES_PER_UNIT = 4
+"""Classes that one unit may have to tell apart; two units tell sixteen, as pictures of features in a plane show."""
 
 
 def missing_activation(examined: Examined) -> Iterator[Finding]:
@@ -27,21 +36,23 @@ def missing_activation(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None:
         return
+    if not signal.bends and sum(row.kind in WEIGHTS for row in signal.rows) > 2:
+        yield from _no_activation_at_all(signal)
+        return
     readers = Counter(feed for feeds in signal.feeds for feed in set(feeds))
-    activations = any(row.kind not in (INPUT, *WEIGHTS, *NORMALIZERS) for row in signal.rows)
-    weights = sum(row.kind in WEIGHTS for row in signal.rows)
-    linear = not activations and weights > 2 and signal.feeds == signal.linear_feeds
     for number, feeds in enumerate(signal.linear_feeds):
         row = signal.rows[number]
         if row.kind not in WEIGHTS:
             continue
         for feed in feeds:
             # mobile networks hand on what a pointwise convolution made without an activation
-            normalized = signal.rows[feed].kind in NORMALIZERS and (linear or not _is_pointwise(examined, row))
+            normalized = signal.rows[feed].kind in NORMALIZERS and not _is_pointwise(examined, row)
             through = [feed, *(signal.linear_feeds[feed] if normalized else ())]
             before = signal.rows[through[-1]]
-            if before.kind not in WEIGHTS or (not linear and _is_factorization(examined, before, row)):
+            if before.kind not in WEIGHTS or _is_factorization(examined, before, row):
                 continue
+            if _trains(signal, before) and not _trains(signal, row):
+                continue  # another network, which judges what the first one makes
             if _has_frozen_copy(examined, before):
                 continue  # a representation that is compared with that of a teacher: what reads it is a head of its own
             if any(readers[place] > 1 or place in signal.shared for place in through) or _ends_pre_activation(
@@ -62,6 +73,54 @@ def missing_activation(examined: Examined) -> Iterator[Finding]:
                 "them.",
                 numbers={},
             )
+
+
+def _no_activation_at_all(signal: Signal) -> Iterator[Finding]:
+    """A network of weights, normalizers and poolings alone: every weight layer that reads another one."""
+    nearest: list[frozenset[int]] = []  # by row: the weight layers that it reads, by way of anything else
+    for number, row in enumerate(signal.rows):
+        feeds = signal.feeds[number] if number < len(signal.feeds) else ()
+        before = frozenset[int]().union(*(nearest[feed] for feed in feeds))
+        nearest.append(frozenset((number,)) if row.kind in WEIGHTS else before)
+        if row.kind in WEIGHTS and before:
+            first = signal.rows[max(before)]
+            yield Finding(
+                code="missing-activation",
+                severity=Severity.WARNING,
+                where=row.path,
+                seen=f"`{first.path}` hands its output to `{row.path}`, and the network has no activation anywhere.",
+                why="Layers without activations between them compute what one linear layer could: all but one add "
+                "weights and no power.",
+                advice=f"Put an activation (ReLU, GELU) between `{first.path}` and `{row.path}`, or remove one of "
+                "them.",
+                numbers={},
+            )
+
+
+def narrow_layer(examined: Examined) -> Iterator[Finding]:
+    """A layer on every way to the outputs of a classifier that hands on far fewer numbers than there are classes."""
+    signal = examined.signal
+    facts = None if signal is None else signal.loss
+    if signal is None or facts is None or facts.name not in CLASSES or len(facts.output_shape) != 2:
+        return
+    flow, classes = GraphOrder(examined), facts.output_shape[1]
+    for row in signal.layers:
+        width = math.prod(row.shape[1:])
+        if row.kind not in WEIGHTS or row.shape[:1] != facts.output_shape[:1] or classes < CLASSES_PER_UNIT**width:
+            continue
+        if flow.cuts(row.path):
+            yield Finding(
+                code="bottleneck",
+                severity=Severity.WARNING,
+                where=row.path,
+                seen=f"`{row.path}` hands on {pluralise(width, 'number')} of each sample, and {classes} classes are "
+                "told apart behind it.",
+                why="Everything about a sample has to pass through it: classes that lie side by side there cannot all "
+                "be told apart.",
+                advice=f"Widen `{row.path}`: at least as many units as there are classes.",
+                numbers=figures(width=width, classes=classes),
+            )
+            return
 
 
 def flat_activation(examined: Examined) -> Iterator[Finding]:
@@ -91,7 +150,7 @@ def hidden_softmax(examined: Examined) -> Iterator[Finding]:
             row, before = signal.rows[feed], signal.linear_feeds[feed]
             if row.kind != "softmax" or not any(signal.rows[k].kind in WEIGHTS for k in before):
                 continue
-            if not any(p.trainable for p in signal.parameters if p.module == signal.rows[number].path):
+            if not _trains(signal, signal.rows[number]):
                 continue  # an expectation over fixed numbers
             yield Finding(
                 code="hidden-softmax",
@@ -141,6 +200,11 @@ def _is_factorization(examined: Examined, first: SignalRow, second: SignalRow) -
         return True
     width, ends = before.shape[0], (before.shape[1], after.shape[0])
     return width < min(ends)
+
+
+def _trains(signal: Signal, row: SignalRow) -> bool:
+    """Whether a weight of a layer trains."""
+    return any(p.trainable for p in signal.parameters if p.module == row.path)
 
 
 def _has_frozen_copy(examined: Examined, row: SignalRow) -> bool:
@@ -220,6 +284,33 @@ def constant_output(examined: Examined) -> Iterator[Finding]:
         "them to zero), weights that are zero or have decayed to nothing (initialise them again, lower the weight "
         "decay), a saturated activation, a multiplication by zero, data that are overwritten.",
         numbers=figures(samples=signal.samples),
+    )
+
+
+def fading_differences(examined: Examined) -> Iterator[Finding]:
+    """A fresh deep network without a way around its layers, through which the samples become more and more alike."""
+    signal = examined.signal
+    if signal is None or signal.samples < FEWEST_COMPARED or not is_fresh(examined.model):
+        return
+    flow = GraphOrder(examined)
+    chain = [row for row in signal.layers if row.kind in WEIGHTS and flow.cuts(row.path)]
+    shares = [(row.sample_deviation or 0.0) / (row.root_mean_square or math.inf) for row in chain]
+    if len(chain) < LONG_CHAIN or shares[0] < DIFFERENT or not 0.0 < max(shares[-2:]) < ALIKE:
+        return
+    if any(gradient_vanishing(examined)):
+        return  # which says the same of the way back
+    first, last = chain[0].path, chain[-1].path
+    yield Finding(
+        code="gradient-vanishing",
+        severity=Severity.WARNING,
+        where=last,
+        seen=f"From `{first}` to `{last}`, over {len(chain)} weight layers, samples become alike: what differs between "
+        f"them falls from {percent(shares[0])} to {percent(shares[-1])} of the values.",
+        why="Every layer keeps what samples have in common and mixes what tells them apart: little of it is left for "
+        "the output to read.",
+        advice="Add skip connections around the layers, use fewer layers, or put a normalizer over the samples "
+        "(BatchNorm) between them.",
+        numbers=figures(layers=len(chain), share_left=shares[-1]),
     )
 
 

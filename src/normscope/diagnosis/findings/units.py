@@ -20,6 +20,7 @@ from ..rows import constant_inputs, dead_filters, dead_scales
 from ..signal import SignalRow
 from .causes import GraphOrder
 from .depth import WEIGHTS
+from .structure import fading_differences
 
 NOTHING_PASSES = 1e-3
 """var/(var + eps): below this the output of a normalizer is under 3 % of what it should be."""
@@ -31,8 +32,10 @@ RELATIVE_NORM = 1e-3
 """A share of the median norm of the weight layers: a network that is small all over is not dead."""
 MANY_CHANNELS = 0.1
 """A tenth of a layer is worth acting on; a channel or two are common after training."""
-ENOUGH_SAMPLES = 64
-"""With fewer samples a channel or unit may just not have met its input."""
+ENOUGH_SAMPLES, A_FEW_SAMPLES = 64, 8
+"""With fewer samples a channel or unit may just not have met its input; a whole layer needs but a few."""
+SMALL_SCALE = 0.01
+"""Scales of a normalizer that everything passes through, and that no other normalizer undoes, start at 1."""
 HALF_OFF = 0.5
 """Inputs that are nearly alike switch half of a random layer off; beyond that and one standard error (in a fresh
 model, where chance alone decides, two) it is a fault."""
@@ -146,6 +149,18 @@ def _negligible_scale(place: ExaminedRow, seen: NormalizerOverData, flow: GraphO
     elif scale <= NEGLIGIBLE_NORM:
         words = f"The largest scale of `{place.path}` is {figure(scale)}."
         yield _dead(place.path, words, figures(log10_scale=log10(scale)))
+    elif scale < SMALL_SCALE and flow.cuts(place.path) and not flow.is_normalized(place.path):
+        yield Finding(
+            code="dead-layer",
+            severity=Severity.WARNING,
+            where=place.path,
+            seen=f"The largest scale of `{place.path}` is {figure(scale)}, and everything passes through it.",
+            why="Next to nothing of what is normalized is left for the layers behind, and as little of the gradient "
+            "comes back.",
+            advice="Set its scales back to 1 (torch.nn.init.ones_(module.weight)) or restore an earlier checkpoint, "
+            "and exclude the scales of normalizers from weight decay.",
+            numbers=figures(log10_scale=log10(scale)),
+        )
 
 
 def _log10_loudest(seen: NormalizerOverData) -> float:
@@ -257,12 +272,15 @@ def _dead_parts(examined: Examined, place: ExaminedRow, direct: bool) -> Iterato
 def dead_relu(examined: Examined) -> Iterator[Finding]:
     """ReLU channels that were positive for no sample."""
     data = examined.data
-    if data.not_finite is not None or data.samples < ENOUGH_SAMPLES:
+    if data.not_finite is not None or data.samples < A_FEW_SAMPLES:
         return
     centred = {place.path for place, seen in examined.normalizers() if seen.kind == "batch" and not seen.untaken}
     fresh = is_fresh(examined.model)
+    fading = any(fading_differences(examined))  # what is nearly the same for every sample is on or off for all of them
     for (path, _, call), units in data.units.items():
         count, size = int(units.dead.sum()), units.dead.numel()
+        if count < size and data.samples < ENOUGH_SAMPLES:
+            continue
         passing = 1.0 if examined.signal is None else examined.signal.passing(path, "relu", call)
         if count or passing < LITTLE_PASSES:
             before = frozenset() if examined.signal is None else examined.signal.paths_before(path, "relu", call)
@@ -275,7 +293,7 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
             many = count == size or count / size > limit
             off = units.dead if passing >= LITTLE_PASSES else torch.ones_like(units.dead)
             cause = _bias_below(examined, before, off) if many or off.double().mean() > BIASED_OFF else None
-            many = many or cause is not None or passing < LITTLE_PASSES
+            many = (many and not fading) or cause is not None or passing < LITTLE_PASSES
             where = examined.name_place(path, before) if cause is None else cause.path
             where = next(iter(before)) if many and len(before) == 1 else where  # its weights are what stops learning
             yield _dead_relu(where, units.dead, data.samples, many, cause, passing)

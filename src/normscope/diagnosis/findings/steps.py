@@ -1,0 +1,294 @@
+"""Findings about the next step: what a short one along the gradient does, and what that of the optimizer would do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ...core.finding import Finding, Severity, figure, figures, percent
+from ...report.words import listed
+from ..descent_pass import SHORTEST, StepFacts
+from ..examined import Examined
+from ..loss_facts import NO_BETTER, LossFacts, is_fresh
+from ..signal import Signal
+from .depth import WEIGHTS
+from .loss import LOSS, NOT_FITTED
+
+TOO_LONG = 2.0
+"""A step that makes the loss this many times as large is too long."""
+TOO_MANY_STEPS = 1e6
+"""Nobody makes as many steps to halve a loss."""
+SHALLOW = 0.02
+"""A factor between the sizes of what an operator without weights hands on and reads; means keep a tenth."""
+STRONG_DECAY = 0.01
+"""A share of the weights; a usual decay takes less than a thousandth of them at each step."""
+STRONG_PULL = 3.0
+"""A weight decay so many times as large as the gradient decides where a network goes that has learned nothing."""
+RISES = 1.1
+"""A factor on the loss: a step that is as long as the next two say should not raise it at all."""
+WHOLE_WEIGHTS, QUARTER = 1.0, 0.25
+"""The change of one matrix, and of all of them, as a share of their size: fresh networks of usual rates stay below a
+twentieth."""
+FAR_BEYOND_STABLE = 2.5
+"""A multiple of the rate at which steps along the gradient begin to climb; some runs go well at up to twice as much."""
+LONG_MEMORY = 0.995
+"""A momentum beyond which more than two hundred gradients add up."""
+HARDLY_MOMENTUM, LIKE_A_MOMENTUM = 0.2, 0.5
+"""Nobody sets a momentum below the first beside a rate above the second: the two are in the wrong order."""
+MOSTLY_LOST = 0.9
+"""A share of the weights: in bfloat16 small steps move few of them at once, and the others later."""
+SLOW_PACE, MANY_STEPS = 0.03, 1e3
+"""A share of the rate by which a typical weight moves, and the steps that it would take at that pace."""
+
+
+def wrong_parameters(examined: Examined) -> Iterator[Finding]:
+    """An optimizer that does not hold the parameters of the model."""
+    steps = _steps(examined)
+    if steps is None or steps.optimizer is None or not steps.outside:
+        return
+    trained = sum(parameter.requires_grad for parameter in examined.model.parameters())
+    every = len(steps.outside) == trained
+    named = listed([f"`{name}`" for name in steps.outside], most=3)
+    yield Finding(
+        code="not-in-optimizer",
+        severity=Severity.ERROR if every else Severity.WARNING,
+        where=steps.outside[0],
+        seen=f"The optimizer ({steps.optimizer}) holds none of the model's trainable parameters"
+        + (f", and {steps.foreign} of something else." if steps.foreign else ".")
+        if every
+        else f"{len(steps.outside)} of {trained} trainable parameters are not in the optimizer: {named}.",
+        why="A parameter that no optimizer holds keeps its first values.",
+        advice="Build the optimizer over model.parameters(), after the last layer was replaced or added and after the "
+        "model was copied or loaded. If they are to stay as they are, freeze them with requires_grad_(False); if "
+        "another optimizer trains them, there is nothing to do.",
+        numbers=figures(outside=len(steps.outside), foreign=steps.foreign),
+    )
+
+
+def next_step(examined: Examined) -> Iterator[Finding]:
+    """Settings of the optimizer at which its next steps do harm, or nothing."""
+    steps = _steps(examined)
+    if steps is None or steps.optimizer is None or steps.rate is None:
+        return
+    loss = None if examined.signal is None else examined.signal.loss
+    rate = f"{steps.optimizer} at a rate of {figure(steps.rate)}"
+    if steps.is_new and steps.promised_fall is not None and steps.promised_fall < 0.0 and not _is_pulled(steps):
+        yield _of_optimizer(
+            "step-too-long",
+            f"A step of {rate} goes along the gradient, not against it: it raises the loss of {figure(steps.loss)}.",
+            "Training then makes the loss as large as it can.",
+            "Minimise the loss: build the optimizer without maximize=True, and with a rate above zero. If what was "
+            "given as the loss is a reward that is to grow, there is nothing to do.",
+            figures(rate=steps.rate, loss=steps.loss, promised_fall=steps.promised_fall),
+            Severity.WARNING if loss is not None and not loss.negated else Severity.INFO,  # it may be a reward
+        )
+    elif _is_pulled(steps) and _is_untrained(examined):
+        yield _of_optimizer(
+            "decay-too-strong",
+            f"The weight decay of {rate} is {figure(steps.decay_pull or 0.0)} times as large as the gradient that it "
+            "is added to.",
+            "The steps then follow the decay: weights go to zero, whatever the loss says.",
+            "Lower the weight decay: usual values are 1e-4 to 5e-4 for SGD and Adam and 0.01 to 0.1 for AdamW.",
+            figures(pull=steps.decay_pull, rate=steps.rate),
+        )
+    elif steps.decay is not None and steps.decay > STRONG_DECAY:
+        yield _of_optimizer(
+            "decay-too-strong",
+            f"Weight decay takes {percent(steps.decay)} of the weights at each step ({rate}).",
+            "Weights that shrink faster than they learn go to zero, and the output becomes constant.",
+            "Lower the weight decay: usual values are 1e-4 to 5e-4 for SGD and 0.01 to 0.1 for AdamW.",
+            figures(decay=steps.decay, rate=steps.rate),
+        )
+    elif steps.rate == 0.0:
+        yield _of_optimizer(
+            "step-too-short",
+            "The learning rate is 0.",
+            "No step moves anything until it is larger, as at the start of a warm-up.",
+            "Nothing to do if a schedule raises it; otherwise set the rate.",
+            figures(rate=0.0),
+            Severity.INFO,
+        )
+    elif _is_too_long(steps, loss):
+        limit = steps.stable_rate if steps.optimizer == "SGD" else None
+        below = limit is not None and limit < steps.rate
+        yield _of_optimizer(
+            "step-too-long",
+            f"One step of {rate} takes the loss from {figure(steps.loss)} to {figure(steps.next_loss or 0.0)}"
+            + (f", and changes the weights by {percent(steps.moved_share)}." if steps.moved_share else "."),
+            "Training that begins so diverges, or kills units on its way back.",
+            "Lower the learning rate, "
+            + (f"to less than {figure(limit or 0.0)}" if below else "tenfold to begin with")
+            + ", or warm it up over the first steps.",
+            figures(rate=steps.rate, loss=steps.loss, next_loss=steps.next_loss, moved=steps.moved_share),
+        )
+    elif _are_swapped(steps):
+        yield _of_optimizer(
+            "step-too-long",
+            f"{rate} has a momentum of {figure(steps.momentum or 0.0)}.",
+            "A rate like a momentum beside a momentum like a rate: the two are in the wrong order.",
+            f"Lower the learning rate: name the arguments, lr={steps.momentum:g}, momentum={steps.rate:g}.",
+            figures(rate=steps.rate, momentum=steps.momentum),
+        )
+    elif steps.momentum is not None and (
+        steps.momentum > LONG_MEMORY or (steps.betas is not None and steps.betas[0] > steps.betas[1])
+    ):
+        yield _of_optimizer(
+            "step-too-long",
+            f"The momentum of {steps.optimizer} is {steps.momentum:g}"
+            + ("." if steps.betas is None else f" (betas {steps.betas[0]:g} and {steps.betas[1]:g})."),
+            "So many gradients add up that steps go on long after the loss rises again"
+            + ("; with 1 they add up for ever." if steps.momentum >= 1.0 else "."),
+            "Lower the momentum to 0.9" + ("." if steps.betas is None else ", and use betas of 0.9 and 0.999."),
+            figures(momentum=steps.momentum, rate=steps.rate),
+        )
+    else:
+        yield from _too_short(examined, steps, rate)
+
+
+def _too_short(examined: Examined, steps: StepFacts, rate: str) -> Iterator[Finding]:
+    """A rate, or an eps, with which a network that has learned nothing learns nothing."""
+    if steps.unmoved is not None and steps.unmoved > MOSTLY_LOST:
+        half = any(parameter.itemsize < 4 for parameter in examined.model.parameters())
+        if half or _is_untrained(examined):
+            yield _of_optimizer(
+                "half-precision" if half else "step-too-short",
+                f"One step of {rate} leaves {percent(steps.unmoved)} of the weights exactly as they were.",
+                "What is added to a weight is below its last digit, and is rounded away at every step.",
+                "Keep the weights in float32 and run the forward under torch.autocast, or raise the learning rate."
+                if half
+                else "Raise the learning rate, or look for what makes the loss and its gradients so small.",
+                figures(unmoved=steps.unmoved, rate=steps.rate),
+            )
+        return
+    if not steps.promised_fall or steps.promised_fall <= 0.0 or not _is_untrained(examined):
+        return  # at the least loss there is nothing to gain by longer steps
+    count = steps.loss / steps.promised_fall
+    scheduled = steps.scheduled_rate is not None and steps.scheduled_rate > (steps.rate or 0.0)
+    outweighed = steps.is_new and steps.pace is not None and steps.pace < SLOW_PACE and count > MANY_STEPS
+    if outweighed or count > TOO_MANY_STEPS:
+        yield _of_optimizer(
+            "step-too-short",
+            f"One step of {rate} lowers the loss of {figure(steps.loss)} by {figure(steps.promised_fall)}"
+            + (f": a typical weight moves by {percent(steps.pace or 0.0)} of the rate." * outweighed or "."),
+            "The eps of the optimizer outweighs the gradients that it is added to, and every step is as much shorter."
+            if outweighed
+            else f"At this pace it takes about {figure(count)} steps to learn anything.",
+            "Lower the eps of the optimizer to 1e-8, or raise the learning rate."
+            if outweighed
+            else f"Nothing to do if the schedule has yet to reach its rate of {figure(steps.scheduled_rate or 0.0)}, "
+            "or is at its end."
+            if scheduled
+            else "Raise the learning rate: 1e-3 for Adam and 0.1 or 0.01 for SGD are usual, or look for what makes "
+            "the gradients so small.",
+            figures(rate=steps.rate, loss=steps.loss, promised_fall=steps.promised_fall),
+            Severity.INFO if scheduled and not outweighed else Severity.WARNING,
+        )
+
+
+def _of_optimizer(
+    code: str,
+    seen: str,
+    why: str,
+    advice: str,
+    numbers: dict[str, float | int | None],
+    severity: Severity = Severity.WARNING,
+) -> Finding:
+    where = "the optimizer"
+    return Finding(code=code, severity=severity, where=where, seen=seen, why=why, advice=advice, numbers=numbers)
+
+
+def _is_pulled(steps: StepFacts) -> bool:
+    """Whether a weight decay that is added to the gradient is far larger than it."""
+    return steps.decay_pull is not None and steps.decay_pull > STRONG_PULL
+
+
+def _are_swapped(steps: StepFacts) -> bool:
+    """Whether rate and momentum look as if each stood in the place of the other."""
+    return steps.betas is None and 0.0 < (steps.momentum or 0.0) < HARDLY_MOMENTUM < LIKE_A_MOMENTUM < (steps.rate or 0)
+
+
+def _is_too_long(steps: StepFacts, loss: LossFacts | None) -> bool:
+    """Whether the loss rises far, or rises after a step that is too long by its length."""
+    if steps.next_loss is None or not math.isfinite(steps.next_loss):
+        return steps.next_loss is not None
+    blind = 0.0 if loss is None or loss.blind is None else loss.blind
+    if steps.loss > 0.0 and steps.next_loss - steps.loss > (TOO_LONG - 1.0) * max(steps.loss, blind):
+        return True
+    rewritten = (steps.most_moved or 0.0) > WHOLE_WEIGHTS and (steps.moved_share or 0.0) > QUARTER
+    climbs = steps.optimizer == "SGD" and (steps.rate or 0.0) > FAR_BEYOND_STABLE * (steps.stable_rate or math.inf)
+    return steps.next_loss > RISES * max(steps.loss, 0.0) and steps.loss > NOT_FITTED and (rewritten or climbs)
+
+
+def loss_rises(examined: Examined) -> Iterator[Finding]:
+    """A short step against the gradient that does not lower the loss."""
+    steps = _steps(examined)
+    if steps is None or steps.fall is None or examined.signal is None or steps.loss <= NOT_FITTED:
+        return
+    if steps.step_share is not None and steps.step_share > 1.0 and _is_untrained(examined):
+        before, after, factor = _steepest_fall(examined.signal)
+        if factor < SHALLOW:
+            yield Finding(
+                code="gradient-vanishing",
+                severity=Severity.WARNING,
+                where=before,
+                seen=f"Behind `{before}` values are multiplied by {figure(factor)} on their way to "
+                f"{f'`{after}`' if after else 'what reads them'}: to lower the loss by a hundredth, the weights would "
+                f"have to change by {figure(steps.step_share)} times their size.",
+                why="Values that nearly vanish on their way hardly count in the outputs, and their gradients vanish "
+                "alike.",
+                advice="Look at what lies between: a softmax or a mean over the wrong axis (check its dim), a factor "
+                "far below 1; or scale what comes out of it up.",
+                numbers=figures(factor=factor, step_share=steps.step_share),
+            )
+            return
+        yield Finding(
+            code="no-loss-gradient",
+            severity=Severity.WARNING,
+            where=LOSS,
+            seen="The gradient of the loss is next to nothing: to lower the loss by a hundredth along it, the weights "
+            f"would have to change by {figure(steps.step_share)} times their size.",
+            why="Steps along such a gradient hardly change the loss.",
+            advice="Look at what stands between the last layer and the loss: outputs that are all alike, a factor or "
+            "a temperature that makes them tiny, a softmax or sigmoid that is applied twice; scale the outputs up.",
+            numbers=figures(step_share=steps.step_share),
+        )
+        return
+    half = any("16" in row.dtype for row in examined.signal.rows)  # where a short step is lost in rounding
+    short = steps.step_share is not None and SHORTEST * steps.step_share < 0.01
+    if steps.fall > -0.5 or half or not short:
+        return
+    yield Finding(
+        code="gradient-does-not-descend",
+        severity=Severity.WARNING,
+        where=LOSS,
+        seen="A short step along the negative gradient, which should lower the loss by a millionth, "
+        + ("raises it." if math.isfinite(steps.fall) else "makes it infinite."),
+        why="The gradient is then not that of the loss, or the loss is so rough that gradients say nothing of it.",
+        advice="Look for a backward that was written by hand, for values that are rounded, sorted or looked up, and "
+        "for a layer whose weights are far too large.",
+        numbers=figures(fall=steps.fall),
+    )
+
+
+def _steepest_fall(signal: Signal) -> tuple[str, str, float]:
+    """Return the two layers between which values become smallest beside what they were, and the factor."""
+    falls = [
+        ((row.root_mean_square or 0.0) / size, signal.rows[feed].path, row.path)
+        for row, feeds in zip(signal.rows, signal.feeds, strict=False)
+        if row.kind not in WEIGHTS and feeds
+        for size, feed in [max((signal.rows[feed].root_mean_square or 0.0, feed) for feed in feeds)]
+        if size > 0.0 and signal.rows[feed].path
+    ]
+    factor, before, after = min(falls, default=(1.0, "", ""))
+    return before, after, factor
+
+
+def _is_untrained(examined: Examined) -> bool:
+    """Whether a model looks fresh, and its loss does not say that it has learned something."""
+    loss = None if examined.signal is None else examined.signal.loss
+    learned = loss is not None and loss.share_of_blind is not None and loss.share_of_blind < NO_BETTER
+    return is_fresh(examined.model) and not learned
+
+
+def _steps(examined: Examined) -> StepFacts | None:
+    return None if examined.signal is None else examined.signal.steps
