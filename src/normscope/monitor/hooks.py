@@ -24,6 +24,7 @@ from ..core.errors import describe_error
 from ..core.finding import Finding
 from ..core.untouched import unwrapped
 from .alarms.setup import Sight
+from .backward_listening import BackwardListener
 from .composing import LayerMemory, Observed
 from .distributed import ProcessRole
 from .forward_listening import ForwardRecord, StepListener
@@ -86,6 +87,7 @@ class TrainingHooks:
         self._batch: tuple[Tensor | None, Tensor | None] = None, None  # its place in the domain, and its spread
         self._stepping = 0  # steps of the optimizer that have begun and not ended
         self._forward_hooks: list[Any] = []
+        self._backwards = BackwardListener(self._hear)
         self._after_hook: Any = None  # behind the forward that was last listened to
         self._step_hooks: list[Any] = []
         self._set_model(outer)
@@ -165,6 +167,7 @@ class TrainingHooks:
             hook.remove()
         self._step_hooks = []
         self.sight.close()
+        self._backwards.close()
         self._detach_from_model()
         self._listener.close()
 
@@ -256,7 +259,7 @@ class TrainingHooks:
     def _take_forward(self, forward: ForwardRecord) -> None:
         """Take what was seen of a forward; the first one says what there is to watch."""
         if self._subject is None:
-            self._subject = describe_layers(self.model, forward, self.optimizer)
+            self._subject = describe_layers(self.model, forward, self.optimizer, part=self.history.standing.part)
             self._subject.layers += () if self._domain is None else self._domain.layers
             self._listener.learn(forward)
             about = describe_run(self._subject, self.model, self.optimizer, self.schedule, self.step)
@@ -268,6 +271,7 @@ class TrainingHooks:
         if tier is not None:
             pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
             pending.forward, self._pending = forward, pending
+            self._backwards.open()
             if not (self.role.sharded or pending.clearing or self._listener.apart):
                 pending.clearing = self.history.standing.clearing()
 
@@ -286,6 +290,7 @@ class TrainingHooks:
 
     def _measure(self, optimizer: Optimizer, tier: Tier) -> None:
         """Measure gradients, weights and curvature in front of a step, and look at who has no gradient."""
+        self._backwards.close()
         with self.budget.watching(self._task):
             try:
                 self._send_earlier()
@@ -293,17 +298,21 @@ class TrainingHooks:
                     self._pending = Measurement(self.step, tier, self._subject, optimizer)
                 if self._pending is None:
                     return
-                parameters = self._listener.parameters()
-                self._pending.before(parameters, self._memory, self.budget)
+                self._pending.before(self._listener.parameters(), self._memory, self.budget)
                 if tier is Tier.FULL:
                     self._measure_curvature(optimizer)
                 if not self.role.sharded:
-                    self.history.standing.look(parameters, optimizer, self.step)
+                    self.history.standing.look(self._parameters(), optimizer, self.step)
                 if self._pending.lost:
                     names = ", ".join(self._pending.lost[:3])
                     self.recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
             except Exception as error:
                 self.recorder.complain("step", f"this step's gradients are not measured: {describe_error(error)}")
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters of the model by the names that the user knows them by."""
+        part, parameters = self.history.standing.part, self._listener.parameters()
+        return {f"{part}.{name}": p for name, p in parameters.items()} if part else parameters
 
     def _measure_curvature(self, optimizer: Optimizer) -> None:
         """Measure the largest curvature, where that is asked for, and what the learning rate makes of it."""
@@ -340,6 +349,8 @@ class TrainingHooks:
                 try:
                     self._remove_after_hook()  # not in the hook itself: torch goes through them if the forward raises
                     pending.after()
+                    if not self.role.sharded:
+                        self.history.standing.look_behind(self._parameters())
                 except Exception as error:
                     self.recorder.complain("update", f"this step's update is not measured: {describe_error(error)}")
         self.step += 1
@@ -347,7 +358,8 @@ class TrainingHooks:
         if blind is not None:
             self._say(blind)
         elif self.sight.part is not None:
-            part, self.sight.part = self.sight.part, None
+            (path, part), self.sight.part = self.sight.part, None
+            self.history.standing.part = path
             self.turn_to(part, None)
 
     # ---- what the loop says, and what is said to it
@@ -363,6 +375,16 @@ class TrainingHooks:
             numbers = {name: self._add_figure(name, value) for name, value in figures.items()}
             if self._locator.is_asked(numbers.get("loss")):
                 self._locate()
+
+    def _hear(self, loss: Tensor) -> None:
+        """Take a loss whose backward begins in a measured step; one that is not finite has its forward run again."""
+        if self._pending is None or self._pending.step != self.step or self.busy:
+            return
+        with self.budget.watching(self._task):
+            self._pending.hear(loss, self._memory, alone=not self.history.standing.others)
+            self.history.standing.read(self._pending.reading, self.step)
+        if loss.device.type == "cpu" and self._locator.is_asked(loss.item()):
+            self._locate()
 
     def look_for_missed_training(self) -> None:
         """Say so if weights have changed while nothing was seen."""

@@ -73,7 +73,9 @@ class Record:
         total: sums over the network: `log10_printed`, `log10_constants`, `log10_folded`, `log10_gradient`,
             `log10_weight`; `log10_backward`, of the size of the gradient in front of the first block (behind it, where
             it is the first to see the batch) over that behind the last; `input_spread`, how far the samples of the
-            batch differ, `input_mean`, `input_size` (root mean square) and `input_samples`; `log10_step` and
+            batch differ, `input_mean`, `input_size` (root mean square) and `input_samples`; `input_column`, the
+            largest column of a table over the median one; `share_lost`, of the weights in half precision that the
+            step left as they were to the last bit; `log10_step` and
             `log10_drift`, of how far a step, and all since the record before, moved the weights over their size;
             `output_spread`, how far the directions of the model's outputs differ over the samples; `code_spread`, how
             far those do that come in a pair, such as mean and variance of a code; `outputs_*`,
