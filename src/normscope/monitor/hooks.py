@@ -381,9 +381,9 @@ class TrainingHooks:
         if self._pending is None or self._pending.step != self.step or self.busy:
             return
         with self.budget.watching(self._task):
-            self._pending.hear(loss, self._memory, alone=not self.history.standing.others)
+            value = self._pending.hear(loss, self._memory, alone=not self.history.standing.others)
             self.history.standing.read(self._pending.reading, self.step)
-        if loss.device.type == "cpu" and self._locator.is_asked(loss.item()):
+        if value.device.type == "cpu" and self._locator.is_asked(value.item()):
             self._locate()
 
     def look_for_missed_training(self) -> None:

@@ -84,8 +84,8 @@ class Measurement:
             memory.observed = True
             self._read(loss, memory)
 
-    def hear(self, loss: Tensor, memory: LayerMemory, *, alone: bool) -> None:
-        """Add a loss whose backward begins, which counts where the loop observes none.
+    def hear(self, loss: Tensor, memory: LayerMemory, *, alone: bool) -> Tensor:
+        """Add a loss whose backward begins, which counts where the loop observes none; return it without its scale.
 
         Args:
             loss: the loss.
@@ -94,8 +94,13 @@ class Measurement:
         """
         if not alone:
             self._heard, self.reading = StepLosses(), None
-        self._heard.add(without_factor(loss))
         self._read(loss, memory)
+        value = without_factor(loss)
+        if value is not loss and self.reading is not None and self.reading.figures is not None:
+            own = self.reading.figures[0].to(value)  # the scale of a GradScaler may make it infinite
+            value = torch.where(value.isfinite(), value, own)
+        self._heard.add(value.detach())
+        return value
 
     def _read(self, loss: Tensor | float, memory: LayerMemory) -> None:
         """Look at what a loss is made of, once in a step."""

@@ -123,14 +123,17 @@ def read_loss(loss: Any, *, activations: bool = True) -> LossReading | None:
 
 
 def without_factor(loss: Tensor) -> Tensor:
-    """Return a loss without the factor that it was multiplied by last, such as that of a GradScaler; nothing waits."""
+    """Return a loss without the factor that it was multiplied by last, such as that of a GradScaler; nothing waits.
+
+    One without a factor is returned as it is.
+    """
     node = loss.grad_fn
     if node is None or not node.name().startswith("MulBackward"):
-        return loss.detach()
+        return loss
     factor, own = node._saved_other, node._saved_self  # type: ignore[attr-defined]
     factor = factor if node.next_functions[0][0] is not None else own
     if not isinstance(factor, Tensor) or factor.numel() != 1 or all(f is not None for f, _ in node.next_functions):
-        return loss.detach()
+        return loss
     return loss.detach() / factor.detach()
 
 
