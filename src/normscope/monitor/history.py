@@ -521,6 +521,7 @@ class ParameterFollower:
         shapes: what was broadcast.
         others: steps of other optimizers.
         half_precision: whether weights that are trained are in float16.
+        casts_to_half: whether values on the way to the loss are cast to float16.
         without_targets: whether no loss so far compares outputs with targets; None where none was looked into.
         part: the path of the part of the model that the loop calls instead of the model; empty where it calls that.
         overwritten: parameters that something else than the optimizer writes into between its steps.
@@ -534,12 +535,14 @@ class ParameterFollower:
         self.dropout: tuple[float, str] = (0.0, "")
         self.oddities: dict[str, Since] = {}
         self.shapes, self.others, self.half_precision = "", 0, False
+        self.casts_to_half = False
         self.without_targets: bool | None = None
         self.part = ""
         self.overwritten: dict[str, Since] = {}
         self.slow: dict[str, Since] = {}
         self.shut: dict[str, str] = {}
         self._written: dict[str, tuple[int, int, int]] = {}  # step, version behind it, and by how much it was raised
+        self._stepped: list[nn.Parameter] = []  # of a measured step that is not over
         self._initial: dict[str, bool] = {}
         self.ungraded: dict[str, Since] = {}
         self.unmoved: dict[str, Since] = {}
@@ -548,6 +551,7 @@ class ParameterFollower:
 
     def look(self, parameters: Mapping[str, nn.Parameter], optimizer: Optimizer, step: int) -> None:
         """Look at all parameters, in front of a measured step."""
+        parameters = {f"{self.part}.{name}": p for name, p in parameters.items()} if self.part else parameters
         trainable = {name: p for name, p in parameters.items() if p.requires_grad and not is_lazy(p)}
         ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
         trained = {name: p for name, p in trainable.items() if id(p) in ids}
@@ -568,17 +572,17 @@ class ParameterFollower:
         overwritten = [name for name, p in trained.items() if self._is_overwritten(name, p, step)]
         self.overwritten = {name: self.overwritten.get(name) or Since(step) for name in overwritten}
         self._written = {name: (step, p._version, 0) for name, p in trained.items()}
+        self._stepped = list(trained.values())
         for since in (s for d in (self.ungraded, self.unmoved, self.slow, self.overwritten) for s in d.values()):
             since.records += 1
         graded = [p for p in trained.values() if p.grad is not None and not p.grad.is_sparse]
         self._smallest = min(graded, key=lambda p: p.numel(), default=None)
 
-    def look_behind(self, parameters: Mapping[str, nn.Parameter]) -> None:
+    def look_behind(self) -> None:
         """Take note of what a measured step wrote, behind it."""
-        for name, (step, version, _) in self._written.items():
-            if name in parameters:
-                now = parameters[name]._version
-                self._written[name] = (step, now, now - version)
+        for (name, (step, version, _)), parameter in zip(list(self._written.items()), self._stepped, strict=False):
+            self._written[name] = (step, parameter._version, parameter._version - version)
+        self._stepped = []
 
     def _is_overwritten(self, name: str, parameter: nn.Parameter, step: int) -> bool:
         """Return whether more was written into a parameter since the last measured step than the optimizer does."""
@@ -589,6 +593,7 @@ class ParameterFollower:
         """Take note of what is odd in a loss."""
         if reading is not None:
             self.shapes = reading.shapes or self.shapes
+            self.casts_to_half = self.casts_to_half or reading.half_precision
             self.without_targets = self.without_targets is not False and not reading.compares
             self.oddities = {word: self.oddities.get(word) or Since(step) for word in reading.oddities}
             for since in self.oddities.values():
@@ -671,7 +676,7 @@ class ParameterFollower:
 
     def let_go(self) -> None:
         """Keep no parameter alive any longer."""
-        self._smallest, self._waiting = None, {}
+        self._smallest, self._waiting, self._stepped = None, {}, []
 
     def clearing(self) -> Clearing | None:
         """Listen whether gradients are cleared before those of the next backward are added; None before the first."""

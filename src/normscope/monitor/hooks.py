@@ -298,21 +298,17 @@ class TrainingHooks:
                     self._pending = Measurement(self.step, tier, self._subject, optimizer)
                 if self._pending is None:
                     return
-                self._pending.before(self._listener.parameters(), self._memory, self.budget)
+                parameters = self._listener.parameters()
+                self._pending.before(parameters, self._memory, self.budget)
                 if tier is Tier.FULL:
                     self._measure_curvature(optimizer)
                 if not self.role.sharded:
-                    self.history.standing.look(self._parameters(), optimizer, self.step)
+                    self.history.standing.look(parameters, optimizer, self.step)
                 if self._pending.lost:
                     names = ", ".join(self._pending.lost[:3])
                     self.recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
             except Exception as error:
                 self.recorder.complain("step", f"this step's gradients are not measured: {describe_error(error)}")
-
-    def _parameters(self) -> dict[str, nn.Parameter]:
-        """Return the parameters of the model by the names that the user knows them by."""
-        part, parameters = self.history.standing.part, self._listener.parameters()
-        return {f"{part}.{name}": p for name, p in parameters.items()} if part else parameters
 
     def _measure_curvature(self, optimizer: Optimizer) -> None:
         """Measure the largest curvature, where that is asked for, and what the learning rate makes of it."""
@@ -350,7 +346,7 @@ class TrainingHooks:
                     self._remove_after_hook()  # not in the hook itself: torch goes through them if the forward raises
                     pending.after()
                     if not self.role.sharded:
-                        self.history.standing.look_behind(self._parameters())
+                        self.history.standing.look_behind()
                 except Exception as error:
                     self.recorder.complain("update", f"this step's update is not measured: {describe_error(error)}")
         self.step += 1

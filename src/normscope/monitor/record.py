@@ -64,7 +64,8 @@ class Record:
         step: how many steps the optimizer had taken before it.
         seconds: since the run began.
         tier: how much was measured.
-        loss: what `observe` was given in this step; None if nothing.
+        loss: what `observe` was given in this step, or, in a loop that observes none, what its backward began with;
+            None if nothing.
         lr: the learning rate of every parameter group.
         values: by kind of layer and quantity one number per layer of that kind, in the order of the layers;
             None is not measured. Quantities named `log10_*` are exponents.

@@ -643,9 +643,9 @@ def penalty_outweighs(history: History) -> Iterator[Finding]:
 HALF_PRECISION = Alarm(
     code="half-precision",
     seen="{seen}, and after {steps:,} steps the outputs are no better than a constant.",
-    why="The weights are kept in half precision (float16 or bfloat16): {cause}",
-    advice="Keep the weights in float32 and use torch.autocast (with a torch.amp.GradScaler for float16); or raise the "
-    "learning rate.",
+    why="Weights or values are in half precision (float16 or bfloat16): {cause}",
+    advice="Keep the weights in float32, compute sums of squares in float32 (x.float()), and use torch.autocast (with "
+    "a torch.amp.GradScaler for float16); or raise the learning rate.",
 )
 ROUNDED = "steps that are smaller than the distance to the next number are rounded away, and nothing is learned."
 OUT_OF_RANGE = "values above 65,504 overflow and gradients below 6e-8 vanish."
@@ -663,7 +663,9 @@ def half_precision(history: History) -> Iterator[Finding]:
         seen = f"A step leaves {percent(min(shares))} of the weights as they were to the last bit"
         words = {"seen": seen, "cause": ROUNDED, "steps": history.step}
         yield HALF_PRECISION.at(history.step, words=words, share=min(shares))
-    elif history.standing.half_precision and any(map(history.has_raised, NOTHING_PASSES)):
+    elif (history.standing.half_precision or history.standing.casts_to_half) and any(
+        map(history.has_raised, NOTHING_PASSES)
+    ):
         words = {"seen": "Nothing passes some layers", "cause": OUT_OF_RANGE, "steps": history.step}
         yield HALF_PRECISION.at(history.step, words=words)
 
