@@ -61,7 +61,7 @@ def rate_decayed(history: History) -> Iterator[Finding]:
     if passed < max(PLAIN_STEPS, ENDED_TIME_SHARE * history.step) or now <= FITTED_SHARE * start:
         return
     _, fall, error = _measure_progress([r for r in history.records if r.step <= low.step], 0)
-    if low.step < STAYS_STEPS or not fall <= 2 * error or _improved_before_decay(history):
+    if low.step < STAYS_STEPS or not fall <= 3 * error or _improved_before_decay(history):
         # else a schedule may have waited for the loss to be flat
         words = {"since": low.step}
         rate = max(history.records[-1].lr)
@@ -280,11 +280,13 @@ STAYS_STEPS, NOTED_STEPS = 100, 300
 """Steps without any progress before that is said of outputs that were compared with a constant, and of any loss."""
 MIN_PATH = 0.3
 """The lengths of all steps, over the size of the weights, that should have led somewhere."""
-NO_BETTER_SHARE = 0.995
-"""The loss, less three times its error, over that of the best constant: in healthy runs too there may be little to
-learn, and a text that is almost random is learned to 0.98."""
+NO_BETTER_SHARE, SURELY_SHARE = 0.99, 0.978
+"""The loss over that of the best constant, and the loss less twice its error: in healthy runs too there may be little
+to learn, and a text that is almost random is learned to 0.98."""
 STILL_FALLING_SHARE = 0.02
 """The fall of the loss between the third and the last quarter of a run, over the loss, that may hide in the noise."""
+SETTLED_STEP_LOG10 = -2.0
+"""log10 of a step over the weights below which a run of a small model has found where it stays."""
 THROWN_STEP_LOG10, THROWN_AT_ONCE_LOG10 = -0.8, -0.3
 """log10 of a step over the weights: a sixth of them at the median of the first records, half of them in one of two."""
 
@@ -302,7 +304,9 @@ def steps_too_large(history: History) -> Iterator[Finding]:
     lost = now >= max(start, history.records[0].loss or 0.0) > 0.0 and (
         begun >= STAYS_STEPS / 2 or large >= THROWN_AT_ONCE_LOG10
     )
-    stays = begun > 2 * PLAIN_STEPS and now >= 0.9 * start > 0.0 and not _had_learned(history)
+    latest = history.total("log10_step").last()
+    settled = bool(latest) and max(latest) < SETTLED_STEP_LOG10 and now <= start  # there was little to learn
+    stays = begun > 2 * PLAIN_STEPS and now >= 0.9 * start > 0.0 and not _had_learned(history) and not settled
     words = {"steps": history.step, "more": describe_large_inputs(history)}
     numbers: dict[str, Any] = {"loss": now, "loss_first": start, "lr": max(history.records[-1].lr, default=math.nan)}
     if _outputs_thrown(history, start):
@@ -328,7 +332,7 @@ def loss_stays(history: History) -> Iterator[Finding]:
         level, fall, error = _measure_progress(history.records, history.step - begun)
         certain = 2 * error <= STILL_FALLING_SHARE * level and fall <= 2 * error
         moved = begun * 10.0 ** median(sizes) >= MIN_PATH
-        if certain and moved and (level - 3 * error >= NO_BETTER_SHARE * bound):
+        if certain and moved and level >= NO_BETTER_SHARE * bound and level - 2 * error >= SURELY_SHARE * bound:
             yield NO_BETTER.at(history.step, words=words, own=level, constant=bound)
     elif begun >= NOTED_STEPS and start > 0.0 and now >= FLAT_SHARE * start and not _had_learned(history):
         yield LOSS_STAYS.at(history.step, words=words, loss=now, loss_first=start)
