@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
 from ...core.finding import Finding, Severity, percent
@@ -234,8 +234,9 @@ NO_BETTER = Alarm(
     "at most {constant:figure}. The weights have moved, and outputs depend on the inputs.",
     why="The model does no better than guessing: what it puts out is worth no more than a constant that knows how "
     "often each target comes.{more}",
-    advice="Look whether labels belong to their inputs (shuffled apart, a wrong index), whether inputs reach the "
-    "outputs, and train one batch alone: if that is not fitted either, the model or the learning rate is at fault.",
+    advice="Look at the data and the labels: do labels belong to their inputs (shuffled apart, a wrong index), and do "
+    "inputs reach the outputs? Train one batch alone: if that is not fitted either, the architecture or the learning "
+    "rate is at fault.",
 )
 TARGETS_FAR = Alarm(
     code="weights-still",
@@ -324,18 +325,44 @@ def loss_stays(history: History) -> Iterator[Finding]:
     if begun < STAYS_STEPS or now is None or start is None or not sizes:
         return
     words: dict[str, Any] = {"steps": history.step, "more": describe_large_inputs(history)}
-    bound = _bound_loss_of_constant(history)
+    bound, squares = _bound_loss_of_constant(history), _compare_squares(history)
     far = _find_far_targets(history)
     if far is not None:
         yield far
     elif bound is not None:
         level, fall, error = _measure_progress(history.records, history.step - begun)
-        certain = 2 * error <= STILL_FALLING_SHARE * level and fall <= 2 * error
+        if squares is not None:
+            (level, fall, error), bound = squares
+        hidden = STILL_FALLING_SHARE if begun < 2 * STAYS_STEPS else 2 * STILL_FALLING_SHARE
+        certain = 2 * error <= hidden * level and fall <= 2 * error
         moved = begun * 10.0 ** median(sizes) >= MIN_PATH
-        if certain and moved and level >= NO_BETTER_SHARE * bound and level - 2 * error >= SURELY_SHARE * bound:
+        # the mean of both parts has half the error of their difference
+        if certain and moved and level >= NO_BETTER_SHARE * bound and level - error >= SURELY_SHARE * bound:
             yield NO_BETTER.at(history.step, words=words, own=level, constant=bound)
     elif begun >= NOTED_STEPS and start > 0.0 and now >= FLAT_SHARE * start and not _had_learned(history):
         yield LOSS_STAYS.at(history.step, words=words, loss=now, loss_first=start)
+
+
+def _compare_squares(history: History) -> tuple[tuple[float, float, float], float] | None:
+    """Return what `_measure_progress` does, of squared errors, and what a constant output has for the same batches.
+
+    Both rise and fall with the targets of a batch, so that their difference says more. None where there are too few.
+    """
+    rows = [
+        (own, constant, r.loss / own)
+        for r in history.records
+        if (own := r.total.get("outputs_own")) and (constant := r.total.get("outputs_constant")) and r.loss
+    ]
+    rows = rows[len(rows) // 2 :]
+    if len(rows) < 2 * MIN_CONSTANTS or history.records[-1].total.get("outputs_kinds") is not None:
+        return None
+    half, factor = len(rows) // 2, median(factor for *_, factor in rows)
+    parts = [[own - constant for own, constant, _ in part] for part in (rows[:half], rows[half:])]
+    errors = [stdev(part) / math.sqrt(len(part)) for part in parts]
+    early, late = map(fmean, parts)
+    usual = fmean(constant for _, constant, _ in rows)
+    progress = factor * (usual + (early + late) / 2), factor * (early - late), factor * math.hypot(*errors)
+    return progress, factor * usual
 
 
 def _find_far_targets(history: History) -> Finding | None:

@@ -532,7 +532,7 @@ NOT_BETTER_SHARE, BY_HEART_SHARE, FAR_SHARE = 1.02, 0.03, 0.2
 that says that the samples are known by heart; the validation loss over the first loss of training that is far."""
 VALIDATED_SHARE = 0.97
 """The best validation loss over that of a constant output, from which on nothing was learned that holds for others."""
-GUESSING_RECORDS = 10
+GUESSING_RECORDS = 30
 """Records whose losses of training, together, are no better than those of a constant output."""
 GUESSING_STEPS = 150
 """Steps after which a validation should have been better than that of a constant output."""
@@ -600,7 +600,7 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
     rows = [(own, r.total.get("outputs_constant")) for r in history.records if (own := r.total.get("outputs_own"))]
     owns = [own for own, _ in rows]
     start, now = (owns[0], median(owns[-WORSE_LOGS:])) if len(owns) > WORSE_LOGS else (None, None)
-    shares = [own / constant for own, constant in rows[-GUESSING_RECORDS:] if constant]
+    pairs = [(own, constant) for own, constant in rows[-GUESSING_RECORDS:] if constant]
     if not is_held_out_loss(name):
         return
     stays = figures[-WORSE_LOGS][0] > best_step and min(latest) >= NOT_BETTER_SHARE * best > 0.0
@@ -613,7 +613,7 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
     if step >= GUESSING_STEPS and len(figures) > WORSE_LOGS and now is not None and constants and differ:
         constant = bound_constant(constants, history.records[-1].total.get("outputs_kinds"))
         guesses = now >= GUESSING_SHARE * constant and min(differ) >= INPUTS_USED_SHARE
-        guesses = guesses and fmean(shares) >= GUESSING_SHARE
+        guesses = guesses and sum(own for own, _ in pairs) >= VALIDATED_SHARE * sum(constant for _, constant in pairs)
         guesses = guesses and latest[-1] >= GUESSING_SHARE * figures[0][1]
         over = figures[-WORSE_LOGS][0] > best_step  # else it may still become better
         if guesses and best >= (VALIDATED_SHARE if over else 1.0) * constant:
