@@ -212,8 +212,8 @@ def weights_put_back(history: History) -> Iterator[Finding]:
     if not records or history.step - records[0].step < PLAIN_STEPS or history.has_raised("weights-put-back"):
         return
     written = [name for name, since in history.standing.overwritten.items() if since.records >= len(records)]
-    unlearned = history.is_unlearned and not _had_learned(history) and history.step >= OVERWRITTEN_STEPS
-    if written and unlearned and not history.standing.others:
+    unlearned = history.is_unlearned and (bool(history.over_constant()) or not _had_learned(history))
+    if written and unlearned and history.step >= OVERWRITTEN_STEPS and not history.standing.others:
         more = f" (and {pluralise(len(written) - 1, 'other parameter')})" if len(written) > 1 else ""
         words = {"steps": history.step, "names": f"`{written[0]}`{more}"}
         yield OVERWRITTEN.at(history.step, written[0].rpartition(".")[0], words, parameters=len(written))
@@ -372,7 +372,7 @@ def _find_far_targets(history: History) -> Finding | None:
         for r in history.records
         if (own := r.total.get("outputs_own")) is not None and (constant := r.total.get("outputs_constant"))
     ]
-    if len(rows) < 2 * MIN_CONSTANTS or history.records[-1].total.get("outputs_kinds") is not None:
+    if len(rows) <= MIN_CONSTANTS or history.records[-1].total.get("outputs_kinds") is not None:
         return None
     half = len(rows) // 2
     (then, early), (now, late) = (
