@@ -688,3 +688,42 @@ def teacher_without_a_predictor(broken: bool, watch: Watch, steps: int = 250) ->
     with torch.no_grad():
         embedded = model(data.held_x)
         return float((embedded - embedded.mean(0)).norm() / data.held_x.norm())
+
+
+@fault(
+    "classification",
+    causes="labels-unrelated not-learning data-changed divergence",
+    remedies="check-labels check-data",
+    onset=150,
+)
+def labels_of_another_order_from_step_150_on(broken: bool, watch: Watch, steps: int = 350) -> float:
+    """The labels of each batch are shuffled on their own from step 150 on, in a loop that reports nothing."""
+    torch.manual_seed(0)
+    data, model = digits(), conv_net()
+    optimizer = adam(model, 3e-3)
+    with watch(model.train(), optimizer):
+        for step, (x, y) in zip(range(steps), batches(data)):
+            y = y[torch.randperm(len(y))] if broken and step >= 150 else y
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return accuracy(model, data)
+
+
+@fault(
+    "classification",
+    causes="clipping-always-active gradient-too-small rate-too-low not-learning",
+    remedies="loosen-clipping raise-learning-rate rescale-loss",
+    onset=30,
+)
+def norm_clipped_to_nothing_from_step_30_on(broken: bool, watch: Watch, steps: int = 250) -> float:
+    """clip_grad_norm_ with a limit that a schedule lowers to 1e-5."""
+    model, data = seeded()
+    optimizer = sgd(model, 0.02)
+    with watch(model.train(), optimizer):
+        for step, (x, y) in zip(range(steps), batches(data)):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-5 if broken and step >= 30 else 5.0)
+            optimizer.step()
+    return accuracy(model, data)

@@ -428,3 +428,51 @@ def targets_that_grow(watch: Watch, steps: int = 300) -> float:
     finish(train(watch, model, adam(model, 1e-2), steps, loss))
     x = torch.randn(512, 8)
     return explained(model, Data(x, x, x, (0.1 + 0.01 * steps) * (x @ rule)))
+
+
+@healthy("regression")
+def little_to_learn_and_a_schedule_that_waits(watch: Watch, steps: int = 400) -> float:
+    """Nine tenths of the targets are noise; a schedule lowers the rate each time the validation stays."""
+    torch.manual_seed(9)
+    x = torch.randn(1200, 10)
+    data = split(x, 0.3 * x[:, :1] + torch.randn(1200, 1))
+    model = nn.Linear(10, 1)
+    optimizer = sgd(model, 0.05)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=2)
+    with watch(model, optimizer) as run:
+        for step, (rows, y) in zip(range(steps), batches(data)):
+            optimizer.zero_grad()
+            F.mse_loss(model(rows), y).backward()
+            optimizer.step()
+            if step % 15 == 14:
+                log_validation(run, model, data, F.mse_loss)
+                with torch.no_grad():
+                    schedule.step(F.mse_loss(model(data.held_x), data.held_y))
+    return explained(model, data)
+
+
+@healthy("regression")
+def all_data_at_once_down_to_the_noise(watch: Watch, steps: int = 300) -> float:
+    """Gradient descent on all data: the gradient vanishes where nothing is left but noise."""
+    torch.manual_seed(10)
+    x = torch.randn(200, 5)
+    y = 0.2 * x[:, :1] + torch.randn(200, 1)
+    model = nn.Linear(5, 1)
+    finish(train(watch, model, sgd(model, 0.3), steps, lambda step: F.mse_loss(model(x), y)))
+    return explained(model, Data(x, y, x, y))
+
+
+@healthy("fine-tuning")
+def head_on_codes_that_fit_already(watch: Watch, steps: int = 250) -> float:
+    """A new head on a trained, frozen body: losses are tiny, and one batch has a thousand times that of the last."""
+    torch.manual_seed(2)
+    data = digits(1400, flat=True)
+    body, first = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU()), nn.Linear(32, 10)
+    early = torch.optim.Adam([*body.parameters(), *first.parameters()], 3e-3)
+    for _, (x, y) in zip(range(150), batches(data)):
+        early.zero_grad()
+        F.cross_entropy(first(body(x)), y).backward()
+        early.step()
+    model = nn.Sequential(body.requires_grad_(False), nn.Linear(32, 10))
+    fit(watch, model, sgd(model, 0.05, momentum=0.9), data, steps)
+    return accuracy(model, data)

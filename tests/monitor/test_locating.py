@@ -164,17 +164,18 @@ def test_recurrent_layers_and_overflow(place: str, x: float) -> None:
     assert locate(model, (torch.full((2, 3, 4), x),), {}, 7).where == place
 
 
-def test_without_the_losses_no_layer_is_guessed() -> None:
+@pytest.mark.parametrize(("every", "step", "words"), [(1, 3, "The batch itself"), (5, 5, "before this forward")])
+def test_without_the_losses_between_records_no_layer_is_guessed(every: int, step: int, words: str) -> None:
     model = deep()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with watch(model, optimizer, every=1) as run:
-        for step in range(6):
+    with watch(model, optimizer, every=every) as run:
+        for number in range(8):
             optimizer.zero_grad()
-            model(torch.randn(8, 4) * (NAN if step == 3 else 1.0)).sum().backward()
+            model(torch.randn(8, 4) * (NAN if number == 3 else 1.0)).sum().backward()
             optimizer.step()
     [told] = [f for f in run.findings if f.code == "loss-not-finite"]
-    assert (told.where, told.step) == ("", 4)
-    assert "is not known" in told.seen
+    assert (told.where, told.step) == ("", step)
+    assert words in told.seen
 
 
 def test_a_batch_that_is_left_out_raises_nothing_and_the_model_is_left_as_found() -> None:

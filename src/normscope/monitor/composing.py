@@ -240,6 +240,7 @@ class LayerMemory:
         careful: sizes that have left the range of float32 when they were squared, or are zero: measured in float64.
         sample: some entries of the weights, as they were at the last record.
         readings: how many losses were read.
+        observed: whether the loop observes losses.
     """
 
     norms: NormTracker = field(default_factory=NormTracker)
@@ -248,6 +249,7 @@ class LayerMemory:
     turns: Turns[Site] = field(default_factory=Turns)
     sample: WeightSample = field(default_factory=WeightSample)
     readings: int = 0
+    observed: bool = False
     careful: set[tuple[str, str]] = field(default_factory=set)
 
 
@@ -493,11 +495,12 @@ def _measured_totals(arrived: Arrived) -> dict[str, float | None]:
     totals: dict[str, float | None] = {}
     if "backward" in arrived:
         totals["log10_backward"] = _log10(_number(arrived, "backward"))
-    for key, quantity in (("left", "left_over"), ("domain", "share_outside")):
+    for key, quantity in (("left", "left_over"), ("domain", "share_outside"), ("lost", "share_lost")):
         if key in arrived:
             totals[quantity] = _number(arrived, key)
     if "spread" in arrived:
-        spread, deviation, mean, samples = arrived["spread"].tolist()
+        spread, deviation, mean, samples, column = arrived["spread"].tolist()
+        totals |= {} if math.isnan(column) else {"input_column": column}
         totals |= {"input_spread": spread, "input_mean": mean, "input_samples": samples}
         totals["input_size"] = math.hypot(mean, deviation)
     if "outputs" in arrived:

@@ -127,7 +127,7 @@ class History:
         spikes: the spikes of the loss.
         standing: what is known of the parameters without measuring.
         validations: what `log_metrics` was given, by name pairs (step, value); of many the latest.
-        least_loss: the least mean loss of a record so far and its step, of the records with enough losses.
+        least_loss: the least mean loss of a record so far and its step.
         broken: where the numbers of a forward broke, if that was seen.
     """
 
@@ -288,7 +288,7 @@ class History:
             unscheduled = ((index, None if value is None else value - scale) for index, value in rates)
             self._follow(("weight", "log10_unscheduled_lr"), record.step, unscheduled)
         self.spikes.add(record)
-        mean = record.metrics.get("loss_mean")
+        mean = record.metrics.get("loss_mean", record.loss)
         if mean is not None and record.step and (self.least_loss is None or mean < self.least_loss[0]):
             self.least_loss = (mean, record.step)
         for quantity, value in {**record.metrics, **record.total, "loss": record.loss, "lr": rate}.items():
@@ -501,6 +501,9 @@ class Since:
 
 MIN_BACKBONE_LAYERS = 2
 """Frozen layers with the values of new ones, in front of all that are trained, that were to be a backbone."""
+SLOW_GROUP_SHARE = 1e-5
+"""A learning rate over that of the fastest group: a backbone that is fine-tuned has a hundredth, at most a
+thousandth."""
 DEFAULT_INITIALISED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Layers that torch initialises with numbers that are uniform within 1/sqrt(fan in)."""
 
@@ -518,7 +521,12 @@ class ParameterFollower:
         shapes: what was broadcast.
         others: steps of other optimizers.
         half_precision: whether weights that are trained are in float16.
+        casts_to_half: whether values on the way to the loss are cast to float16.
         without_targets: whether no loss so far compares outputs with targets; None where none was looked into.
+        part: the path of the part of the model that the loop calls instead of the model; empty where it calls that.
+        overwritten: parameters that something else than the optimizer writes into between its steps.
+        slow: parameters whose group has a learning rate that is a trace of the largest one.
+        shut: recurrent layers one of whose gates their biases keep shut.
     """
 
     def __init__(self) -> None:
@@ -527,7 +535,14 @@ class ParameterFollower:
         self.dropout: tuple[float, str] = (0.0, "")
         self.oddities: dict[str, Since] = {}
         self.shapes, self.others, self.half_precision = "", 0, False
+        self.casts_to_half = False
         self.without_targets: bool | None = None
+        self.part = ""
+        self.overwritten: dict[str, Since] = {}
+        self.slow: dict[str, Since] = {}
+        self.shut: dict[str, str] = {}
+        self._written: dict[str, tuple[int, int, int]] = {}  # step, version behind it, and by how much it was raised
+        self._stepped: list[nn.Parameter] = []  # of a measured step that is not over
         self._initial: dict[str, bool] = {}
         self.ungraded: dict[str, Since] = {}
         self.unmoved: dict[str, Since] = {}
@@ -536,6 +551,7 @@ class ParameterFollower:
 
     def look(self, parameters: Mapping[str, nn.Parameter], optimizer: Optimizer, step: int) -> None:
         """Look at all parameters, in front of a measured step."""
+        parameters = {f"{self.part}.{name}": p for name, p in parameters.items()} if self.part else parameters
         trainable = {name: p for name, p in parameters.items() if p.requires_grad and not is_lazy(p)}
         ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
         trained = {name: p for name, p in trainable.items() if id(p) in ids}
@@ -548,15 +564,36 @@ class ParameterFollower:
         for name, since in self.unmoved.items():
             if name in before and before[name].version == since.version:
                 self.unmoved[name] = before[name]
-        for since in (*self.ungraded.values(), *self.unmoved.values()):
+        rates = {id(p): group.get("lr") for group in optimizer.param_groups for p in group["params"]}
+        numbers = [rate for rate in rates.values() if isinstance(rate, float) and rate > 0.0]
+        limit = SLOW_GROUP_SHARE * max(numbers, default=0.0)
+        slow = [n for n, p in trained.items() if isinstance(rate := rates[id(p)], float) and 0.0 < rate < limit]
+        self.slow = {name: self.slow.get(name) or Since(step) for name in slow}
+        overwritten = [name for name, p in trained.items() if self._is_overwritten(name, p, step)]
+        self.overwritten = {name: self.overwritten.get(name) or Since(step) for name in overwritten}
+        self._written = {name: (step, p._version, 0) for name, p in trained.items()}
+        self._stepped = list(trained.values())
+        for since in (s for d in (self.ungraded, self.unmoved, self.slow, self.overwritten) for s in d.values()):
             since.records += 1
         graded = [p for p in trained.values() if p.grad is not None and not p.grad.is_sparse]
         self._smallest = min(graded, key=lambda p: p.numel(), default=None)
+
+    def look_behind(self) -> None:
+        """Take note of what a measured step wrote, behind it."""
+        for (name, (step, version, _)), parameter in zip(list(self._written.items()), self._stepped, strict=False):
+            self._written[name] = (step, parameter._version, parameter._version - version)
+        self._stepped = []
+
+    def _is_overwritten(self, name: str, parameter: nn.Parameter, step: int) -> bool:
+        """Return whether more was written into a parameter since the last measured step than the optimizer does."""
+        then, version, raised = self._written.get(name, (step, 0, 0))
+        return raised > 0 and parameter._version > version + raised * (step - then - 1)
 
     def read(self, reading: LossReading | None, step: int) -> None:
         """Take note of what is odd in a loss."""
         if reading is not None:
             self.shapes = reading.shapes or self.shapes
+            self.casts_to_half = self.casts_to_half or reading.half_precision
             self.without_targets = self.without_targets is not False and not reading.compares
             self.oddities = {word: self.oddities.get(word) or Since(step) for word in reading.oddities}
             for since in self.oddities.values():
@@ -567,7 +604,8 @@ class ParameterFollower:
         """Look at the modes of the modules and at what is frozen, in a measured forward in train mode."""
         trained = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
         evaluated, self.dropout, matrices = [], (0.0, ""), []
-        for path, module in model.named_modules():
+        for inner, module in model.named_modules():
+            path = ".".join(filter(None, (self.part, inner)))
             held = [p for p in module._parameters.values() if p is not None and not is_lazy(p)]
             if isinstance(module, nn.modules.dropout._DropoutNd) and module.training:
                 self.dropout = max(self.dropout, (module.p, path))
@@ -577,12 +615,17 @@ class ParameterFollower:
                     evaluated.append(path)
             elif type(module) in DEFAULT_INITIALISED and held:
                 matrices.append((path, held))
+            elif isinstance(module, nn.LSTM | nn.GRU) and path not in self._initial:
+                self._initial[path] = True
+                gate = _find_shut_gate(module)
+                self.shut |= {path: gate} if gate else {}
         first = next((i for i, (_, held) in enumerate(matrices) if held[0].requires_grad), len(matrices))
         frozen = [(path, held) for path, held in matrices[first:] if not held[0].requires_grad]
         many = 2 * len(frozen) >= len(matrices)  # a backbone, with an adapter in front of it
         others = [held[0] for _, held in matrices if held[0].requires_grad]
         chosen = {} if many else {path: held[0] for path, held in frozen if self._is_initial(path, held, others)}
-        before = matrices[:first] if others else []  # a single random layer in front is a projection on purpose
+        # a single random layer in front is a projection on purpose
+        before = matrices[:first] if others or any(id(p) in trained for p in model.parameters()) else []
         if len(before) >= MIN_BACKBONE_LAYERS and all(
             self._is_initial(path, held, others, or_normal=True) for path, held in before
         ):
@@ -633,11 +676,35 @@ class ParameterFollower:
 
     def let_go(self) -> None:
         """Keep no parameter alive any longer."""
-        self._smallest, self._waiting = None, {}
+        self._smallest, self._waiting, self._stepped = None, {}, []
 
     def clearing(self) -> Clearing | None:
         """Listen whether gradients are cleared before those of the next backward are added; None before the first."""
         return None if self._smallest is None else Clearing(self._smallest)
+
+
+SHUT_GATE_BIAS = -4.0
+"""The mean bias of a gate, of its two biases together, at which it lets 2 % through."""
+GATES = {"input gates": 0, "forget gates": 1, "output gates": 3}
+"""The gates of an LSTM and their places among its four blocks of rows."""
+
+
+def _find_shut_gate(module: nn.LSTM | nn.GRU) -> str:
+    """Return which gates of a recurrent layer are kept shut by their biases; empty where none are.
+
+    An LSTM passes a product of its gates. Of a GRU it is the update gate, which keeps the old state where it is open.
+    """
+    for layer in range(module.num_layers if module.bias else 0):
+        biases = [getattr(module, f"bias_{name}_l{layer}").detach() for name in ("ih", "hh")]
+        blocks = (biases[0] + biases[1]).float().chunk(4 if isinstance(module, nn.LSTM) else 3)
+        if isinstance(module, nn.GRU):
+            if float(blocks[1].mean()) >= -SHUT_GATE_BIAS:
+                return "update gates"
+        else:
+            for gate, place in GATES.items():
+                if float(blocks[place].mean()) <= SHUT_GATE_BIAS:
+                    return gate
+    return ""
 
 
 def _is_new_bias(bias: Tensor, bound: float) -> bool:

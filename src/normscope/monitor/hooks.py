@@ -24,6 +24,7 @@ from ..core.errors import describe_error
 from ..core.finding import Finding
 from ..core.untouched import unwrapped
 from .alarms.setup import Sight
+from .backward_listening import BackwardListener
 from .composing import LayerMemory, Observed
 from .distributed import ProcessRole
 from .forward_listening import ForwardRecord, StepListener
@@ -86,6 +87,7 @@ class TrainingHooks:
         self._batch: tuple[Tensor | None, Tensor | None] = None, None  # its place in the domain, and its spread
         self._stepping = 0  # steps of the optimizer that have begun and not ended
         self._forward_hooks: list[Any] = []
+        self._backwards = BackwardListener(self._hear)
         self._after_hook: Any = None  # behind the forward that was last listened to
         self._step_hooks: list[Any] = []
         self._set_model(outer)
@@ -165,6 +167,7 @@ class TrainingHooks:
             hook.remove()
         self._step_hooks = []
         self.sight.close()
+        self._backwards.close()
         self._detach_from_model()
         self._listener.close()
 
@@ -256,7 +259,7 @@ class TrainingHooks:
     def _take_forward(self, forward: ForwardRecord) -> None:
         """Take what was seen of a forward; the first one says what there is to watch."""
         if self._subject is None:
-            self._subject = describe_layers(self.model, forward, self.optimizer)
+            self._subject = describe_layers(self.model, forward, self.optimizer, part=self.history.standing.part)
             self._subject.layers += () if self._domain is None else self._domain.layers
             self._listener.learn(forward)
             about = describe_run(self._subject, self.model, self.optimizer, self.schedule, self.step)
@@ -268,6 +271,7 @@ class TrainingHooks:
         if tier is not None:
             pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
             pending.forward, self._pending = forward, pending
+            self._backwards.open()
             if not (self.role.sharded or pending.clearing or self._listener.apart):
                 pending.clearing = self.history.standing.clearing()
 
@@ -286,6 +290,7 @@ class TrainingHooks:
 
     def _measure(self, optimizer: Optimizer, tier: Tier) -> None:
         """Measure gradients, weights and curvature in front of a step, and look at who has no gradient."""
+        self._backwards.close()
         with self.budget.watching(self._task):
             try:
                 self._send_earlier()
@@ -340,6 +345,8 @@ class TrainingHooks:
                 try:
                     self._remove_after_hook()  # not in the hook itself: torch goes through them if the forward raises
                     pending.after()
+                    if not self.role.sharded:
+                        self.history.standing.look_behind()
                 except Exception as error:
                     self.recorder.complain("update", f"this step's update is not measured: {describe_error(error)}")
         self.step += 1
@@ -347,7 +354,8 @@ class TrainingHooks:
         if blind is not None:
             self._say(blind)
         elif self.sight.part is not None:
-            part, self.sight.part = self.sight.part, None
+            (path, part), self.sight.part = self.sight.part, None
+            self.history.standing.part = path
             self.turn_to(part, None)
 
     # ---- what the loop says, and what is said to it
@@ -363,6 +371,16 @@ class TrainingHooks:
             numbers = {name: self._add_figure(name, value) for name, value in figures.items()}
             if self._locator.is_asked(numbers.get("loss")):
                 self._locate()
+
+    def _hear(self, loss: Tensor) -> None:
+        """Take a loss whose backward begins in a measured step; one that is not finite has its forward run again."""
+        if self._pending is None or self._pending.step != self.step or self.busy:
+            return
+        with self.budget.watching(self._task):
+            value = self._pending.hear(loss, self._memory, alone=not self.history.standing.others)
+            self.history.standing.read(self._pending.reading, self.step)
+        if value.device.type == "cpu" and self._locator.is_asked(value.item()):
+            self._locate()
 
     def look_for_missed_training(self) -> None:
         """Say so if weights have changed while nothing was seen."""

@@ -19,7 +19,7 @@ from .forward_listening import ForwardRecord
 from .history import Clearing
 from .probes import normalizer_probe, updates
 from .probes.batches import measure_codes, measure_outputs
-from .probes.loss_probe import LossReading, read_loss
+from .probes.loss_probe import LossReading, read_loss, without_factor
 from .schedule import Tier, TimeBudget
 from .watched_layers import Subject, effective_power
 
@@ -52,7 +52,10 @@ class Measurement:
         self.forward: ForwardRecord | None = None
         self.clearing: Clearing | None = None
         self.reading: LossReading | None = None
-        self._losses = StepLosses()
+        self._losses, self._heard = (
+            StepLosses(),
+            StepLosses(),
+        )  # what the loop observed, and what its backwards began with
         self._kept = StepInTransit(step=step, tier=tier, subject=subject)
         self._parameters: Mapping[str, nn.Parameter] | None = None  # None before the optimizer's step
         self._contents: dict[Key, Tensor] = {}
@@ -78,11 +81,34 @@ class Measurement:
         """Add the loss of a batch; not once the optimizer has its gradients and there is one."""
         if not (self._losses and "size" in self._contents):
             self._losses.add(loss)
-            if self.reading is None:
-                due = memory.readings < EARLY_RECORDS or memory.readings % ACTIVATION_TURNS == 0
-                memory.readings += 1
-                with contextlib.suppress(Exception):  # its backward is over, or others pack what it keeps
-                    self.reading = read_loss(loss, activations=due)
+            memory.observed = True
+            self._read(loss, memory)
+
+    def hear(self, loss: Tensor, memory: LayerMemory, *, alone: bool) -> Tensor:
+        """Add a loss whose backward begins, which counts where the loop observes none; return it without its scale.
+
+        Args:
+            loss: the loss.
+            memory: what earlier steps found.
+            alone: whether no other optimizer steps; else the last loss in front of the step is the one that counts.
+        """
+        if not alone:
+            self._heard, self.reading = StepLosses(), None
+        self._read(loss, memory)
+        value = without_factor(loss)
+        if value is not loss and self.reading is not None and self.reading.figures is not None:
+            own = self.reading.figures[0].to(value)  # the scale of a GradScaler may make it infinite
+            value = torch.where(value.isfinite(), value, own)
+        self._heard.add(value.detach())
+        return value
+
+    def _read(self, loss: Tensor | float, memory: LayerMemory) -> None:
+        """Look at what a loss is made of, once in a step."""
+        if self.reading is None:
+            due = memory.readings < EARLY_RECORDS or memory.readings % ACTIVATION_TURNS == 0
+            with contextlib.suppress(Exception):  # its backward is over, or others pack what it keeps
+                self.reading = read_loss(loss, activations=due)
+                memory.readings += self.reading is not None
 
     def take_outputs(self, made: Any) -> None:
         """Measure how far the first outputs in train mode differ from sample to sample."""
@@ -202,7 +228,9 @@ class Measurement:
         if parameters is None:
             return
         sampled = self._kept.memory.sample.after(self._trained({n: p for n, p in parameters.items() if not is_lazy(p)}))
+        lost = None if sampled is None else self._kept.memory.sample.share_lost()
         self._contents |= {} if sampled is None else {"step": sampled}
+        self._contents |= {} if lost is None else {"lost": lost}
         groups = {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
         if self._rows:
             with self._budget.watching("update"):
@@ -231,7 +259,8 @@ class Measurement:
             contents |= {} if name is None else {(what, name): figure}
         contents |= {} if self._outputs is None else {"outputs": self._outputs}
         contents |= {} if self._codes is None else {"codes": self._codes}
-        contents |= {"loss": self._losses.mean()} if self._losses else {}
+        losses = self._losses if self._losses or kept.memory.observed else self._heard
+        contents |= {"loss": losses.mean()} if losses else {}
         contents |= {("lr", i): rate for i, rate in enumerate(kept.lr) if isinstance(rate, Tensor)}
         contents |= {("rate", site): rate for site, rate in kept.rates.items() if isinstance(rate, Tensor)}
         contents |= _normalizer_contents(forward) | _block_contents(forward)

@@ -64,7 +64,8 @@ class Record:
         step: how many steps the optimizer had taken before it.
         seconds: since the run began.
         tier: how much was measured.
-        loss: what `observe` was given in this step; None if nothing.
+        loss: what `observe` was given in this step, or, in a loop that observes none, what its backward began with;
+            None if nothing.
         lr: the learning rate of every parameter group.
         values: by kind of layer and quantity one number per layer of that kind, in the order of the layers;
             None is not measured. Quantities named `log10_*` are exponents.
@@ -73,7 +74,9 @@ class Record:
         total: sums over the network: `log10_printed`, `log10_constants`, `log10_folded`, `log10_gradient`,
             `log10_weight`; `log10_backward`, of the size of the gradient in front of the first block (behind it, where
             it is the first to see the batch) over that behind the last; `input_spread`, how far the samples of the
-            batch differ, `input_mean`, `input_size` (root mean square) and `input_samples`; `log10_step` and
+            batch differ, `input_mean`, `input_size` (root mean square) and `input_samples`; `input_column`, the
+            largest column of a table over the median one; `share_lost`, of the weights in half precision that the
+            step left as they were to the last bit; `log10_step` and
             `log10_drift`, of how far a step, and all since the record before, moved the weights over their size;
             `output_spread`, how far the directions of the model's outputs differ over the samples; `code_spread`, how
             far those do that come in a pair, such as mean and variance of a code; `outputs_*`,

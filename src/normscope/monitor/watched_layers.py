@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -60,13 +60,14 @@ class Subject:
         return [layer for layer in self.layers if layer.kind == kind]
 
 
-def describe_layers(model: nn.Module, forward: ForwardRecord, optimizer: Optimizer) -> Subject:
+def describe_layers(model: nn.Module, forward: ForwardRecord, optimizer: Optimizer, *, part: str = "") -> Subject:
     """Return what a first forward showed.
 
     Args:
         model: the user's model, unwrapped.
         forward: what a `FunctionListener` heard.
         optimizer: the optimizer of the run.
+        part: the path of the model inside of the one that the user has, where it is a part of that.
     """
     parameters, feeds = _parameters_of_layers(model, forward), _find_feeds(forward)
     notes = [f"{_name_site(site)} ({site[1]}) could not be measured" for site in sorted(forward.lost)]
@@ -79,13 +80,14 @@ def describe_layers(model: nn.Module, forward: ForwardRecord, optimizer: Optimiz
     weights = _weight_layers(forward, parameters, feeds, groups, normalizers, _weight_decays(model, optimizer))
     units = _name_sites(dict.fromkeys(forward.dead, ()))
     modules, blocks = dict(model.named_modules()), find_blocks(model)
+    layers = (
+        *weights,
+        *normalizers.values(),
+        *(LayerRecord(name=name, kind="units", family=site[1]) for site, name in units.items()),
+        *(LayerRecord(name=path, kind="block", family=type(modules[path]).__name__) for path in blocks),
+    )
     return Subject(
-        layers=(
-            *weights,
-            *normalizers.values(),
-            *(LayerRecord(name=name, kind="units", family=site[1]) for site, name in units.items()),
-            *(LayerRecord(name=path, kind="block", family=type(modules[path]).__name__) for path in blocks),
-        ),
+        layers=tuple(_name_inside(layer, part) for layer in layers) if part else layers,
         places={
             "weight": list(forward.weights),
             "normalizer": list(forward.normalizers),
@@ -97,6 +99,12 @@ def describe_layers(model: nn.Module, forward: ForwardRecord, optimizer: Optimiz
         made={site for site, weight in forward.weights.items() if weight.made is not None},
         notes=notes,
     )
+
+
+def _name_inside(layer: LayerRecord, part: str) -> LayerRecord:
+    """Return a layer of a part of the user's model with the names that it has in that."""
+    normalizer = None if layer.normalizer is None else f"{part}.{layer.normalizer}"
+    return replace(layer, name=f"{part}.{layer.name}" if layer.name else part, normalizer=normalizer)
 
 
 def _weight_layers(

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from ...core.finding import Finding
 from ..history import History
 from ..record import Record
-from .data import data_changed, labels_alike, loss_oddities, same_batch
+from .data import data_changed, labels_alike, large_column, loss_oddities, same_batch
 from .dead_units import attention_saturated, dead_channels, dead_layer, dead_relu, saturated_units
 from .learning import (
     decay_too_strong,
+    half_precision,
     loss_stays,
     output_constant,
     penalty_outweighs,
@@ -37,6 +38,7 @@ from .setup import (
     no_zero_grad,
     not_trained,
     part_in_eval_mode,
+    slow_groups,
 )
 from .weights import effective_lr, gradient_explosion, gradient_vanishing, norm_growth
 
@@ -48,9 +50,11 @@ ALARMS: tuple[Rule, ...] = (
     labels_alike,
     loss_oddities,
     data_changed,
+    large_column,
     gradient_missing,
     no_gradient,
     not_trained,
+    slow_groups,
     frozen_layer,
     part_in_eval_mode,
     no_zero_grad,
@@ -82,6 +86,7 @@ ALARMS: tuple[Rule, ...] = (
     loss_rising,
     loss_spike,
     output_constant,
+    half_precision,
     loss_stays,
 )
 """Every alarm; what stands earlier is more likely the cause of what stands later."""

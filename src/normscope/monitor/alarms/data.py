@@ -83,7 +83,8 @@ SAME_RECORDS = 3
 MIN_LABELS = 8
 """Labels in a batch that are enough to expect two classes."""
 FEW_LABELS, MANY_LABELS = 60, 500
-"""Labels of one class in a row that are no chance: of many classes, and of two, one of which may be rare."""
+"""Labels of one class in a row that are no chance: of many classes, or behind batches of several, and of two, one of
+which may be rare."""
 MOVED_ERRORS = 4.0
 """Standard errors by which the mean label of batches moves, at the median, where they are not drawn at random."""
 
@@ -97,7 +98,9 @@ def labels_alike(history: History) -> Iterator[Finding]:
     alike = list(takewhile(_has_one_label, reversed([r.total for r in history.records])))
     labels, always = {row["outputs_label_low"] for row in alike}, len(alike) == len(history.records)
     if len(alike) >= few and len(labels) == 1:
-        enough = FEW_LABELS if always and min(_column(alike, "kinds")) > 2 else MANY_LABELS
+        earlier = [r.total.get("outputs_classes") for r in history.records[: len(history.records) - len(alike)]]
+        mixed = bool(earlier) and min((count for count in earlier if count is not None), default=0.0) > 2
+        enough = FEW_LABELS if mixed or (always and min(_column(alike, "kinds")) > 2) else MANY_LABELS
         if sum(_column(alike, "samples")) >= enough:
             yield ONE_CLASS.at(history.step, words={"records": len(alike), "label": labels.pop()})
         return
@@ -155,6 +158,26 @@ CHANGED_RATIO = 2.5
 """The factor by which the size of the inputs changes, for two records."""
 CHANGED_SPREADS = 6.0
 """The change over the usual spread of the sizes of batches."""
+MEAN_CHANGED = replace(
+    DATA_CHANGED,
+    seen="The inputs have changed: their mean was {before:figure} (median of {records} batches) and is {now:figure} "
+    "since step {since:,}, while entries deviate from it by {deviation:figure}.",
+    why="Later batches are not like earlier ones: what was learned holds for inputs around another mean.",
+    advice="Look at the data: a new source, an offset or an inversion, a mean that is no longer subtracted. Scale the "
+    "inputs as before.",
+)
+MOVED_DEVIATIONS, MOVED_SPREADS = 0.8, 10.0
+"""The change of the mean of the inputs over their deviation, and over the usual spread of the means of batches."""
+COLUMN_LARGE = Alarm(
+    code="input-scale",
+    seen="One column of the inputs is {ratio:figure} times as large as the others, and after {steps:,} steps the "
+    "outputs are no better than a constant.",
+    why="The inputs are not scaled: that column drowns the others, and the first layer sees nothing else.",
+    advice="Scale the inputs: subtract the mean of each column and divide by its deviation. Look at the data for a "
+    "column of times, numbers or amounts.",
+)
+LARGE_COLUMN_RATIO = 1000.0
+"""The largest column over the median one: standardised columns have 1 to 10, counts beside shares 100."""
 
 
 def same_batch(history: History) -> Iterator[Finding]:
@@ -233,6 +256,24 @@ def data_changed(history: History) -> Iterator[Finding]:
     spread = max(median(abs(value - usual) for value in before), 0.02)
     apart = [value - usual for value in latest]
     limit = max(math.log(CHANGED_RATIO), CHANGED_SPREADS * spread)
+    words = {"records": len(before), "since": sizes[-2][0]}
     if min(apart) > limit or max(apart) < -limit:
-        words = {"records": len(before), "since": sizes[-2][0]}
         yield DATA_CHANGED.at(history.step, words=words, before=math.exp(usual), now=sizes[-1][1])
+        return
+    means = [m for r in history.records[-40:] if (m := r.total.get("input_mean")) is not None]
+    if len(means) < 5 or not all(map(math.isfinite, means)):
+        return
+    mean = median(means[:-2])
+    deviation = math.sqrt(max(math.exp(2.0 * usual) - mean**2, 0.0))
+    spread = max(median(abs(value - mean) for value in means[:-2]), 0.02 * deviation)
+    limit = max(MOVED_DEVIATIONS * deviation, MOVED_SPREADS * spread)
+    apart = [value - mean for value in means[-2:]]
+    if limit > 0.0 and (min(apart) > limit or max(apart) < -limit):
+        yield MEAN_CHANGED.at(history.step, words=words | {"deviation": deviation}, before=mean, now=means[-1])
+
+
+def large_column(history: History) -> Iterator[Finding]:
+    """A column of a table that is far larger than the others, while nothing is learned."""
+    ratios = history.total("input_column").last(2, 2 * PLAIN_STEPS)
+    if ratios and min(ratios) >= LARGE_COLUMN_RATIO and history.is_unlearned:
+        yield COLUMN_LARGE.at(history.step, words={"steps": history.step}, ratio=min(ratios))

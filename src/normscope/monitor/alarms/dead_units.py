@@ -248,8 +248,24 @@ def attention_saturated(history: History) -> Iterator[Finding]:
         yield ATTENTION_SATURATED.at(history.step, layer.name, words, share=min(values), count=len(sharp))
 
 
+GATE_SHUT = replace(
+    SATURATED,
+    seen="The biases of {where} keep its {gate} shut or stuck: they let 2 % through at most, and after {steps:,} steps "
+    "the outputs are no better than a constant.",
+    why="The gates are saturated: hardly anything of the inputs reaches the state, and no gradient comes back.",
+    advice="Initialise the biases of the gates at zero, that of the forget gate at 1 (of an LSTM the second quarter of "
+    "bias_ih_l0 and bias_hh_l0).",
+)
+GATE_SHUT_STEPS = 50
+"""Steps without any progress before the biases of gates are taken for the cause."""
+
+
 def saturated_units(history: History) -> Iterator[Finding]:
-    """Sigmoids and tanhs behind a weight that are flat for most samples."""
+    """Sigmoids and tanhs behind a weight that are flat for most samples, and gates of recurrent layers."""
+    if history.standing.shut and history.step >= GATE_SHUT_STEPS and history.is_unlearned:
+        path, gate = next(iter(history.standing.shut.items()))
+        yield GATE_SHUT.at(history.step, path, {"gate": gate, "steps": history.step})
+        return
     courses = [history.course("weight", "saturated", i).last() for i in range(len(history.of("weight")))]
     flat = [
         (layer, values)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import median
+from itertools import pairwise
+from statistics import fmean, median, stdev
 from typing import Any
 
-from ...core.finding import Finding, Severity
+from ...core.finding import Finding, Severity, percent
+from ...report.words import pluralise
 from ..history import PLAIN_STEPS, Alarm, History
 from ..record import Record
-from .loss import INPUTS_USED_SHARE, bound_constant, describe_large_inputs
+from .loss import INPUTS_USED_SHARE, bound_constant, describe_large_inputs, is_held_out_loss
 
 # ---- the learning rate
 
@@ -52,18 +54,28 @@ def rate_decayed(history: History) -> Iterator[Finding]:
         if not record.lr or not max(record.lr) < limit:
             break
         low = record
-    losses, start = history.total("loss_mean"), history.first_loss
-    now = _mean_loss(history.records[-1])
-    if low is None or low.step == 0 or now is None or not start or not losses.recent:
+    start, now = history.first_loss, _recent_loss(history)
+    if low is None or low.step == 0 or now is None or not start:
         return
     passed = history.step - low.step
     if passed < max(PLAIN_STEPS, ENDED_TIME_SHARE * history.step) or now <= FITTED_SHARE * start:
         return
     _, fall, error = _measure_progress([r for r in history.records if r.step <= low.step], 0)
-    if low.step < STAYS_STEPS or not fall <= 2 * error:  # else a schedule may have waited for the loss to be flat
+    if low.step < STAYS_STEPS or not fall <= 3 * error or _improved_before_decay(history):
+        # else a schedule may have waited for the loss to be flat
         words = {"since": low.step}
         rate = max(history.records[-1].lr)
         yield RATE_DECAYED.at(history.step, words=words, peak=history.peak_lr, lr=rate, loss=now, loss_first=start)
+
+
+def _improved_before_decay(history: History) -> bool:
+    """Return whether a validation still became better each time when the learning rate fell for the first time."""
+    decayed = next((r.step for r in history.records if r.lr and max(r.lr) < history.peak_lr / 3), None)
+    for name, pairs in history.validations.items():
+        before = [value for at, value in pairs if decayed is not None and at <= decayed]
+        if is_held_out_loss(name) and len(before) > 3:
+            return all(two < one for one, two in pairwise(before[-4:]))
+    return False
 
 
 FITTED_SHARE = 0.1
@@ -90,6 +102,17 @@ GRADIENT_SMALL = (
 )
 STILL_LOG10, STILL_FLAT_LOG10 = -5.3, -4.0
 """log10 of a step over the weights: healthy runs have -4 to -1. The second is an alarm where the loss stays as well."""
+SLOW_STEPS, SLOW_PATH = 150, 0.03
+"""Steps after which the weights should have moved by more than so much of their size, in all, also in a warm-up."""
+STOPPED_LOG10, STOPPED_GRADIENT_LOG10 = -4.7, -2.5
+"""log10 of a step over the weights, and of gradient times weights over the loss, at which training has come to a halt:
+gradients of batches that differ do not become this small by themselves while the loss is not fitted."""
+STOPPED = replace(
+    WEIGHTS_STILL,
+    seen="A step has changed the weights by {log10_step:power} of their size at most since step {since:,}, though the "
+    "loss is still {loss:figure}. The learning rate is {lr:figure}, the norm of the gradient {log10_gradient:power}; "
+    "it was {log10_gradient_first:power} at first.",
+)
 STILL_FLAT_STEPS, FLAT_SHARE = 60, 0.98
 """Steps after which the loss must have left its start, and the share of the first loss that it must be below."""
 SMALL_GRADIENT_LOG10 = -2.0
@@ -114,32 +137,89 @@ def weights_still(history: History) -> Iterator[Finding]:
     if len(records) < 2 or records[-1] is not history.records[-1] or history.step < PLAIN_STEPS:
         return
     rates = [max(r.lr) for r in records]
-    if rates[-1] > rates[-2] or rates[-1] < history.peak_lr / 2 or history.has_raised("weights-put-back"):
-        return  # a warm-up, or the end of a schedule
+    if rates[-1] < history.peak_lr / 2 or history.has_raised("weights-put-back"):
+        return  # the end of a schedule
     steps = [value for r in records if (value := r.total.get("log10_step")) is not None]
     gradient = records[-1].total.get("log10_gradient")
+    drifts = [value for r in history.records if (value := r.total.get("log10_drift")) is not None]
+    path = sum(10.0 ** min(value, 300.0) for value in drifts)
+    slow = history.step >= SLOW_STEPS and len(drifts) > 1 and path <= SLOW_PATH and history.is_unlearned
+    if rates[-1] > rates[-2] and not slow:
+        return  # a warm-up
     if gradient is None or gradient == -math.inf or not math.isfinite(max(steps)):
         return  # there is no gradient: that has an alarm of its own
     flat = history.step >= STILL_FLAT_STEPS and _is_flat(history)
     own, constant = (records[-1].total.get(f"outputs_{name}") for name in ("own", "constant"))
     if own is not None and constant is not None and own < constant / 2:
         return  # it is fitted: gradients are small for a good reason
-    if max(steps) <= (STILL_FLAT_LOG10 if flat else STILL_LOG10):
-        relative = gradient + (records[-1].total.get("log10_weight") or 0.0)
-        loss = records[-1].total.get("outputs_own") or _mean_loss(records[-1])
-        small = relative - math.log10(loss) < SMALL_GRADIENT_LOG10 if loss is not None and loss > 0 else False
-        cause, remedy = GRADIENT_SMALL if small else RATE_SMALL
-        words = {"steps": history.step, "cause": cause, "remedy": remedy}
-        yield WEIGHTS_STILL.at(history.step, words=words, log10_step=max(steps), lr=rates[-1], log10_gradient=gradient)
+    loss = records[-1].total.get("outputs_own") or _mean_loss(records[-1])
+    relative = _relative_gradient(records[-1])
+    cause, remedy = GRADIENT_SMALL if relative is not None and relative < SMALL_GRADIENT_LOG10 else RATE_SMALL
+    words = {"steps": history.step, "cause": cause, "remedy": remedy}
+    numbers: dict[str, Any] = {"lr": rates[-1], "log10_gradient": gradient}
+    stopped = _stopped_records(history)
+    if slow or max(steps) <= (STILL_FLAT_LOG10 if flat else STILL_LOG10):
+        yield WEIGHTS_STILL.at(history.step, words=words, log10_step=max(steps), **numbers)
+    elif stopped:
+        first = next((value for r in records if (value := r.total.get("log10_gradient")) is not None), math.nan)
+        largest = max(r.total.get("log10_step") or -math.inf for r in stopped)
+        words |= {"since": stopped[0].step, "loss": loss}
+        yield STOPPED.at(history.step, words=words, log10_step=largest, log10_gradient_first=first, **numbers)
+
+
+def _relative_gradient(record: Record) -> float | None:
+    """Return log10 of gradient times weights over the loss; None where one is not known."""
+    gradient, weight = (record.total.get(f"log10_{name}") for name in ("gradient", "weight"))
+    loss = record.total.get("outputs_own") or _mean_loss(record)
+    if gradient is None or weight is None or loss is None or not 0.0 < loss < math.inf:
+        return None
+    return gradient + weight - math.log10(loss)
+
+
+def _stopped_records(history: History) -> list[Record]:
+    """Return the last records where none of them moves the weights any more though their batches differ; or none."""
+    records = history.repeated()
+    means = {r.total.get("input_mean") for r in records}
+    for record in records:
+        step, relative, own = (
+            record.total.get("log10_step"),
+            _relative_gradient(record),
+            record.total.get("outputs_own"),
+        )
+        if step is None or relative is None or own is None:
+            return []
+        if step > STOPPED_LOG10 or not -math.inf < relative <= STOPPED_GRADIENT_LOG10:
+            return []
+    return records if len(means) == len(records) and None not in means else []
+
+
+OVERWRITTEN = replace(
+    WEIGHTS_PUT_BACK,
+    seen="Between the steps of the optimizer something else writes into {names}, and after {steps:,} steps the loss is "
+    "no better than one constant output, or than it was at first.",
+    why="Something overwrites the weights: what steps do does not last, and nothing is learned.",
+    advice="Look for code that writes into weights between steps: averaged weights (EMA) that are swapped in and never "
+    "out, load_state_dict inside of the loop, a constraint on norms that is far too tight, a reset of parameters.",
+)
+OVERWRITTEN_STEPS = 100
+"""Steps without any progress before what is written into weights is taken for the cause."""
 
 
 def weights_put_back(history: History) -> Iterator[Finding]:
     """Weights that a step moves and that are where they were at the next record."""
     records = history.repeated()
     pairs = [(r.total.get("log10_step"), r.total.get("log10_drift")) for r in records[1:]]
-    if not records or history.step - records[0].step < PLAIN_STEPS:
+    if not records or history.step - records[0].step < PLAIN_STEPS or history.has_raised("weights-put-back"):
+        return
+    written = [name for name, since in history.standing.overwritten.items() if since.records >= len(records)]
+    unlearned = history.is_unlearned and (bool(history.over_constant()) or not _had_learned(history))
+    if written and unlearned and history.step >= OVERWRITTEN_STEPS and not history.standing.others:
+        more = f" (and {pluralise(len(written) - 1, 'other parameter')})" if len(written) > 1 else ""
+        words = {"steps": history.step, "names": f"`{written[0]}`{more}"}
+        yield OVERWRITTEN.at(history.step, written[0].rpartition(".")[0], words, parameters=len(written))
         return
     limit = OSCILLATING_SHARE_LOG10 if _had_learned(history) else LASTING_SHARE_LOG10
+    limit += 0.5 * math.log10(max((history.step - history.records[-2].step) / PLAIN_STEPS, 1.0))
     if all(a is not None and b is not None and a > -12.0 and b < a + limit for a, b in pairs):
         step, drift = pairs[-1]
         words = {"steps": history.step - history.records[-2].step}
@@ -154,9 +234,21 @@ NO_BETTER = Alarm(
     "at most {constant:figure}. The weights have moved, and outputs depend on the inputs.",
     why="The model does no better than guessing: what it puts out is worth no more than a constant that knows how "
     "often each target comes.{more}",
-    advice="Look whether labels belong to their inputs (shuffled apart, a wrong index), whether inputs reach the "
-    "outputs, and train one batch alone: if that is not fitted either, the model or the learning rate is at fault.",
+    advice="Look at the data and the labels: do labels belong to their inputs (shuffled apart, a wrong index), and do "
+    "inputs reach the outputs? Train one batch alone: if that is not fitted either, the architecture or the learning "
+    "rate is at fault.",
 )
+TARGETS_FAR = Alarm(
+    code="weights-still",
+    seen="After {steps:,} steps the loss is {own:figure}, and one constant output would have {constant:figure}; as it "
+    "falls now, it would take {needed} more to come there.",
+    why="The targets are far from where the outputs began, and the learning rate is too low to reach them.",
+    advice="Scale the targets: subtract their mean and divide by their deviation (or begin with their mean as the last "
+    "bias); or raise the learning rate.",
+)
+FAR_RATIO, FAR_TIMES = 3.0, 5.0
+"""The loss over that of a constant output, and the steps that it would take to get there over those so far, which say
+that the targets are too far for these steps."""
 LOSS_STAYS = Alarm(
     code="loss-stays",
     severity=Severity.INFO,  # losses of players, of policies and of plateaus stay in healthy runs too
@@ -189,11 +281,13 @@ STAYS_STEPS, NOTED_STEPS = 100, 300
 """Steps without any progress before that is said of outputs that were compared with a constant, and of any loss."""
 MIN_PATH = 0.3
 """The lengths of all steps, over the size of the weights, that should have led somewhere."""
-NO_BETTER_SHARE = 0.995
-"""The loss, less three times its error, over that of the best constant: in healthy runs too there may be little to
-learn, and a text that is almost random is learned to 0.98."""
+NO_BETTER_SHARE, SURELY_SHARE = 0.99, 0.978
+"""The loss over that of the best constant, and the loss less twice its error: in healthy runs too there may be little
+to learn, and a text that is almost random is learned to 0.98."""
 STILL_FALLING_SHARE = 0.02
 """The fall of the loss between the third and the last quarter of a run, over the loss, that may hide in the noise."""
+SETTLED_STEP_LOG10 = -2.0
+"""log10 of a step over the weights below which a run of a small model has found where it stays."""
 THROWN_STEP_LOG10, THROWN_AT_ONCE_LOG10 = -0.8, -0.3
 """log10 of a step over the weights: a sixth of them at the median of the first records, half of them in one of two."""
 
@@ -211,7 +305,9 @@ def steps_too_large(history: History) -> Iterator[Finding]:
     lost = now >= max(start, history.records[0].loss or 0.0) > 0.0 and (
         begun >= STAYS_STEPS / 2 or large >= THROWN_AT_ONCE_LOG10
     )
-    stays = begun > 2 * PLAIN_STEPS and now >= 0.9 * start > 0.0 and not _had_learned(history)
+    latest = history.total("log10_step").last()
+    settled = bool(latest) and max(latest) < SETTLED_STEP_LOG10 and now <= start  # there was little to learn
+    stays = begun > 2 * PLAIN_STEPS and now >= 0.9 * start > 0.0 and not _had_learned(history) and not settled
     words = {"steps": history.step, "more": describe_large_inputs(history)}
     numbers: dict[str, Any] = {"loss": now, "loss_first": start, "lr": max(history.records[-1].lr, default=math.nan)}
     if _outputs_thrown(history, start):
@@ -229,15 +325,68 @@ def loss_stays(history: History) -> Iterator[Finding]:
     if begun < STAYS_STEPS or now is None or start is None or not sizes:
         return
     words: dict[str, Any] = {"steps": history.step, "more": describe_large_inputs(history)}
-    bound = _bound_loss_of_constant(history)
-    if bound is not None:
+    bound, squares = _bound_loss_of_constant(history), _compare_squares(history)
+    far = _find_far_targets(history)
+    if far is not None:
+        yield far
+    elif bound is not None:
         level, fall, error = _measure_progress(history.records, history.step - begun)
-        certain = 2 * error <= STILL_FALLING_SHARE * level and fall <= 2 * error
+        if squares is not None:
+            (level, fall, error), bound = squares
+        hidden = STILL_FALLING_SHARE if begun < 2 * STAYS_STEPS else 2 * STILL_FALLING_SHARE
+        certain = 2 * error <= hidden * level and fall <= 2 * error
         moved = begun * 10.0 ** median(sizes) >= MIN_PATH
-        if certain and moved and level - 3 * error >= NO_BETTER_SHARE * bound:
+        # the mean of both parts has half the error of their difference
+        if certain and moved and level >= NO_BETTER_SHARE * bound and level - error >= SURELY_SHARE * bound:
             yield NO_BETTER.at(history.step, words=words, own=level, constant=bound)
     elif begun >= NOTED_STEPS and start > 0.0 and now >= FLAT_SHARE * start and not _had_learned(history):
         yield LOSS_STAYS.at(history.step, words=words, loss=now, loss_first=start)
+
+
+def _compare_squares(history: History) -> tuple[tuple[float, float, float], float] | None:
+    """Return what `_measure_progress` does, of squared errors, and what a constant output has for the same batches.
+
+    Both rise and fall with the targets of a batch, so that their difference says more. None where there are too few.
+    """
+    rows = [
+        (own, constant, r.loss / own)
+        for r in history.records
+        if (own := r.total.get("outputs_own")) and (constant := r.total.get("outputs_constant")) and r.loss
+    ]
+    rows = rows[len(rows) // 2 :]
+    if len(rows) < 2 * MIN_CONSTANTS or history.records[-1].total.get("outputs_kinds") is not None:
+        return None
+    half, factor = len(rows) // 2, median(factor for *_, factor in rows)
+    parts = [[own - constant for own, constant, _ in part] for part in (rows[:half], rows[half:])]
+    errors = [stdev(part) / math.sqrt(len(part)) for part in parts]
+    early, late = map(fmean, parts)
+    usual = fmean(constant for _, constant, _ in rows)
+    progress = factor * (usual + (early + late) / 2), factor * (early - late), factor * math.hypot(*errors)
+    return progress, factor * usual
+
+
+def _find_far_targets(history: History) -> Finding | None:
+    """Return that targets are too far from outputs for the steps that are made; None where they are not."""
+    rows = [
+        (r.step, own, constant)
+        for r in history.records
+        if (own := r.total.get("outputs_own")) is not None and (constant := r.total.get("outputs_constant"))
+    ]
+    if len(rows) <= MIN_CONSTANTS or history.records[-1].total.get("outputs_kinds") is not None:
+        return None
+    half = len(rows) // 2
+    (then, early), (now, late) = (
+        (fmean(step for step, *_ in part), fmean(own for _, own, _ in part)) for part in (rows[:half], rows[half:])
+    )
+    constant = median(constant for *_, constant in rows)
+    least = min(own for _, own, _ in rows[half:])
+    grown = median(c for *_, c in rows[half:]) > 2.0 * median(c for *_, c in rows[:half])
+    rate = (early - late) / (now - then)
+    needed = (late - constant) / rate if rate > 0.0 else math.inf
+    if grown or least < FAR_RATIO * constant or needed < FAR_TIMES * history.step:
+        return None
+    words = {"steps": history.step, "needed": f"{needed:,.0f} steps" if needed < 1e7 else "forever"}
+    return TARGETS_FAR.at(history.step, words=words, own=late, constant=constant)
 
 
 def _first_step_sizes(history: History) -> list[float]:
@@ -301,15 +450,19 @@ def _measure_progress(records: Sequence[Record], begin: int) -> tuple[float, flo
     """Return the mean loss of the last half of the steps since one, how far it fell there, and the error of that.
 
     The half is taken in two parts. The deviation of single losses follows from the range of those of a record, which
-    has 2 sqrt(log n) deviations, or more, for n losses.
+    has 2 sqrt(log n) deviations, or more, for n losses; where a record has one loss, from one record to the next.
     """
     quarter = (records[-1].step - begin) / 4
     parts: list[list[tuple[float, float, float]]] = [[], []]
-    for record in records:
-        mean, low, high = (record.metrics.get(f"loss_{name}") for name in ("mean", "least", "largest"))
-        count = record.metrics.get("loss_count", 0.0)
-        if record.step > begin + 2 * quarter and mean is not None and low is not None and high is not None and count:
-            deviation = (high - low) / (2 * math.sqrt(math.log(max(count, 2.0))))
+    chosen = [r for r in records if r.step > begin + 2 * quarter and _mean_loss(r) is not None]
+    singles = [mean for r in chosen if r.metrics.get("loss_count", 1.0) == 1.0 and (mean := _mean_loss(r)) is not None]
+    jumps = [(two - one) ** 2 / 2 for one, two in pairwise(singles)]
+    scatter = math.sqrt(fmean(jumps)) if len(jumps) >= MIN_CONSTANTS else math.inf
+    for record in chosen:
+        mean, count = _mean_loss(record), record.metrics.get("loss_count", 1.0)
+        low, high = (record.metrics.get(f"loss_{name}", mean) for name in ("least", "largest"))
+        if mean is not None and low is not None and high is not None:
+            deviation = scatter if count == 1.0 else (high - low) / (2 * math.sqrt(math.log(count)))
             parts[record.step > begin + 3 * quarter].append((count, mean, deviation))
     if not all(parts):
         return math.nan, math.nan, math.nan
@@ -516,6 +669,36 @@ def penalty_outweighs(history: History) -> Iterator[Finding]:
         fall, layer = min(shrunk, key=lambda pair: pair[0])
         if fall <= SHRUNK_BY_PENALTY_LOG10:
             yield PENALTY_OUTWEIGHS.at(history.step, layer.name, share=10.0**fall, loss=loss, own=own)
+
+
+HALF_PRECISION = Alarm(
+    code="half-precision",
+    seen="{seen}, and after {steps:,} steps the outputs are no better than a constant.",
+    why="Weights or values are in half precision (float16 or bfloat16): {cause}",
+    advice="Keep the weights in float32, compute sums of squares in float32 (x.float()), and use torch.autocast (with "
+    "a torch.amp.GradScaler for float16); or raise the learning rate.",
+)
+ROUNDED = "steps that are smaller than the distance to the next number are rounded away, and nothing is learned."
+OUT_OF_RANGE = "values above 65,504 overflow and gradients below 6e-8 vanish."
+LOST_SHARE, LOST_STEPS = 0.7, 50
+"""The share of the weights that a step leaves as they were, and the steps before that is said."""
+NOTHING_PASSES = ("dead-layer", "dead-relu", "output-constant", "gradient-vanishing", "no-gradient-at-step")
+
+
+def half_precision(history: History) -> Iterator[Finding]:
+    """Weights in half precision whose steps are lost, or through which nothing passes."""
+    if history.step < LOST_STEPS or not history.is_unlearned:
+        return
+    shares = history.total("share_lost").last(3)
+    if shares and min(shares) >= LOST_SHARE:
+        seen = f"A step leaves {percent(min(shares))} of the weights as they were to the last bit"
+        words = {"seen": seen, "cause": ROUNDED, "steps": history.step}
+        yield HALF_PRECISION.at(history.step, words=words, share=min(shares))
+    elif (history.standing.half_precision or history.standing.casts_to_half) and any(
+        map(history.has_raised, NOTHING_PASSES)
+    ):
+        words = {"seen": "Nothing passes some layers", "cause": OUT_OF_RANGE, "steps": history.step}
+        yield HALF_PRECISION.at(history.step, words=words)
 
 
 STRONG_DROPOUT = Alarm(

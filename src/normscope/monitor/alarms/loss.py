@@ -13,7 +13,8 @@ from typing import Any
 from ...core.finding import Finding, Severity, figure, power
 from ...diagnosis.findings.scale import RESTORE
 from ...report.words import pluralise
-from ..history import GUESSING_SHARE, SPIKE_WINDOW_RECORDS, Alarm, History
+from ..composing import JUMP_RATIO
+from ..history import GUESSING_SHARE, PLAIN_STEPS, SPIKE_WINDOW_RECORDS, Alarm, History
 from ..record import Kind, Record
 
 LOSS_NOT_FINITE = Alarm(
@@ -32,6 +33,14 @@ LOOK_AT_LOSS = (
     "Look at the targets of this step for NaN or infinite values (torch.isfinite), and in the loss function for the "
     "logarithm or root of zero and a quotient by zero: add a small eps inside, or clamp. Load the last checkpoint with "
     "finite weights."
+)
+GUARD_FUNCTION = (
+    "Look at the batch of this step, and guard `{function}` there: add a small eps inside of a root, logarithm or "
+    "quotient, or clamp what enters it. Load the last checkpoint with finite weights."
+)
+LOOK_AT_GRADIENTS = (
+    " If the loss had not grown before, its gradient broke first: look for the root, norm or logarithm of an exact "
+    "zero and for a quotient by zero, and add a small eps inside of it."
 )
 FIRST_UNKNOWN = (
     "Which layer was the first is not known. To have the forward looked at that breaks, give run.observe the loss of "
@@ -110,7 +119,7 @@ def describe_outlier(history: History, record: Record) -> str:
     if jump is None or before is None or at is None or not usual or jump < OUTLIER_RATIO * before:
         return ""
     if (
-        jump < (history.first_loss or 0.0)
+        jump < max(history.first_loss or 0.0, JUMP_RATIO * median(usual))
         or before > USUAL_RATIO * median(usual)
         or (len(rates) > 1 and rates[-1] > 2.0 * rates[0])
     ):
@@ -132,7 +141,10 @@ def _choose_remedy(history: History, cause: str) -> str:
     """Return what to do about the cause: the data, the loss, or steps that were too large."""
     if "batch itself" in cause:
         return CLEAN_DATA
-    return LOOK_AT_LOSS if "targets" in cause or "the loss itself" in cause else RESTORE
+    function = re.match(r"The output of `(\w*(?:div|sqrt|log|pow|norm|exp|reciprocal|acos|asin)\w*)`", cause)
+    if function:
+        return GUARD_FUNCTION.format(function=function[1])
+    return LOOK_AT_LOSS if "targets" in cause or "the loss itself" in cause else RESTORE + LOOK_AT_GRADIENTS
 
 
 def is_broken(record: Record) -> bool:
@@ -251,10 +263,11 @@ def _other_player_wins(history: History, now: Sequence[float], start: Sequence[f
 
 def _loss_lost(history: History) -> Iterator[Finding]:
     """A loss that was low and is high again for two records."""
-    means = [(r.step, r.metrics.get("loss_mean")) for r in history.repeated()]
+    means = [(r.step, r.metrics.get("loss_mean", r.loss)) for r in history.repeated()]
     start, least = history.first_loss, history.least_loss
     if start is None or least is None or not means or history.standing.others:
         return
+    yield from _lost_to_constant(history)
     latest = [value for step, value in means if value is not None and math.isfinite(value) and step > least[1]]
     if len(latest) < len(means) or not 0.0 < least[0] < UNLEARNED_SHARE * start:
         return
@@ -268,6 +281,40 @@ def _loss_lost(history: History) -> Iterator[Finding]:
         yield (RATE_GREW if grew else LOSS_LOST).at(
             history.step, words=words, loss=latest[-1], loss_first=start, lr=rate
         )
+
+
+LOST_TO_CONSTANT = replace(
+    LOSS_LOST,
+    seen="The loss was {least:figure} around step {best_step:,}, {share:percent} of what one constant output has, and "
+    "is {loss:figure} now: it is no better than a constant output any more.",
+    why="What was learned is lost, and is not learned again: steps are too large and the training diverges, or labels "
+    "no longer belong to their inputs.",
+    advice="Look at the data and the labels since step {best_step:,}: a new source, labels shuffled apart from their "
+    "inputs. If they are as before, go back to a checkpoint, lower the learning rate ({lr:figure} now) and warm it up.",
+)
+LEARNED_SHARE, LOST_RECORDS = 0.85, 4
+"""The loss over that of a constant output, at two records in a row, that shows that something was learned; and records
+at which it is gone."""
+
+
+def _lost_to_constant(history: History) -> Iterator[Finding]:
+    """A model that was better than a constant output and is not any more."""
+    rows = [
+        (r.step, own, own / constant)
+        for r in history.records
+        if (own := r.total.get("outputs_own")) is not None and (constant := r.total.get("outputs_constant"))
+    ]
+    latest = rows[-LOST_RECORDS:]
+    if len(rows) < 2 * LOST_RECORDS or fmean(ratio for *_, ratio in latest) < 1.0 or history.has_raised("loss-rising"):
+        return
+    if min(ratio for *_, ratio in latest) < GUESSING_SHARE or latest[-1][0] - latest[0][0] < PLAIN_STEPS:
+        return
+    learned = [two for one, two in pairwise(rows) if max(one[2], two[2]) <= LEARNED_SHARE]
+    if learned:
+        step, own, ratio = min(learned, key=lambda row: row[2])
+        words = {"best_step": step, "least": own, "share": ratio}
+        rate = max(history.records[-1].lr, default=math.nan)
+        yield LOST_TO_CONSTANT.at(history.step, words=words, loss=latest[-1][1], lr=rate)
 
 
 LR_TOO_HIGH = Alarm(
@@ -421,9 +468,20 @@ VALIDATION_WORSE = replace(
     seen="`{name}` was best at step {best_step:,} with {best:figure} and is {now:figure} at step {at:,}: the "
     "validation is clearly worse than it was.",
     why="What the model had learned of the validation data is being lost.",
-    advice="Go back to the checkpoint of step {best_step:,}; lower the learning rate, and look whether the training "
-    "data have changed since.",
+    advice="Go back to the checkpoint of step {best_step:,}; look at the data and the labels since then (a new source, "
+    "another numbering of classes), stop there or regularise, and lower the learning rate.",
 )
+VALIDATION_LOST = replace(
+    VALIDATION_WORSE,
+    seen="`{name}` became better from log to log, down to {best:figure} at step {best_step:,}, and is {now:figure} at "
+    "step {at:,}, worse than at the first log.",
+    why="The network that is validated has changed at once: its running statistics, its weights or the data.",
+    advice="Look for forwards in train mode on other data, which move the running statistics of BatchNorm "
+    "(torch.optim.swa_utils.update_bn renews them), for code that writes into weights, and look at the data.",
+)
+LOST_AT_ONCE_RATIO, STEADY_RATIO, STEADY_LOGS = 3.0, 1.05, 5
+"""A validation loss over the best one just before it, the largest rise from log to log until then, and how many logs
+there must be, that tell at once that something has changed."""
 VALIDATION_APART = replace(
     OVERFITTING,
     code="validation-apart",
@@ -474,6 +532,8 @@ NOT_BETTER_SHARE, BY_HEART_SHARE, FAR_SHARE = 1.02, 0.03, 0.2
 that says that the samples are known by heart; the validation loss over the first loss of training that is far."""
 VALIDATED_SHARE = 0.97
 """The best validation loss over that of a constant output, from which on nothing was learned that holds for others."""
+GUESSING_RECORDS = 30
+"""Records whose losses of training, together, are no better than those of a constant output."""
 GUESSING_STEPS = 150
 """Steps after which a validation should have been better than that of a constant output."""
 INPUTS_USED_SHARE = 0.03
@@ -522,6 +582,11 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
     start = history.first_loss
     words = {"name": name, "best_step": best_step, "at": figures[-1][0], "loss_then": then, "loss_now": now}
     worse = figures[-WORSE_LOGS][0] > best_step and min(latest) >= RISEN_SHARE * best > 0.0
+    steady = len(figures) > STEADY_LOGS and figures[-2][0] == best_step and best > 0.0
+    steady = steady and all(two <= STEADY_RATIO * one for (_, one), (_, two) in pairwise(figures[:-1]))
+    if steady and latest[-1] >= max(LOST_AT_ONCE_RATIO * best, figures[0][1]):
+        yield VALIDATION_LOST.at(step, words=words, best=best, now=latest[-1])
+        return
     before = [value for at, value in figures if at <= best_step and value > 0.0]
     usual = max((two / one for one, two in pairwise(before)), default=1.0)  # a rise that was made good again
     if worse and latest[-1] >= max(RISEN_CLEARLY_SHARE, usual) * best and max(latest) - best > 0.02 * (start or 0.0):
@@ -535,6 +600,7 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
     rows = [(own, r.total.get("outputs_constant")) for r in history.records if (own := r.total.get("outputs_own"))]
     owns = [own for own, _ in rows]
     start, now = (owns[0], median(owns[-WORSE_LOGS:])) if len(owns) > WORSE_LOGS else (None, None)
+    pairs = [(own, constant) for own, constant in rows[-GUESSING_RECORDS:] if constant]
     if not is_held_out_loss(name):
         return
     stays = figures[-WORSE_LOGS][0] > best_step and min(latest) >= NOT_BETTER_SHARE * best > 0.0
@@ -547,6 +613,7 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
     if step >= GUESSING_STEPS and len(figures) > WORSE_LOGS and now is not None and constants and differ:
         constant = bound_constant(constants, history.records[-1].total.get("outputs_kinds"))
         guesses = now >= GUESSING_SHARE * constant and min(differ) >= INPUTS_USED_SHARE
+        guesses = guesses and sum(own for own, _ in pairs) >= VALIDATED_SHARE * sum(constant for _, constant in pairs)
         guesses = guesses and latest[-1] >= GUESSING_SHARE * figures[0][1]
         over = figures[-WORSE_LOGS][0] > best_step  # else it may still become better
         if guesses and best >= (VALIDATED_SHARE if over else 1.0) * constant:

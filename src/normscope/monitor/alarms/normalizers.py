@@ -232,15 +232,31 @@ NOISY_SPREAD_DECADES = 0.22
 
 Healthy runs of the tests have 0.02 to 0.12.
 """
+CENTRED = ("layer_norm", "group_norm", "instance_norm")
+"""Normalizers of single samples that subtract a mean."""
 MANY_SAMPLES = 32
 """With this many values chance explains a spread of 0.11 decades; beyond that variances move from batch to batch."""
 SETTLED_STEPS = 100
 """Steps after which running statistics with the usual momentum (0.1) have forgotten where they began."""
 
 
+ONE_VALUE = replace(
+    SMALL_BATCH,
+    seen="{where} normalizes single values: each set has one.{also}",
+    why="The mean of one value is that value, so its output is its bias, whatever the input: no gradient passes.",
+    advice="Remove this normalizer, or use LayerNorm over the dimension of the features (normalized_shape, dim), "
+    "GroupNorm with fewer groups, or BatchNorm.",
+)
+
+
 def small_batch(history: History) -> Iterator[Finding]:
     """BatchNorm with too few values for a variance, or variances that move too much from batch to batch."""
     if history.has_raised("small-batch"):
+        return
+    single = [n for n in history.of("normalizer") if n.family in CENTRED and n.entries == 1]
+    if single and len(history.records) > 1:
+        also = others_likewise(len(single), "other normalizer")
+        yield ONE_VALUE.at(history.step, single[0].name, {"also": also}, entries=1, count=len(single))
         return
     spreads = {layer.name: median(v) for _, layer, v in history.lasting("normalizer", "running_spread")}
     noisy: list[tuple[LayerRecord, str, float | None]] = []

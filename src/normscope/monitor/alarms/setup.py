@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from ...core.finding import Finding
 from ...report.words import pluralise
 from ..forward_listening import compiled_functions
-from ..history import LASTING_STEPS, PLAIN_STEPS, Alarm, History, Since, others_likewise
+from ..history import LASTING_STEPS, PLAIN_STEPS, SLOW_GROUP_SHARE, Alarm, History, Since, others_likewise
 
 PLAIN_RECORDS = 2
 """Records behind the first that show what no batch can cause by chance."""
@@ -128,7 +128,8 @@ def _lasting(history: History, standing: Mapping[str, Since]) -> list[str]:
 def _name_parameters(alarm: Alarm, history: History, names: list[str], at: str, since: int) -> Finding:
     """Return an alarm about parameters, at the module of one of them."""
     others = f" (and {pluralise(len(names) - 1, 'other parameter')})" if len(names) > 1 else ""
-    words = {"steps": history.step - since, "names": f"`{names[-1]}`{others}"}
+    named, at = (name.replace(" (new)", "") for name in (names[-1], at))  # as the user's model has it now
+    words = {"steps": history.step - since, "names": f"`{named}`{others}"}
     return alarm.at(history.step, at.rpartition(".")[0], words, parameters=len(names))
 
 
@@ -137,7 +138,8 @@ GRADIENT_MISSING = Alarm(
     seen="At the measured steps {first:,} to {last:,} {what}, while the loss was {loss}.",
     why="Where the optimizer steps there is no gradient: the step does nothing.",
     advice="Look at the order of the calls: optimizer.zero_grad(), then loss.backward(), then optimizer.step(). If it "
-    "is right, the loss does not depend on the parameters: look for a detach(), or an output that is constant.",
+    "is right, the loss does not depend on the parameters: remove the detach(), rounding or argmax between them and "
+    "the loss, or look for an output that is constant.",
 )
 
 
@@ -150,14 +152,38 @@ def gradient_missing(history: History) -> Iterator[Finding]:
     loss = records[-1].loss
     if loss == 0.0 or any(value is not None and value != -math.inf for value in gradients):
         return
-    gone = "no parameter had a gradient" if gradients[-1] is None else "the gradients of all parameters were zero"
+    part = f" of `{history.standing.part}`" if history.standing.part else ""
+    gone = f"the gradients of all parameters{part} were zero"
+    gone = f"no parameter{part} had a gradient" if gradients[-1] is None else gone
     words = {
         "first": records[-PLAIN_RECORDS].step,
         "last": records[-1].step,
         "what": gone,
         "loss": "not observed" if loss is None else f"{loss:.3g}",
     }
-    yield GRADIENT_MISSING.at(history.step, words=words)
+    yield GRADIENT_MISSING.at(history.step, history.standing.part, words)
+
+
+SLOW_GROUP = Alarm(
+    code="weights-still",
+    seen="The learning rate of {names} is less than {share:figure} of the largest one ({lr:figure}), for {steps} "
+    "steps.",
+    why="At a rate that is this much too low these layers hardly move: they keep the values they were initialised "
+    "with.",
+    advice="Raise the learning rate of their parameter group; look how rates are made from layer to layer. Freeze what "
+    "is not to be trained with requires_grad_(False).",
+)
+
+
+def slow_groups(history: History) -> Iterator[Finding]:
+    """Parameters whose group has next to no learning rate, while others have one."""
+    names = _lasting(history, history.standing.slow)
+    if names and not history.beats_constant:
+        others = f" (and of {pluralise(len(names) - 1, 'other parameter')})" if len(names) > 1 else ""
+        words = {"steps": history.step - history.standing.slow[names[0]].step, "names": f"`{names[0]}`{others}"}
+        rate = max(history.records[-1].lr, default=math.nan)
+        where = names[0].rpartition(".")[0]
+        yield SLOW_GROUP.at(history.step, where, words, share=SLOW_GROUP_SHARE, lr=rate, parameters=len(names))
 
 
 FROZEN_LAYER = Alarm(
@@ -258,7 +284,7 @@ OPTIMIZER_REPLACED = Alarm(
 NO_STEP = Alarm(
     code="no-step",
     seen="No step of the optimizer happened since step {step:,}: forward and backward ran {count} times, and gradients "
-    "were cleared in between.{scaler}",
+    "{gradients}.{scaler}",
     why="Weights do not change without a step: nothing is learned.",
     advice="Call optimizer.step() after each backward. If a GradScaler makes the steps, it skips all whose gradients "
     "are NaN or infinite: look at scaler.get_scale(), call scaler.update(), and find what makes them infinite.",
@@ -275,6 +301,8 @@ LISTENED_FORWARDS = 3
 """Forwards without a step after which backwards are listened to."""
 NO_STEP_BACKWARDS = 10
 """Backwards, each after gradients were cleared, without a step: accumulation does not clear them."""
+MAX_ACCUMULATED = 250
+"""Backwards without a step, and none so far had half as many: gradients are accumulated over fewer batches."""
 BLIND_STEPS = 3
 """How many steps of the optimizer pass without a forward before the watcher says that it sees nothing."""
 REPLACED_STEPS = 10
@@ -332,9 +360,12 @@ class PartSearch:
 
     Args:
         model: the model, which is not a part of its own.
+        optimizer: the optimizer of the run.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, optimizer: Optimizer | None) -> None:
+        groups = optimizer.param_groups if optimizer is not None else ()
+        self._trained = {id(p) for group in groups for p in group["params"]}
         self.called: dict[str, nn.Module] = {}
         self.direct = False  # whether they are called by the model's own forward, which is called as a method
         self._code = getattr(type(model).forward, "__code__", None)
@@ -353,17 +384,22 @@ class PartSearch:
                 self.direct, frame = frame.f_code is self._code, frame.f_back
         self.called[path] = module
 
-    def finish(self) -> nn.Module | None:
-        """Stop, and return the largest part that no other part called; None if none was called in train mode."""
+    def finish(self) -> tuple[str, nn.Module] | None:
+        """Stop, and return the part that no other part called of which the optimizer trains most, with its path.
+
+        None if none was called in train mode.
+        """
         for hook in self._hooks:
             hook.remove()
         sizes = {
-            path: sum(p.numel() for p in module.parameters() if p.requires_grad)
+            path: sum(p.numel() for p in module.parameters() if p.requires_grad and id(p) in self._trained)
             for path, module in self.called.items()
             if module.training and not any(path.startswith(f"{other}.") for other in self.called)
         }
         largest = max(sizes, key=lambda path: sizes[path], default=None)
-        return self.called[largest] if largest is not None and sizes[largest] and not self.direct else None
+        if largest is None or not sizes[largest] or self.direct:
+            return None
+        return largest, self.called[largest]
 
 
 class Sight:
@@ -373,7 +409,7 @@ class Sight:
         optimizer: the optimizer of the run, as it begins.
 
     Attributes:
-        part: the part of the model that the loop calls instead of the model; None where it calls the model.
+        part: the part of the model that the loop calls instead of the model, with its path; None where it calls that.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -385,9 +421,10 @@ class Sight:
         self._hook: Any = None
         self._held: tuple[Any, int] | None = None  # the gradient after the last backward, and its version
         self._cleared = self._standing = 0
+        self._backwards = self._most_backwards = 0  # since the last step, and in front of any step so far
         self._told = False  # that steps never happen
         self._search: PartSearch | None = None
-        self.part: nn.Module | None = None
+        self.part: tuple[str, nn.Module] | None = None
 
     def forward(self, step: int, *, training: bool) -> Finding | None:
         """Count a forward; return what is wrong if so many have passed that a step should have been seen."""
@@ -398,7 +435,8 @@ class Sight:
         self._seen, self._unseen, self._waiting = True, 0, self._waiting + 1
         if self._waiting == LISTENED_FORWARDS:
             self._listen()
-        if self._cleared >= NO_STEP_BACKWARDS and not self._others:
+        waits = self._backwards >= max(MAX_ACCUMULATED, 2 * self._most_backwards)
+        if (self._cleared >= NO_STEP_BACKWARDS or waits) and not self._others:
             return self.never_stepped(step)
         return STEP_NOT_SEEN.at(step, words={"count": STUCK_FORWARDS}) if self._waiting == STUCK_FORWARDS else None
 
@@ -412,16 +450,19 @@ class Sight:
         return self._counted
 
     def never_stepped(self, step: int) -> Finding | None:
-        """Return what is wrong if backwards have run and gradients were cleared without a step in between."""
+        """Return what is wrong if backwards have run without a step: with cleared gradients, or more than ever."""
         optimizer = self._optimizer()
-        if self._told or self._cleared < LISTENED_FORWARDS or optimizer is None:
+        many = self._backwards >= max(NO_STEP_BACKWARDS, 2 * self._most_backwards)
+        if self._told or (self._cleared < LISTENED_FORWARDS and not many) or optimizer is None:
             return None
         if _sum_versions(optimizer) != self._standing:
             return None
         self._told = True
         scalers = [held for held in gc.get_objects() if type(held).__name__ == "GradScaler" and held.is_enabled()]
         scaler = " A GradScaler is in use: it skips steps whose gradients are not finite." if scalers else ""
-        return NO_STEP.at(step, words={"step": step, "count": self._waiting - 1, "scaler": scaler})
+        kept = "were cleared in between" if self._cleared else "accumulate, for more batches than there ever are"
+        words = {"step": step, "count": max(self._waiting - 1, self._backwards), "scaler": scaler, "gradients": kept}
+        return NO_STEP.at(step, words=words)
 
     def _listen(self) -> None:
         """Listen to the backwards, by one parameter, until the next step."""
@@ -437,6 +478,7 @@ class Sight:
     def _accumulated(self, parameter: Tensor) -> None:
         """Count a backward that found no gradient of the one before: another tensor, or one that was changed since."""
         grad = parameter.grad
+        self._backwards += 1
         if grad is not None:
             if self._held is not None:
                 self._cleared += self._held[0]() is not grad or grad._version > self._held[1] + 1
@@ -446,7 +488,8 @@ class Sight:
         """Stop listening."""
         if self._hook is not None:
             self._hook.remove()
-        self._hook, self._held, self._cleared = None, None, 0
+        self._most_backwards = max(self._most_backwards, self._backwards)
+        self._hook, self._held, self._cleared, self._backwards = None, None, 0, 0
         if self._search is not None:
             self._search.finish()
         self._search = None
@@ -457,7 +500,7 @@ class Sight:
         if self._hook is not None:
             self.close()
         if self._unseen == BLIND_STEPS - 1 and not self._evaluated:
-            self._search = PartSearch(model)
+            self._search = PartSearch(model, self._optimizer())
         if self._unseen != BLIND_STEPS:
             return None
         search, self._search = self._search, None

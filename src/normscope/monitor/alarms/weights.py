@@ -176,7 +176,7 @@ def gradient_vanishing(history: History) -> Iterator[Finding]:
     if start is not None and worse and starved and history.standing.others and max(starved) <= start - STARVED_DECADES:
         words = {"last_loss": latest[-1], "first_loss": opening[0]}
         yield STARVED.at(history.step, words=words, log10_gradient=max(starved), log10_gradient_first=start)
-    elif start is not None and stuck and top <= start - GONE_DECADES:
+    elif start is not None and stuck and top <= start - GONE_DECADES and not _has_settled(history):
         words = {"last_loss": losses[-1], "first_loss": opening[0]}
         yield GRADIENT_GONE.at(history.step, words=words, log10_gradient=top, log10_gradient_first=start, loss=loss)
     elif uneven is not None:
@@ -184,6 +184,13 @@ def gradient_vanishing(history: History) -> Iterator[Finding]:
     elif gains and max(gains) <= BACK_VANISHES_DECADES:
         blocks = {"blocks": len(history.of("block"))}
         yield GRADIENT_FADES_BACKWARDS.at(history.step, words=blocks, log10_backward=max(gains))
+
+
+def _has_settled(history: History) -> bool:
+    """Return whether all records saw the same batch and the loss fell: gradient descent on all data ends like that."""
+    means = {r.total.get("input_mean") for r in history.records}
+    last = history.records[-1].loss
+    return len(means) == 1 and None not in means and last is not None and last < (history.records[0].loss or 0.0)
 
 
 def _gradient_not_finite(history: History) -> Iterator[Finding]:

@@ -83,8 +83,9 @@ def measure_batch(args: Any, kwargs: Any) -> Tensor | None:
         kwargs: the named arguments of the forward.
 
     Returns:
-        `measure_spread`, the standard deviation and the mean of its entries, and the number of samples, of the first
-        tensor that can be compared; None where there is none.
+        `measure_spread`, the standard deviation and the mean of its entries, the number of samples, and the largest
+        column over the median one (NaN where it is no table), of the first tensor that can be compared; None where
+        there is none.
     """
     spread = measure_spread(args, kwargs)
     leaf = next((leaf.detach() for leaf in tree_leaves((args, kwargs)) if _is_compared(leaf)), None)
@@ -94,7 +95,15 @@ def measure_batch(args: Any, kwargs: Any) -> Tensor | None:
     entries = entries[:: entries.numel() // MARKED_ENTRIES] if entries.numel() > MARKED_ENTRIES else entries
     entries = entries.to(torch.float32 if entries.device.type == "mps" else torch.float64)
     deviation, mean = torch.std_mean(entries, correction=0)
-    return torch.stack([spread.to(mean), deviation, mean, torch.full_like(mean, len(leaf))])
+    column = torch.full_like(mean, torch.nan)
+    if leaf.ndim == 2 and leaf.is_floating_point() and MIN_COLUMNS <= leaf.shape[1] <= MAX_COLUMNS and len(leaf) > 1:
+        sizes = leaf[:MARKED_ROWS].abs().amax(0).to(mean)
+        column = sizes.amax() / sizes.median().clamp(min=1e-30)
+    return torch.stack([spread.to(mean), deviation, mean, torch.full_like(mean, len(leaf)), column])
+
+
+MIN_COLUMNS, MAX_COLUMNS, MARKED_ROWS = 4, 4096, 256
+"""Columns of a table whose sizes are compared, and rows that say how large they are."""
 
 
 MIN_OUTPUT_SAMPLES, MIN_OUTPUT_WIDTH, MAX_OUTPUT_ENTRIES = 8, 8, 1 << 20

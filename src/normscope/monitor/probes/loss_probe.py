@@ -72,12 +72,14 @@ class LossReading:
         figures: as `FIGURES` has them, on the device.
         shapes: the shapes of outputs and of what they were compared to, where those were broadcast.
         compares: whether it has a part that compares outputs with targets.
+        half_precision: whether values on the way to it are cast to float16; known where activations are measured.
     """
 
     oddities: set[str] = field(default_factory=set)
     figures: Tensor | None = None
     shapes: str = ""
     compares: bool = False
+    half_precision: bool = False
     activations: list[tuple[str, Tensor, list[int]]] = field(default_factory=list)
 
 
@@ -98,8 +100,9 @@ def read_loss(loss: Any, *, activations: bool = True) -> LossReading | None:
     if not isinstance(loss, Tensor) or loss.grad_fn is None:
         return None
     losses = list(_loss_functions(loss.grad_fn))
-    reading = LossReading(activations=list(_read_activations(loss.grad_fn)) if activations else [])
-    reading.compares = bool(losses)
+    reading = LossReading(compares=bool(losses))
+    if activations:
+        reading.activations = list(_read_activations(loss.grad_fn, reading))
     if len(losses) != 1:
         return reading
     function, sign = losses[0]
@@ -120,6 +123,21 @@ def read_loss(loss: Any, *, activations: bool = True) -> LossReading | None:
             reading.oddities |= _activation_before(function, name)
             reading.figures = measure(function)
     return reading
+
+
+def without_factor(loss: Tensor) -> Tensor:
+    """Return a loss without the factor that it was multiplied by last, such as that of a GradScaler; nothing waits.
+
+    One without a factor is returned as it is.
+    """
+    node = loss.grad_fn
+    if node is None or not node.name().startswith("MulBackward"):
+        return loss
+    factor, own = node._saved_other, node._saved_self  # type: ignore[attr-defined]
+    factor = factor if node.next_functions[0][0] is not None else own
+    if not isinstance(factor, Tensor) or factor.numel() != 1 or all(f is not None for f, _ in node.next_functions):
+        return loss
+    return loss.detach() / factor.detach()
 
 
 def _loss_functions(root: Any) -> Iterator[tuple[Any, int]]:
@@ -155,12 +173,15 @@ def _loss_functions(root: Any) -> Iterator[tuple[Any, int]]:
             ]
 
 
-def _read_activations(root: Any) -> Iterator[tuple[str, Tensor, list[int]]]:
+def _read_activations(root: Any, reading: LossReading) -> Iterator[tuple[str, Tensor, list[int]]]:
     """Yield what is measured of each activation in the graph of a loss, but for one that is the output."""
     queue, visited, count = deque([(root, 0)]), {root}, 0  # with the number of layers passed on the way
     while queue and len(visited) < MAX_GRAPH_NODES and count < MAX_SWITCHES:
         node, depth = queue.popleft()
         name = node.name()
+        if name.startswith("ToCopyBackward"):  # what it made is what its backward is given
+            made = node._input_metadata[0].dtype
+            reading.half_precision = reading.half_precision or made is torch.float16
         what = next((word for prefix, word in SWITCHES.items() if name.startswith(prefix)), None)
         figure = None if what is None or not depth else _measure_switch(what, name, node)
         if what is not None and figure is not None:

@@ -51,6 +51,7 @@ def group_rows(parts: Sequence[Tensor], groups: int, axis: int) -> Tensor:
     return rows[0] if len(rows) == 1 else torch.cat([row.to(rows[0]) for row in rows], 1)
 
 
+HALF_PRECISION = (torch.float16, torch.bfloat16)
 SAMPLED_PARAMETERS, SAMPLED_ENTRIES = 64, 256
 """Of how many parameters, and of how many entries each, a step is measured in every tier."""
 
@@ -68,6 +69,7 @@ class WeightSample:
         self._tables = torch.zeros(3, 0, SAMPLED_ENTRIES)
         self._heads: list[list[Tensor]] = []  # of every table the parts of its rows that are written to
         self._copies = 0  # how often the weights in front of a step were kept
+        self._narrow: Tensor | None = None  # which entries of the tables are of weights in half precision
 
     def before(self, parameters: Sequence[Tensor]) -> None:
         """Keep the weights in front of a step."""
@@ -83,6 +85,11 @@ class WeightSample:
             self._heads = [
                 [row[: len(view)] for row, view in zip(table, self._views, strict=True)] for table in self._tables
             ]
+            self._narrow = None
+            if any(view.dtype in HALF_PRECISION for view in self._views):
+                self._narrow = torch.zeros_like(self._tables[0])
+                for row, view in zip(self._narrow, self._views, strict=True):
+                    row[: len(view)] = view.dtype in HALF_PRECISION
         if chosen:
             self._copies += 1
             torch._foreach_copy_(self._heads[self._copies % 2], self._views)
@@ -95,6 +102,13 @@ class WeightSample:
         before, last, now = (self._tables[index] for index in (self._copies % 2, 1 - self._copies % 2, 2))
         moves = [now - before, before - last][: self._copies]  # none since the last at the first time
         return torch.linalg.vector_norm(torch.stack([before, *moves]), dim=-1)
+
+    def share_lost(self) -> Tensor | None:
+        """Return the share of the weights in half precision that the last step left as they were to the last bit."""
+        if self._narrow is None:
+            return None
+        same = self._tables[2] == self._tables[self._copies % 2]
+        return (same * self._narrow).sum() / self._narrow.sum()
 
     def _choose(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Return the parameters of which entries are kept."""

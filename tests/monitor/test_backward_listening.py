@@ -1,0 +1,151 @@
+"""Losses that a loop tells nobody are heard where their backwards begin, in measured steps alone."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import normscope as ns
+
+
+def network(*layers: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), *layers, nn.Linear(32, 4))
+
+
+def train(model, optimizer, *, steps=40, every=10, loss=F.cross_entropy, after=None, step=None, x_of=lambda x: x):
+    """Watch a small classification that reports nothing; return the run and the losses by step."""
+    torch.manual_seed(1)
+    rule, losses = torch.randn(8, 4), []
+    with ns.watch(model, optimizer, every=every, panel=False) as run:
+        for number in range(steps):
+            x = torch.randn(32, 8)
+            optimizer.zero_grad()
+            value = loss(model(x_of(x)), (x @ rule).argmax(1))
+            losses.append(value.item())
+            value.backward() if step is None else step(value)
+            optimizer.step()
+            if after is not None:
+                after(number, run)
+    return run, losses
+
+
+def told(run, code):
+    """Return the one alarm of a code."""
+    [finding] = [finding for finding in run.findings if finding.code == code]
+    assert finding.severity >= ns.Severity.WARNING
+    return finding
+
+
+def test_records_of_a_loop_that_observes_nothing_have_its_losses():
+    model, backward = network(), torch.autograd.backward
+    run, losses = train(model, torch.optim.SGD(model.parameters(), 0.1))
+    assert [record.step for record in run.records] == [0, 10, 20, 30]
+    for record in run.records:
+        assert record.loss == pytest.approx(losses[record.step], rel=1e-6)
+        assert record.total["outputs_own"] == pytest.approx(losses[record.step], rel=1e-5)
+        assert 1.0 < record.total["outputs_constant"] < 1.6
+    assert torch.autograd.backward is backward
+
+
+def test_torch_has_its_own_function_in_steps_that_are_not_measured():
+    model, backward, replaced = network(), torch.autograd.backward, []
+
+    def step(value):
+        replaced.append(torch.autograd.backward is not backward)
+        value.backward()
+
+    train(model, torch.optim.SGD(model.parameters(), 0.1), steps=25, step=step)
+    assert [number for number, flag in enumerate(replaced) if flag] == [0, 10, 20]
+
+
+def test_torch_has_its_own_function_behind_a_loop_that_raised():
+    model, backward = network(), torch.autograd.backward
+
+    def fail(output, y):
+        raise RuntimeError("the loop's own")
+
+    with pytest.raises(RuntimeError, match="the loop's own"):
+        train(model, torch.optim.SGD(model.parameters(), 0.1), loss=fail)
+    assert torch.autograd.backward is backward
+
+
+def test_two_watched_runs_at_once_hear_their_own_and_put_the_function_back():
+    backward, models = torch.autograd.backward, [network(), network()]
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in models]
+    with (
+        ns.watch(models[0], optimizers[0], every=1, panel=False) as one,
+        ns.watch(models[1], optimizers[1], every=1, panel=False) as two,
+    ):
+        for _ in range(3):
+            for factor, model, optimizer in zip((1.0, 5.0), models, optimizers, strict=True):
+                optimizer.zero_grad()
+                (model(torch.ones(8, 8)).square().mean() * 0 + factor).backward()
+                optimizer.step()
+    assert torch.autograd.backward is backward
+    assert {record.loss for record in one.records} == {1.0}
+    assert {record.loss for record in two.records} == {5.0}
+
+
+def test_a_loss_that_is_observed_counts_and_not_the_one_that_is_heard():
+    model = network()
+    run, _ = train(
+        model, torch.optim.SGD(model.parameters(), 0.1), after=lambda number, run: run.observe(loss=float(number))
+    )
+    assert [record.loss for record in run.records] == [0.0, 10.0, 20.0, 30.0]
+
+
+def test_the_factor_of_a_scaler_is_taken_away():
+    model = network()
+    run, losses = train(
+        model, torch.optim.SGD(model.parameters(), 0.0), step=lambda value: (value * torch.tensor(1024.0)).backward()
+    )
+    for record in run.records:
+        assert record.loss == pytest.approx(losses[record.step], rel=1e-6)
+
+
+def test_of_two_players_the_loss_in_front_of_the_step_counts():
+    model, other = network(), network()
+    optimizer, opponent = torch.optim.SGD(model.parameters(), 0.1), torch.optim.SGD(other.parameters(), 0.1)
+    with ns.watch(model, optimizer, every=1, panel=False) as run:
+        for _ in range(4):
+            code = model(torch.ones(8, 8))
+            opponent.zero_grad()
+            (other(torch.ones(8, 8)).mean() * 0 + 7).backward()
+            opponent.step()
+            optimizer.zero_grad()
+            (code.mean() * 0 + 2).backward()
+            optimizer.step()
+    assert {record.loss for record in run.records} == {2.0}
+
+
+def test_a_loss_that_is_not_finite_is_located_though_nobody_observes_it():
+    class Root(nn.Module):
+        def forward(self, x):
+            return x.log()
+
+    model = network(Root())
+    run, _ = train(model, torch.optim.SGD(model.parameters(), 0.1), steps=15)
+    finding = told(run, "loss-not-finite")
+    assert (finding.where, finding.step) == ("2", 0)
+    assert "`log`" in finding.seen
+    assert "eps" in finding.advice
+
+
+def test_labels_of_one_class_are_told_of_a_run_that_reports_nothing():
+    model = network()
+    run, _ = train(
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        loss=lambda output, y: F.cross_entropy(output, torch.zeros_like(y)),
+    )
+    assert told(run, "one-class").step <= 20
+
+
+def test_a_run_that_reports_nothing_and_learns_raises_no_alarm():
+    model = network()
+    run, _ = train(model, torch.optim.Adam(model.parameters(), 3e-3), steps=250)
+    assert not run.findings
+    assert run.records[-1].loss < 0.6 * math.log(4)
