@@ -441,3 +441,56 @@ def test_a_start_with_weights_between_zero_and_one_is_named_by_its_layer() -> No
         nn.init.uniform_(parameter)
     ((code, where),) = warned(model, (TABLE, CLASSES), loss="cross_entropy")
     assert (code, where in "024") == ("first-loss", True)  # all three multiply values by about 30
+
+
+class ReadEarly(nn.Module):
+    """A block that returns first what its own layers have read before."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        kept = 2.0 * x + 1.0
+        return kept, torch.relu(self.second(torch.relu(self.first(kept))))
+
+
+class AroundReadEarly(nn.Module):
+    """A network around such a block."""
+
+    def __init__(self):
+        super().__init__()
+        self.start, self.block, self.head = nn.Linear(8, 8), ReadEarly(), nn.Linear(8, 3)
+
+    def forward(self, x):
+        kept, made = self.block(torch.relu(self.start(x)))
+        return self.head(kept + made)
+
+
+def test_a_module_may_return_what_layers_before_its_end_have_read():
+    torch.manual_seed(0)
+    checked = ns.check(AroundReadEarly(), torch.randn(64, 8))
+    assert not [finding for finding in checked.findings if finding.severity != "info"]
+    assert [row.path for row in checked.signal.rows][-2:] == ["block", "head"]
+    assert all(feed < number for number, feeds in enumerate(checked.signal.feeds) for feed in feeds)
+
+
+class WithoutGraph(nn.Module):
+    """A network whose forward runs without gradients, as a decorator makes it do."""
+
+    def __init__(self, guard):
+        super().__init__()
+        self.words, self.head, self.guard = nn.Embedding(10, 8), nn.Linear(8, 3), guard
+
+    def forward(self, x):
+        with self.guard():
+            return self.head(self.words(x).mean(1))
+
+
+@pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
+def test_a_forward_without_gradients_is_named_while_it_trains(guard):
+    torch.manual_seed(0)
+    model, x = WithoutGraph(guard), torch.randint(10, (32, 5))
+    [finding] = ns.check(model.train(), x).findings
+    assert (finding.code, finding.severity, finding.where) == ("gradient-cut", "warning", "head")
+    assert not ns.check(model.eval(), x).findings

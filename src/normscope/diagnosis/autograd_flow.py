@@ -46,13 +46,18 @@ def operator_name(function: Any) -> str:
 
 
 def find_feeds(functions: Sequence[Any]) -> list[tuple[Feed, ...]]:
-    """Return, for each layer, the layers that it reads with no other layer between.
+    """Return, for each layer, the layers before it that it reads with no other layer between.
 
     Args:
         functions: the `grad_fn` of each layer's output, in the order the layers ran; None where there is none.
     """
-    numbers = {function: number for number, function in enumerate(functions) if function is not None}
-    return [() if function is None else _feeds_of(function, numbers) for function in functions]
+    numbers: dict[Any, int] = {}  # grows with the rows: a module may return what layers before its end have read
+    feeds: list[tuple[Feed, ...]] = []
+    for number, function in enumerate(functions):
+        feeds.append(() if function is None else _feeds_of(function, numbers))
+        if function is not None:
+            numbers[function] = number
+    return feeds
 
 
 def _feeds_of(function: Any, numbers: Mapping[Any, int]) -> tuple[Feed, ...]:

@@ -613,7 +613,7 @@ class _SignalListener(ForwardListener):
     def _is_held(self, made: Tensor) -> bool:
         """Whether these are the values of a row: in the same memory, and not written to since."""
         held, version = self._held.get(made.data_ptr(), (None, -1))
-        return held is not None and made.numel() == held.numel() and made._version == version
+        return held is not None and made.numel() == held.numel() and _version(made) == version
 
     def _leaf(self, tensor: Tensor) -> Tensor:
         """Return a copy that has a gradient and may be written to."""
@@ -628,7 +628,7 @@ class _SignalListener(ForwardListener):
         self._functions.append(made.grad_fn)
         if not torch.is_grad_enabled():
             self._held.clear()
-        self._held[made.data_ptr()] = made, made._version
+        self._held[made.data_ptr()] = made, _version(made)
         self._sites[id(made)] = site
         self._row_ids.append(id(made))
         if made.requires_grad:
@@ -745,6 +745,11 @@ class _SignalListener(ForwardListener):
         paths = [site[0] for site, *_ in self._heard if site[1] in OTHERS.values() and site[1] != "attention"]
         name = next(iter(paths), None) or max(repeated, default=(False, ""))[1]
         return (name, math.exp(middle)) if name and steady >= STEADY_SHARE * len(ratios) else None
+
+
+def _version(tensor: Tensor) -> int:
+    """Return how often a tensor was written to; those of inference mode do not count that."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _weights_in(value: Any, depth: int = 3) -> Iterator[Tensor]:

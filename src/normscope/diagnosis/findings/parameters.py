@@ -74,7 +74,10 @@ def unused_parameters(examined: Examined) -> Iterator[Finding]:
 def cut_gradient(examined: Examined) -> Iterator[Finding]:
     """Trainable parameters that the forward uses and that no gradient can reach."""
     signal = examined.signal
-    if signal is None or not signal.backwards:
+    if signal is None:
+        return
+    whole = signal.detached_at is not None and signal.gradient_of == RANDOM and examined.mode == "train"
+    if not signal.backwards and not whole:  # outputs without any graph are meant so in eval mode
         return
     learning = {row.module for row in signal.parameters if row.reached}  # a bias may drop out where its weight counts
     cut = [row for row in signal.parameters if row.trainable and row.used and not row.reached]
