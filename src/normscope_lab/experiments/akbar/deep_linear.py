@@ -177,12 +177,15 @@ DEEP_LINEAR = Experiment(
     figures=figures,
     draw=draw,
     stored=True,
+    task="linear regression",
     claims=(
         Claim(
             id="akbar.6.1.zeros",
             source=AKBAR,
             where="Section 6.1, deep linear networks",
             text="BatchNorm removes the zero modes of deep linear networks.",
+            quotation="BN should dramatically alter the Hessian by removing those zero modes",
+            corrected="With BatchNorm there are more zero eigenvalues, not fewer.",
             judge=_zeros,
         ),
         Claim(
@@ -190,6 +193,7 @@ DEEP_LINEAR = Experiment(
             source=AKBAR,
             where="Section 6.1, deep linear networks",
             text="With BatchNorm a deep linear network is better conditioned, more like a convex quadratic.",
+            quotation="a deep linear net with BN might behave more like a convex quadratic in terms of optimization",
             judge=_convex,
         ),
         Claim(
@@ -197,6 +201,8 @@ DEEP_LINEAR = Experiment(
             source=AKBAR,
             where="Section 7.1",
             text="In deep linear networks BatchNorm eliminates the saddles, so that the optimum is reached sooner.",
+            quotation="in deep linear networks, which have saddle points, adding BN eliminates the pathological "
+            "saddles, enabling global convergence",
             judge=_saddles,
         ),
     ),

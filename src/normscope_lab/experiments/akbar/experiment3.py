@@ -356,12 +356,14 @@ MARGINS = Experiment(
     figures=figures,
     draw=draw,
     stored=True,
+    task="the sign of a product of two coordinates",
     claims=(
         Claim(
             id="akbar.experiment3.margins",
             source=AKBAR,
             where="Experiment 3",
             text="The mean margin is 1.8 with BatchNorm and 1.2 without.",
+            quotation="The average margin on training points is 1.8 for the BN model vs 1.2 for the non-BN model.",
             judge=_published_margins,
         ),
         Claim(
@@ -369,6 +371,7 @@ MARGINS = Experiment(
             source=AKBAR,
             where="Experiment 3, section 7.2",
             text="BatchNorm increases margins.",
+            quotation="shows the BN model has consistently higher margins",
             judge=_larger_margin,
         ),
         Claim(
@@ -376,6 +379,7 @@ MARGINS = Experiment(
             source=AKBAR,
             where="Experiment 3, Figure 8.2 (left)",
             text="The distribution of margins is narrower with BatchNorm.",
+            quotation="the histogram is shifted right and narrower, indicating more uniform confidence",
             judge=_narrower,
         ),
         Claim(
@@ -383,6 +387,8 @@ MARGINS = Experiment(
             source=AKBAR,
             where="Experiment 3, Figure 8.2 (right)",
             text="With BatchNorm accuracy survives more noise in the weights.",
+            quotation="the BN model retains training accuracy for a broader range of noise levels than the non-BN "
+            "model",
             judge=_flatter,
         ),
         Claim(
@@ -390,6 +396,7 @@ MARGINS = Experiment(
             source=AKBAR,
             where="Section 7.2",
             text="BatchNorm improves test accuracy at the same training loss.",
+            quotation="Empirically, BN almost always improves test accuracy if training to same low training loss",
             judge=_better,
         ),
         Claim(
@@ -397,6 +404,8 @@ MARGINS = Experiment(
             source=AKBAR,
             where="Section 7.2, after Bjorck et al.",
             text="At the same training loss networks with and without BatchNorm have similar test errors.",
+            quotation="they found if you train extremely carefully without BN to the same training loss, the final "
+            "test performance was similar",
             judge=_equal,
         ),
     ),

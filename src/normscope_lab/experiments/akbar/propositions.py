@@ -272,6 +272,9 @@ SYMMETRIES = single(
             where="Equation (1)",
             text="The gradient in front of BatchNorm is (1/(m sigma)) (m delta - sum delta - zhat sum delta zhat), "
             "delta the gradient at its output.",
+            quotation=r"$\frac{\partial \mathcal{L}}{\partial z_i(x_n)} = \frac{1}{m \sigma_i} \left[m \delta_i(x_n) "
+            r"- \sum_{k \in B} \delta_i(x_k) - \hat{z}_i(x_n) \sum_{k \in B} \delta_i(x_k) \hat{z}_i(x_k) \right]$",
+            corrected="The printed formula times gamma_i, as appendix A.1.1 has it.",
             judge=_equation1,
         ),
         Claim(
@@ -279,6 +282,9 @@ SYMMETRIES = single(
             source=AKBAR,
             where="Section 3.2, Layer Norm",
             text="The gradient in front of LayerNorm is that formula with sums over neurons.",
+            quotation=r"$\frac{1}{d_l \sigma(x_n)} \left[d_l \delta_i(x_n) - \sum_{j=1}^{d_l} \delta_j(x_n) - "
+            r"\hat{z}_j(x_n) \sum_{j=1}^{d_l} \delta_j(x_n) \hat{z}_j(x_n) \right]$",
+            corrected="The formula with zhat_i in front of the last sum, and gamma_j delta_j in place of delta_j.",
             judge=_layer_gradient,
         ),
         Claim(
@@ -286,6 +292,8 @@ SYMMETRIES = single(
             source=AKBAR,
             where="Section 3.2",
             text="The gradient in front of BatchNorm is inversely proportional to the scale of the weights.",
+            quotation="BN causes the gradient w.r.t weights to be inversely proportional to the input scale",
+            corrected="So it is without eps; where the variance is not large beside eps it is not.",
             judge=_inverse,
         ),
         Claim(
@@ -293,14 +301,21 @@ SYMMETRIES = single(
             source=AKBAR,
             where="Section 3.2, Hessian; section 6",
             text="Along an invariance direction the Hessian has eigenvalue 0.",
+            quotation="(assuming perfect invariance, the loss is flat, Hessian eigenvalue 0)",
+            corrected="w^T H w = 0 everywhere; H w = -grad, so that w is an eigenvector with eigenvalue 0 at critical "
+            "points alone.",
             judge=_flat,
         ),
         Claim(
             id="akbar.4.1",
             source=AKBAR,
-            where="Proposition 4.1",
+            where="Proposition 4.1 (second version)",
             text="With statistics of the batch (train mode) and without eps, as in the proof, scaling weights and bias "
             "in front of BatchNorm leaves the network's output unchanged.",
+            quotation="scaling the weights and bias of that layer by any positive factor c leaves the output of the "
+            "network (hence the loss) unchanged",
+            corrected="So it is in train mode without eps; with eps the output moves where the variance is not large "
+            "beside eps, and with fixed statistics it moves.",
             judge=_proposition41,
         ),
         Claim(
@@ -308,6 +323,9 @@ SYMMETRIES = single(
             source=AKBAR,
             where="Corollary 4.1.1",
             text="In train mode and without eps, the gradient is orthogonal to weights and bias in front of BatchNorm.",
+            quotation="The gradient of the loss with respect to the parameters of layer l in a BN network is "
+            "orthogonal to the direction corresponding to simultaneous scaling of $(W^{(l)}, b^{(l)})$.",
+            corrected="So it is in train mode without eps.",
             judge=_corollary411,
         ),
         Claim(
@@ -316,6 +334,9 @@ SYMMETRIES = single(
             where="Proposition 4.2",
             text="With eps as part of sigma, as in the proof, scaling weights and bias in front of LayerNorm leaves "
             "the output unchanged for any input.",
+            quotation="Scaling the weight matrix $W^{(l)}$ and bias $b^{(l)}$ of that layer by any constant $c > 0$ "
+            "leaves the output of the network unchanged (for any input, in exact arithmetic).",
+            corrected="So it is without eps; with eps the output moves where the variance is not large beside eps.",
             judge=_proposition42,
         ),
         Claim(
@@ -323,6 +344,9 @@ SYMMETRIES = single(
             source=AKBAR,
             where="Proposition 4.3",
             text="Weight normalization is invariant to (alpha v, g/alpha).",
+            quotation=r"Thus the network function (and loss) is invariant under $(v, g) \rightarrow (\alpha v, "
+            r"g/\alpha)$ for any $\alpha > 0$.",
+            corrected="It is invariant under (alpha v, g): g stays.",
             judge=_proposition43,
         ),
         Claim(
@@ -330,6 +354,8 @@ SYMMETRIES = single(
             source=AKBAR,
             where="Section 4.3",
             text="With weight normalization the gradient is orthogonal to (v, -g).",
+            quotation="The direction $(v, -g)$ in (v, g) space yields no loss change, so gradient is orth to that",
+            corrected="The gradient is orthogonal to (v, 0).",
             judge=_section43,
         ),
         Claim(
@@ -337,6 +363,9 @@ SYMMETRIES = single(
             source=AKBAR,
             where="Table 1",
             text="BatchNorm has one scale and one shift per neuron, LayerNorm one of each per layer.",
+            quotation=r"$(W, b) \rightarrow (c W, c b)$ 1 (scale) + 1 (common shift)",
+            corrected="In front of LayerNorm the bias and each column of the weight have a common shift of their own: "
+            "1 (scale) + 1 for each input + 1.",
             judge=_table1,
         ),
         Claim(
@@ -344,6 +373,8 @@ SYMMETRIES = single(
             source=AKBAR,
             where="Section 4, curvature",
             text="The curvature in directions of the weight falls as 1/r^2 with its norm r.",
+            quotation="So if r increases, the curvature in actual weight coordinates goes down by factor $1/r^2$.",
+            corrected="So it is without eps; where the variance is not large beside eps it is not.",
             judge=_curvature,
         ),
         Claim(
@@ -351,6 +382,8 @@ SYMMETRIES = single(
             source=AKBAR,
             where="Section 4, natural gradient",
             text="The Fisher information has a null space along the symmetries.",
+            quotation="scaling weights doesn't change distribution because BN normalizes anyway, so likely the FIM "
+            "has a null space in those directions",
             judge=_fisher,
         ),
     ),

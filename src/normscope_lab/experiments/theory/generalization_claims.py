@@ -182,6 +182,8 @@ GENERALIZATION = single(
             where="Theorem 20",
             text="With probability 1 - delta the risk is at most the mean loss on the data, local constants times mean "
             "distances, and g.",
+            quotation=r"the following holds with probability at least $1 - \delta$: $F(P, \mathbf{h}) \leq "
+            r"F(\mathbf{D}, \mathbf{h}) + \sum_{i \in \mathbf{T}} \frac{m_i}{m} \lambda_i L_i + g(\mathbf{D}, \delta)$",
             judge=_theorem20,
         ),
         Claim(
@@ -189,27 +191,39 @@ GENERALIZATION = single(
             source="Than",
             where="Corollary 21",
             text="Points of discontinuity can be left out if they have probability 0.",
+            quotation=r"If $P(\mathcal{X}_0) = 0$ and f is L_i -Lipschitz continuous w.r.t. $\mathbf{x} \in "
+            r"\mathcal{X}_i$ for any $i \in \mathbf{T}, i > 0$, then with probability at least $1 - \delta$: $F(P, "
+            r"\mathbf{h}) \leq F(\mathbf{D}, \mathbf{h}) + \sum_{i \in \mathbf{T}} \frac{m_i}{m} \lambda_i L_i + "
+            r"g(\mathbf{D}, \delta)$.",
+            corrected="So it is where the set of discontinuities is fixed before the data are drawn.",
             judge=_corollary21,
         ),
         Claim(
             id="than.corollary22",
             source="Than",
-            where="Corollary 22",
+            where="Corollary 22, (BN)",
             text="With BatchNorm the gap is at most g and the product of bounds of the network times mean distances.",
+            quotation=r"$F(P, \mathbf{h}_{no}) - F(\mathbf{D}, \mathbf{h}_{no}) \leq g(\mathbf{D}, \delta) + "
+            r"\omega(\mathbf{h}_{no})\sigma^{-K}$",
             judge=_corollary22,
         ),
         Claim(
             id="slides.theorem1",
             source="Slides",
-            where="Theorem 1",
+            where="Theorem 1, equation (6)",
             text="Risk and mean loss differ by at most local constants times diameters of cells, and g, on both sides.",
+            quotation=r"$|F(P, h) - F(\mathbf{D}, h)| \leq \sum_{i \in \mathbf{T}_D} \frac{m_i}{m} \lambda_i L_i + "
+            r"g(\Gamma, \mathbf{D}, \delta)$",
             judge=_two_sided,
         ),
         Claim(
             id="slides.less-data",
             source="Slides",
-            where="Exponential benefits: generalization",
+            where="slide Exponential benefits: Generalization",
             text="A normalized network may need exponentially less training data.",
+            quotation="A normalized DNN may require exponentially less training data",
+            corrected="Where the bound of the unnormalized twin reaches the gap too, more normalizers save no more "
+            "than a fixed factor; where it never does, the saving is without limit.",
             judge=_less,
         ),
     ),

@@ -162,7 +162,7 @@ def _corollary14(figures: Figures) -> Judgement:
     return judged(
         ratio <= 1.0 + ROUNDING,
         f"With {figures['corollary14.outputs']:.0f} outputs the l1 loss is {ratio:.4g} times as steep in W_1 as the "
-        f"outputs; its constant is sqrt(K) = {constant:.4g}.",
+        f"outputs; its constant is the root of the number of outputs, {constant:.4g}.",
         corrected=ratio <= constant * (1.0 + ROUNDING),
     )
 
@@ -190,6 +190,9 @@ WEIGHTS = single(
             where="Theorem 12",
             text="The constant in W_i is at most the largest input of layer i times norms and normalizers from there "
             "on.",
+            quotation=r"$\|\mathbf{h}_{no}, \mathbf{W}_i\|_{Lip} \leq A_{i-1} \|\mathbf{h}_{no}, \mathbf{y}_i\|_{Lip}$",
+            corrected="The bound holds with statistics held fixed; with those of the batch the derivative in a weight "
+            "also goes through the statistics.",
             judge=_theorem12_judge,
         ),
         Claim(
@@ -197,6 +200,9 @@ WEIGHTS = single(
             source=THAN,
             where="Theorem 13, equation (8)",
             text="Some network has in W_i the constant a_(i+1)...a_K times the norm of the truncated h_(i-1)(x).",
+            quotation=r"$\|\mathbf{h}^*(\mathbf{x}), \mathbf{W}_i\|_{Lip} = a_{i+1} \cdots a_K \left\| "
+            r"(\mathbf{h}_{i-1}(\mathbf{x}))^{(n_{i+1}, \dots, n_K)} \right\|, \forall \mathbf{x}$",
+            corrected="The constant in W_i is a_(i+1)...a_K times the norm of the whole h_(i-1)(x).",
             judge=_theorem13_8,
         ),
         Claim(
@@ -204,13 +210,16 @@ WEIGHTS = single(
             source=THAN,
             where="Theorem 13, equation (9)",
             text="Some network has in y_i the constant a_(i+1)...a_K.",
+            quotation=r"$\|\mathbf{h}^*, \mathbf{y}_i\|_{Lip} = a_{i+1} \cdots a_K$",
             judge=_theorem13_9,
         ),
         Claim(
             id="than.corollary14",
             source=THAN,
-            where="Corollary 14",
+            where="Section 4.3, above Corollary 14",
             text="The l1 loss has in each weight the same constant as the outputs.",
+            quotation=r"Observe that $\|f, \mathbf{W}_i\|_{Lip} = \|\mathbf{h}, \mathbf{W}_i\|_{Lip}$.",
+            corrected="The l1 loss of n outputs is at most sqrt(n) times as steep in W_i as the outputs are.",
             judge=_corollary14,
         ),
         Claim(
@@ -219,6 +228,9 @@ WEIGHTS = single(
             where="Theorem 15, equation (12)",
             text="Some network has gradients c a_K...a_(i+1) times a mean over the data, as large or small as one "
             "likes.",
+            quotation=r"$\frac{\partial L(h^*, \mathbf{D})}{\partial \mathbf{W}_{it}} = \frac{ca_K \cdots a_{i+1}}{m} "
+            r"\sum_{\mathbf{x} \in \mathbf{D}} \mathcal{I}_{it} \frac{\partial (f \circ g)}{\partial u} "
+            r"\Big|_{u=u(\mathbf{x})} (\mathbf{h}_{i-1}(\mathbf{x}))^\top$",
             judge=_theorem15_judge,
         ),
     ),
