@@ -38,7 +38,7 @@ CONFIDENCE = 0.975
 """The confidence of each end of an interval for a median."""
 FEWEST = 6
 """The least number of values for which there is such an interval."""
-TOO_FEW = f"Fewer than {FEWEST} seeds decide nothing: the full version has more."
+TOO_FEW = f"Fewer than {FEWEST} seeds decide nothing."
 MEDIAN, LOW, HIGH, COUNT = ".median", ".low", ".high", ".seeds"
 SPREAD = (MEDIAN, LOW, HIGH, COUNT)
 """Endings of the names of the figures that `spread` makes."""

@@ -16,7 +16,7 @@ from normscope.report import Block, Column, Curve, Curves, Table
 
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
 from ..ensembles import Ensemble, Normalizer, chain, norms
-from ..judging import decided, judged, read, readings, spread, with_seeds
+from ..judging import decided, judged, near, read, readings, spread, with_seeds
 from .shared import AKBAR, KINDS, every, first, log10_points, regression, spectrum, zeros
 
 QUICK: Settings = {"seeds": 3, "spectra": 2, "steps": 200, "rates": tuple(2.0**k for k in range(-9, 4)), "samples": 128}
@@ -249,21 +249,25 @@ def _edge(figures: Figures) -> str:
 
 
 def _sharpness(figures: Figures) -> Judgement:
-    return _factor(figures, "sharpness", 5.0, "The largest eigenvalue", _edge(figures))
+    ratio = read(figures, "ratio of sharpness")
+    judgement = judged(
+        near(math.log10(ratio.median), math.log10(5.0)) and ratio.low > 1.0,
+        f"The largest eigenvalue without BatchNorm is {ratio} times that with it; the paper has 5. {_edge(figures)}",
+        corrected=ratio.low > 1.0,
+    )
+    return with_seeds(ratio.seeds, judgement)
 
 
 def _condition(figures: Figures) -> Judgement:
-    return _factor(figures, "condition", 10.0, "The condition number", "")
-
-
-def _factor(figures: Figures, name: str, published: float, what: str, more: str) -> Judgement:
-    median = read(figures, f"ratio of {name}")
+    ratio, conditions = read(figures, "ratio of condition"), [figures[f"{kind}.condition.median"] for kind in KINDS]
     judgement = judged(
-        published / 2.0 <= median.median <= published * 2.0 and median.low > 1.0,
-        f"{what} without BatchNorm is {median} times that with it; the paper has {published:g}. {more}".rstrip(),
-        corrected=median.low > 1.0,
+        all(near(math.log10(one), math.log10(printed)) for one, printed in zip(conditions, (20.0, 200.0)))
+        and ratio.low > 1.0,
+        f"The condition number is {conditions[0]:.2g} with BatchNorm and {conditions[1]:.2g} without; the paper has 20 "
+        f"and 200. The second is {ratio} times the first.",
+        corrected=ratio.low > 1.0,
     )
-    return with_seeds(median.seeds, judgement)
+    return with_seeds(ratio.seeds, judgement)
 
 
 def _gauge(figures: Figures) -> Judgement:

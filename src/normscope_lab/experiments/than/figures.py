@@ -94,7 +94,7 @@ CLAIMS1 = (
         text="The product of all weight norms of the trained ResNet18 is about 10^50.",
         quotation=r"the overall bound $\prod_{k=1}^K s_k$ can become astronomically high for modern DNNs (e.g., "
         r"10^{50} for ResNet18)",
-        judge=lambda f: product_of(f, "resnet18", 50.0, 5.0),
+        judge=lambda f: product_of(f, "resnet18", 50.0),
     ),
     Claim(
         id="than.figure1.accuracy",
@@ -148,6 +148,8 @@ CLAIMS2 = (
         where="Figure 2, caption",
         text="The product of the layers' input variances grows about exponentially in the course of training.",
         quotation="Consequently, the cumulative product of layer-wise variances grows approximately exponentially.",
+        corrected="Where decay is not coupled to the gradient it grows, and in ResNet18 a power of the epochs fits it "
+        "better than an exponential; with coupled decay that of ResNet18 falls.",
         judge=lambda f: exponential(f, PAPER),
     ),
     Claim(
@@ -156,7 +158,7 @@ CLAIMS2 = (
         where="Section 4.2",
         text="In ResNet18 with 20 BatchNorms the product of 1/sigma over the layers is about 10^-25 after training.",
         quotation=r"in ResNet18 with 20 BN layers, we empirically observe $\prod_{k=1}^K 1/\sigma_k \approx 10^{-25}$",
-        judge=lambda f: reduction_of(f, "resnet18", ("sigma", "variance", "inverse", "inverse_l2"), "paper", 3.0),
+        judge=lambda f: reduction_of(f, "resnet18", ("sigma", "variance", "inverse", "inverse_l2"), "paper"),
     ),
     Claim(
         id="than.slides.product",
@@ -165,7 +167,7 @@ CLAIMS2 = (
         text="In ResNet18 the product of the norms of gamma/sigma over the layers is about 1.35e-8.",
         quotation=r"ResNet-18: $\prod_{k=1}^K \|\boldsymbol{\gamma}_k / \boldsymbol{\sigma}_k\| \approx 1.35 \times "
         r"10^{-8}$",
-        judge=lambda f: reduction_of(f, "resnet18", ("gain", "gain_l2"), "slides", 1.0),
+        judge=lambda f: reduction_of(f, "resnet18", ("gain", "gain_l2"), "slides"),
     ),
     Claim(
         id="than.figure2.reduction",
