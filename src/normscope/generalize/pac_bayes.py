@@ -325,7 +325,8 @@ def pac_bayes_row(
         log10_value=math.log10(value),
         log10_as_printed=math.log10(at_most + math.sqrt(right / 2.0)) if at_most + right > 0 else -math.inf,
         note=f"KL {kl:.4g} nats over {samples:,} samples after {steps:,} steps, prior variance "
-        f"{LARGEST * math.exp(-number / PRECISION):.3g}, {draws:,} draws; as printed: McAllester's square root, with Maurer's constants",
+        f"{LARGEST * math.exp(-number / PRECISION):.3g}, {draws:,} draws; as printed: McAllester's "
+        "square root, with Maurer's constants",
     )
     return bound, {"kl": kl, "error": error, "error_at_most": at_most, "draws": draws, "right": right}
 

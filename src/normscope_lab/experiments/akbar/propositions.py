@@ -39,7 +39,8 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     still = _network(settings, "batch", settings["eps"], generator).eval()
     summary |= {f"batch.eval.{name}": value for name, value in _scaled(still, x, settings).items()}
     summary |= _counts(settings, x, generator) | _weight_norm(settings, x, generator) | _gradients(generator)
-    return summary | _through_statistics(generator) | _strict_saddle(generator)
+    summary |= _smaller_gamma(_network(settings, "batch", settings["no eps"], generator), x, settings["factor"])
+    return summary | _metric(settings, generator) | _through_statistics(generator) | _strict_saddle(generator)
 
 
 def _network(settings: Settings, kind: str, eps: float, generator: torch.Generator) -> nn.Sequential:
@@ -151,6 +152,29 @@ def _form(z: Tensor, delta: Tensor, axis: int, *, index: bool) -> Tensor:
     return (delta - delta.mean(axis, keepdim=True) - turned) / spread
 
 
+def _smaller_gamma(network: nn.Sequential, x: Tensor, factor: float) -> dict[str, float]:
+    """Return how the output changes when weights and biases grow, and gamma shrinks, by one factor."""
+    with torch.no_grad():
+        before = network(x)
+        for parameter in network[0].parameters():
+            parameter.mul_(factor)
+        grown = network(x)
+        gamma = network[1].weight
+        assert isinstance(gamma, Tensor)
+        gamma.div_(factor)
+        after = network(x)
+    changes = {"gamma.change as printed": after, "gamma.change with gamma as it was": grown}
+    return {name: float((one - before).norm() / before.norm()) for name, one in changes.items()}
+
+
+def _metric(settings: Settings, generator: torch.Generator) -> dict[str, float]:
+    """Return how far the printed metric of the weights moves when a weight and both directions are scaled."""
+    y, one, other = torch.randn(3, settings["inputs"], generator=generator, dtype=torch.float64)
+    factor = settings["factor"]
+    metric, scaled = one @ other / (y @ y), (factor * one) @ (factor * other) / ((factor * y) @ (factor * y))
+    return {"metric.change": float((scaled / metric - 1.0).abs())}
+
+
 def _through_statistics(generator: torch.Generator) -> dict[str, float]:
     """Return how far appendix A.1's derivative and Hessian of BatchNorm are from automatic differentiation."""
     count, gamma = 8, 1.7
@@ -235,6 +259,30 @@ def _derivative(figures: Figures) -> Judgement:
         f"The printed derivative is off by {printed:.3g} of the true one; with 1/m in its last term by "
         f"{corrected:.1g}.",
         corrected=corrected < HELD,
+    )
+
+
+def _gamma(figures: Figures) -> Judgement:
+    printed, kept = figures["gamma.change as printed"], figures["gamma.change with gamma as it was"]
+    return judged(
+        printed < HELD,
+        f"Three times the weights and a third of gamma change the output by {printed:.2g} of itself; with gamma as it "
+        f"was, by {kept:.1g}.",
+        corrected=kept < HELD,
+    )
+
+
+def _scale_free_metric(figures: Figures) -> Judgement:
+    change = figures["metric.change"]
+    return judged(change < HELD, f"It moves by {change:.1g} of itself when all three vectors are three times as long.")
+
+
+def _kept_length(figures: Figures) -> Judgement:
+    part, along = figures["weight norm.part along (v, -g)"], figures["weight norm.part along v"]
+    return judged(
+        along < HELD,
+        f"The cosine of v and its gradient is {along:.1g}, so that gradient flow keeps its norm. The printed reason is "
+        f"not so: the gradient's part along (v, -g) is {part:.3g} of g dL/dg.",
     )
 
 
@@ -433,6 +481,33 @@ SYMMETRIES = single(
             quotation="The direction $(v, -g)$ in (v, g) space yields no loss change, so gradient is orth to that",
             corrected="The gradient is orthogonal to (v, 0).",
             judge=_section43,
+        ),
+        Claim(
+            id="akbar.2.1",
+            source=AKBAR,
+            where="Section 2.1; proposition 4.1 (first version)",
+            text="Weights in front of BatchNorm times a factor, and gamma over it, leave the output unchanged.",
+            quotation="if one multiplies the weights feeding into a BN layer by some factor and divides the BN scaling "
+            "parameter ... by the same factor, the output of the network remains unchanged",
+            corrected="Gamma stays as it is, as the second version of proposition 4.1 says.",
+            judge=_gamma,
+        ),
+        Claim(
+            id="akbar.4.1.metric",
+            source=AKBAR,
+            where="Section 4.1, metric tensor",
+            text="The metric d1.d2/y.y is unchanged when y, d1 and d2 are scaled by one factor.",
+            quotation=r"which indeed satisfies $g_{ky}(k\Delta_1, k\Delta_2) = g_y(\Delta_1, \Delta_2)$",
+            judge=_scale_free_metric,
+        ),
+        Claim(
+            id="akbar.5.1.weight-norm",
+            source=AKBAR,
+            where="Section 5.1, below lemma 5.1",
+            text="With weight normalization gradient flow conserves the norm of v.",
+            quotation=r"In weight normalization, one can show $\frac{d}{dt}\|v\|^2 = 0$ (so the norm of v stays "
+            r"constant) because of the analogous orthogonality of gradient to $(v, -g)$ direction.",
+            judge=_kept_length,
         ),
         Claim(
             id="akbar.A.1.1",

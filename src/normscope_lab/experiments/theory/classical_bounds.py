@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings
-from ..judging import Judge, judged
+from ..judging import ROUNDING, Judge, judged
 from ..single import single
 
 SETTINGS: Settings = {
@@ -34,6 +34,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
         **_intervals(settings, generator),
         **_linear_maps(settings, generator),
         **_gibbs(settings, generator),
+        "decomposition.largest share": _decomposition(settings, generator),
     }
 
 
@@ -104,6 +105,22 @@ def _gibbs(settings: Settings, generator: torch.Generator) -> dict[str, float]:
     return {"mcallester.failed": float((worst > 1.0).float().mean()), "mcallester.largest share": float(worst.max())}
 
 
+def _decomposition(settings: Settings, generator: torch.Generator) -> float:
+    """Return the largest share of the Slides' bound on the estimation error, over models with random losses."""
+    risks, means = torch.rand(2, 1000 * settings["draws"], settings["hypotheses"] // 16, generator=generator)
+    trained = risks[:, 0] - risks.min(dim=1).values
+    bound = means[:, 0] - means.min(dim=1).values + 2.0 * (risks - means).abs().max(dim=1).values
+    return float((trained / bound).max())
+
+
+def _decomposed(figures: Figures) -> Judgement:
+    share = figures["decomposition.largest share"]
+    return judged(
+        share <= 1.0 + ROUNDING,
+        f"For families of models with random losses the left side reaches {share:.3g} times the right.",
+    )
+
+
 def _seldom(name: str, what: str) -> Judge:
     """Return a function that judges a bound by how often it fails."""
 
@@ -156,6 +173,16 @@ CLASSICAL = single(
             quotation=r"$F(P, h) - F(\mathbf{D}, h) \leq \sqrt{\frac{2}{m} VC(\mathcal{H}) \log \frac{2e \cdot "
             r"m}{VC(\mathcal{H})} + \frac{1}{m} \log \frac{2}{\delta}}$",
             judge=_seldom("vc", "unions of 1, 5 and 20 intervals on random labels"),
+        ),
+        Claim(
+            id="slides.decomposition",
+            source=SLIDES,
+            where="slide Errors of a trained model",
+            text="The risk above the best of the family is at most the mean loss above the least, and twice the "
+            "largest gap.",
+            quotation=r"$|F(P, h_o) - F(P, h^*)| \leq |F(\mathbf{D}, h_o) - F(\mathbf{D}, h_o^*)| + 2 \sup_{h \in "
+            r"\mathcal{H}} |F(P, h) - F(\mathbf{D}, h)|$",
+            judge=_decomposed,
         ),
         Claim(
             id="slides.norms.frobenius",

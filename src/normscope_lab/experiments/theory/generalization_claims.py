@@ -31,6 +31,9 @@ SETTINGS: Settings = {
     "factor": 0.5,
     "seed": 0,
 }
+DIMENSIONS = (1, 4, 8, 16)
+SAVED = 0.01
+"""More normalizers save samples if these become fewer by this many decades."""
 STEEP = 3.0
 """The slope of the simulated loss."""
 
@@ -51,6 +54,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
         **{f"corollary21.fixed set.{name}": value for name, value in broken.items()},
         **_memoriser(settings, fresh, generator),
         **_less_data(settings),
+        **_by_dimension(settings, generator),
     }
 
 
@@ -170,6 +174,40 @@ def _less_data(settings: Settings) -> dict[str, float]:
     }
 
 
+def _by_dimension(settings: Settings, generator: torch.Generator) -> dict[str, float]:
+    """Return g of uniform samples of cubes of more and more dimensions, whose cells have sides of one half."""
+    slacks = {}
+    for size in DIMENSIONS:
+        corners = torch.rand(settings["samples"], size, generator=generator, dtype=torch.float64) < 0.5
+        slacks[f"dimension.g in {size}"] = generalization_slack(
+            settings["samples"],
+            cells=len(corners.unique(dim=0)),
+            partition=2**size,
+            delta=settings["delta"],
+            most=1.0,
+        )
+    return slacks
+
+
+def _cursed(figures: Figures) -> Judgement:
+    slacks = [figures[f"dimension.g in {size}"] for size in DIMENSIONS]
+    listed = ", ".join(f"{slack:.3g} in {size}" for size, slack in zip(DIMENSIONS, slacks))
+    return judged(
+        max(slacks) < 1.0,
+        f"With cells of side 1/2 and losses of at most 1, g is by the number of dimensions {listed}: it contains |T|, "
+        "the number of cells with samples, which approaches the number of samples.",
+    )
+
+
+def _deeper(figures: Figures) -> Judgement:
+    ratios = {count: figures[f"data.log10 ratio with {count} normalizers"] for count in (10, 20, 40)}
+    saved = ", ".join(f"{factor(-ratio)} with {count}" for count, ratio in ratios.items())
+    return judged(
+        ratios[20] < ratios[10] - SAVED and ratios[40] < ratios[20] - SAVED,
+        f"Where the unnormalized twin reaches the gap too, it needs this many times the samples: {saved} normalizers.",
+    )
+
+
 def _theorem20(figures: Figures) -> Judgement:
     failed, level, tilted = (figures[f"{name}.failed"] for name in ("theorem20", "corollary21.fixed set", "tilted"))
     return judged(
@@ -283,6 +321,26 @@ GENERALIZATION = single(
             quotation=r"$|F(P, h) - F(\mathbf{D}, h)| \leq \sum_{i \in \mathbf{T}_D} \frac{m_i}{m} \lambda_i L_i + "
             r"g(\Gamma, \mathbf{D}, \delta)$",
             judge=_two_sided,
+        ),
+        Claim(
+            id="than.5.2.dimension",
+            source="Than",
+            where="Section 5.2.1, related bounds",
+            text="Theorem 20's bound does not suffer from the curse of dimensionality.",
+            quotation=r"causes their bound to suffer from the curse of dimensionality, since $N = \lambda^{-O(n)}$ in "
+            r"the worst case, where n is the input dimensionality, meanwhile our bound does not",
+            corrected="g contains |T| in place of N, which is at most the number of samples; where samples have cells "
+            "of their own, g is above the largest loss.",
+            judge=_cursed,
+        ),
+        Claim(
+            id="slides.deeper",
+            source="Slides",
+            where="slide Exponential benefits: Generalization",
+            text="The more normalizers, the fewer samples a network needs beside its unnormalized twin.",
+            quotation='"Deeper" can save more samples',
+            corrected="Where the bound of the twin reaches the gap too, the saving has a limit, which 10 normalizers reach.",
+            judge=_deeper,
         ),
         Claim(
             id="slides.less-data",
