@@ -73,6 +73,7 @@ def _variance_figures(curves: Measured) -> dict[str, float]:
         "sites_grown_tenfold_above_one": float(np.sum((last > first + 1) & (last > 0))),
         "sites_below_eps": float(np.sum(last < -5)),
         "log10_variance_first": _median(first),
+        "log10_variance_largest_first": float(first.max()) if len(first) else math.nan,
         "log10_variance_last": _median(last),
     }
 

@@ -118,7 +118,7 @@ FIGURE1 = Experiment(
     claims=CLAIMS1,
     draw=weight_norms,
     stored=True,
-    task="CIFAR-10",
+    task="CIFAR-10, one run of each network",
 )
 
 SLIDES = "Slides"

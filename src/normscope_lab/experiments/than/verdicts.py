@@ -151,7 +151,8 @@ def small_at_first(figures: Figures, networks: Sequence[str]) -> Judgement:
     for network in networks:
         for decay, small in present(figures, network, "sites_small_at_first", DECAYS).items():
             sites = figures[f"{network}.{decay}.sites"]
-            text = f"{NETWORKS[network]} {small:g} of {sites:g}"
+            largest = figures[f"{network}.{decay}.log10_variance_largest_first"]
+            text = f"{NETWORKS[network]} {small:g} of {sites:g}, the largest being {factor(largest)}"
             listed += [text] if text not in listed else []
             answers.add(network, "", small == sites)
     return weighed(answers, f"Layers whose input variance is below 1 before training: {'; '.join(listed)}.")

@@ -339,7 +339,7 @@ GENERALIZATION = single(
             where="slide Exponential benefits: Generalization",
             text="The more normalizers, the fewer samples a network needs beside its unnormalized twin.",
             quotation='"Deeper" can save more samples',
-            corrected="Where the bound of the twin reaches the gap too, the saving has a limit, which 10 normalizers reach.",
+            corrected="The saving has a limit where the bound of the twin reaches the gap too; 10 normalizers reach it.",
             judge=_deeper,
         ),
         Claim(
