@@ -339,7 +339,7 @@ GENERALIZATION = single(
             where="slide Exponential benefits: Generalization",
             text="The more normalizers, the fewer samples a network needs beside its unnormalized twin.",
             quotation='"Deeper" can save more samples',
-            corrected="The saving has a limit where the bound of the twin reaches the gap too; 10 normalizers reach it.",
+            corrected="The saving has a limit, reached by 10 normalizers, where the twin's bound reaches the gap too.",
             judge=_deeper,
         ),
         Claim(
