@@ -176,8 +176,8 @@ def _widths(figures: Figures) -> Judgement:
     small, large, two = figures["width.smallest"], figures["width.largest"], figures["two.gain"]
     return judged(
         small < large * (1.0 - ROUNDING),
-        f"Times s, the norm is {small:.6g} for 3 entries and {large:.6g} for 64. For 2 entries, away from ties, it is "
-        f"{two:.1g}.",
+        f"Times s, the norm is {small:.6g} for the smallest set and {large:.6g} for the largest. For 2 entries, away "
+        f"from ties, it is {two:.1g}.",
     )
 
 
