@@ -9,6 +9,7 @@ is typed in. Run it after a stored result or a claim has changed.
 from __future__ import annotations
 
 import argparse
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import normscope_lab as lab
 from normscope.report.document import Chart, Circle, Curves, Table
 from normscope.report.export import picture
 from normscope.report.words import factor, format_cell
+from normscope_lab.experiments import judging
 from normscope_lab.experiments.base import Verdict
 from normscope_lab.experiments.reproduction import JudgedClaim, Reproduction
 from normscope_lab.experiments.than.curve_figures import PRODUCTS
@@ -29,9 +31,10 @@ HEADINGS = {
     Verdict.CONVENTION: "What depends on how it is read or done",
     Verdict.FAILS: "What failed",
     Verdict.NOT_TESTABLE: "What could not be decided",
+    Verdict.MEASURED: "What no source claims",
 }
 LEADS = {
-    Verdict.HOLDS: "Computed as written, these claims are true.",
+    Verdict.HOLDS: "No computed case contradicts these claims; theorems are not proved here.",
     Verdict.CORRECTED: "These are true once a constant, a term of a formula or a condition is mended, or of most but "
     "not all of what they speak of; the figures say which.",
     Verdict.CONVENTION: "These are true in one reading of their words (a norm, a definition, a kind of weight decay, a "
@@ -39,20 +42,30 @@ LEADS = {
     Verdict.FAILS: "What these claims say is not there, goes the other way, or is true of half or fewer of what was "
     "tried.",
     Verdict.NOT_TESTABLE: "The runs that there are do not decide these; the commands below run longer ones.",
+    Verdict.MEASURED: "These are measurements, of questions that a source asks or of our own, and nobody judges them.",
 }
 INTRO = """# What of the theory holds
 
-`normscope lab reproduce` runs the experiments of the papers that Normscope is built on, and `normscope lab claims`
-judges each of their claims by what comes out: Than (2025), *The Hidden Power of Normalization*, with its slides and its
-digest, Akbar's paper on the geometry of normalization, and a few results of others beside them. No verdict is written
-down anywhere: each is the program's comparison of a computed figure with what the claim says, and a test alters the
-figures of every claim and sees its verdict change. Both commands come with the lab (`pip install 'normscope[lab]'`).
-This page is written by `tools/reproduction_page.py`.
+**Question.** Which claims of the papers that Normscope is built on survive a computation? They are Than (2025), *The
+Hidden Power of Normalization*, with its slides and its digest, Akbar's paper on the geometry of normalization, and a
+few results of others beside them.
+
+**Method.** `normscope lab reproduce` runs their experiments, and `normscope lab claims` judges each claim by what comes
+out. Each has the source's own words (formulas in the source's LaTeX), our reading of them, the computed evidence and,
+where the claim is not true as it stands, a corrected statement. A few results of others are in our words alone, where
+their text is not at hand. No verdict is written down anywhere: each is the program's comparison of a computed figure
+with what the claim says, and a test alters the figures of every claim and sees its verdict change. Both commands come
+with the lab (`pip install 'normscope[lab]'`). This page is written by `tools/reproduction_page.py`.
+
+**Limits.** Where a claim holds, no computed case contradicts it; that is no proof. *On this task* means that networks
+learnt one task, often one of ours because the paper names none: other tasks may come out otherwise. What no source
+claims is called a measurement and has no verdict.
 
 ```
 normscope lab claims                        the ledger, in under a minute (long experiments are read from stored ones)
 normscope lab claims than.lemma1            one claim in whole sentences; than, slides, akbar, ... for several
 normscope lab claims --html claims.html     one page with the ledger, every figure and every picture
+normscope lab claims --json claims.json     the ledger for programs: quotations, figures, intervals, seeds, commits
 normscope lab reproduce all --quick         every experiment at a small size, in minutes
 normscope lab reproduce than.figure1 --full --data FOLDER --folder runs/than      one of them as the paper has it
 ```
@@ -76,11 +89,16 @@ def main() -> None:
     pictures = docs / "images" / "reproduction"
     pictures.mkdir(parents=True, exist_ok=True)
     held = {one.name: one for one in ledger.items if one.experiment.stored}
-    parts = [INTRO, *summary(ledger.rows), *verdicts(ledger.rows)]
+    parts = [INTRO, rule(), *summary(ledger.rows), *verdicts(ledger.rows)]
     parts += [text for one in held.values() for text in experiment(one, pictures)]
     parts += [*stored(held), CITE]
     (docs / "reproduction.md").write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
     print(f"wrote {docs / 'reproduction.md'}: {len(ledger)} claims, {len(held)} stored results")
+
+
+def rule() -> str:
+    """Return the rule by which figures become verdicts, from the module that applies it."""
+    return "## The rule\n\n" + (judging.__doc__ or "").partition("\n\n")[2].strip() + "\n"
 
 
 def summary(rows: tuple[JudgedClaim, ...]) -> Iterator[str]:
@@ -102,8 +120,20 @@ def verdicts(rows: tuple[JudgedClaim, ...]) -> Iterator[str]:
         if found:
             yield f"## {heading}\n\n{LEADS[verdict]}\n"
             for row in found:
-                yield f"- **{row.claim}** ({row.source}, {row.where}; `{row.id}`)\n  {row.evidence}"
+                yield entry(row)
             yield ""
+
+
+def entry(row: JudgedClaim) -> str:
+    """Return a claim: our reading and its place, the source's words, the evidence, the corrected statement."""
+    task = f" On this task ({row.task})." if row.verdict_in_words != row.verdict else ""
+    parts = [f"- **{row.reading}**{task} ({row.source}, {row.where}; `{row.id}`)"]
+    if row.quotation:  # formulas are shown as the source's LaTeX has them
+        parts.append('"' + re.sub(r"\$(.*?)\$", r"`\1`", row.quotation) + '"')
+    parts.append(row.evidence)
+    if row.corrected:
+        parts.append(f"*Corrected statement:* {row.corrected}")
+    return "\n\n  ".join(parts)
 
 
 def experiment(one: Reproduction, pictures: Path) -> Iterator[str]:

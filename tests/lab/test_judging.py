@@ -7,12 +7,13 @@ import random
 
 import pytest
 
-from normscope_lab.experiments.base import Verdict
+from normscope_lab.experiments.base import Claim, Verdict
 from normscope_lab.experiments.beyond.gauge import RUNGS
 from normscope_lab.experiments.judging import (
     SeedSpread,
     decided,
     judged,
+    near,
     of_all,
     of_readings,
     readings,
@@ -106,3 +107,59 @@ def test_rates_decide_nothing_below_the_step_between_them(
     name = "ratio of largest stable rates"
     figures = {f"{name}.low": low, f"{name}.median": (low + high) / 2, f"{name}.high": high, f"{name}.seeds": 20.0}
     assert claim.judge(figures | {"step of the rates": step}).verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "printed", "same"),
+    [(2.6, 5.0, True), (9.9, 5.0, True), (2.4, 5.0, False), (10.1, 5.0, False), (1e45, 1e50, True),
+     (1e44, 1e50, False), (1e-23, 1e-25, True), (1e-22, 1e-25, False)],
+)  # fmt: skip
+def test_a_printed_figure_comes_out_to_a_factor_of_2_or_a_tenth_of_its_exponent(
+    value: float, printed: float, same: bool
+) -> None:
+    assert near(math.log10(value), math.log10(printed)) is same
+
+
+def claim_of(id: str) -> Claim:
+    """Return a claim by its id."""
+    (claim,) = [claim for one in registered().values() for claim in one.claims if claim.id == id]
+    return claim
+
+
+@pytest.mark.parametrize(
+    ("exponential", "power", "slope", "expected"),
+    [(0.99, 0.9, 1.0, H), (0.9, 0.99, 1.0, C), (0.99, 0.9, -1.0, F), (0.9, 0.99, -1.0, F)],
+)
+def test_growth_is_exponential_where_that_fits_better_than_a_power(
+    exponential: float, power: float, slope: float, expected: Verdict
+) -> None:
+    figures = {
+        f"{network}.none.{name}": value
+        for network in ("relu", "resnet18")
+        for name, value in {
+            "log10_variances_per_epoch": slope,
+            "variances_straightness": exponential,
+            "variances_power_straightness": power,
+            "variances_power": 3.0,
+            "epochs": 100.0,
+            "epochs_planned": 100.0,
+        }.items()
+    }
+    assert claim_of("than.figure2.exponential").judge(figures).verdict == expected
+
+
+def test_short_runs_decide_nothing_about_the_end_of_training() -> None:
+    figures = {"configurations": 18.0, "growing_tenfold": 0.0, "steps": 600.0}
+    assert claim_of("digest.variances.persistence").judge(figures).verdict == N
+    assert claim_of("digest.variances.persistence").judge(figures | {"steps": 40_000.0}).verdict == F
+
+
+def test_one_rule_about_eps_for_batch_and_layer_norm() -> None:
+    figures = {
+        f"{kind}.{case}.change": change
+        for kind in ("batch", "layer")
+        for case, change in {"no eps": 1e-15, "eps": 1e-7, "small weights": 0.1, "eval": 0.5}.items()
+    }
+    assert [claim_of(id).judge(figures).verdict for id in ("akbar.4.1", "akbar.4.2")] == [C, C]
+    exact = {name: 1e-15 if "eval" not in name else 0.5 for name in figures}
+    assert [claim_of(id).judge(exact).verdict for id in ("akbar.4.1", "akbar.4.2")] == [H, H]

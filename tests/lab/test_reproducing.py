@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from normscope.report.document import Block, Column, Curve, Curves, Table
 from normscope_lab.experiments import claims as claims_module
 from normscope_lab.experiments import registry, reproducing, reproduction
 from normscope_lab.experiments.base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from normscope_lab.experiments.judging import decided, read
 from normscope_lab.experiments.registry import chosen_claims
 from normscope_lab.experiments.reproducing import reproduce
 from normscope_lab.experiments.reproduction import Reproduction
@@ -155,11 +157,13 @@ class TestLedger:
         rows = lab.claims(workers=0).to_json()
         assert [row["id"] for row in rows] == ["toy.large", "toy.nan", "toy.late", "toy.two"]
         assert all(
-            set(row) == {"id", "source", "where", "claim", "verdict", "evidence", "command"}
-            and all(isinstance(value, str) for value in row.values())
+            set(row)
+            == {"id", "source", "where", "quotation", "reading", "verdict", "evidence", "figures", "command", "origin"}
             for row in rows
         )
         assert rows[0]["verdict"] == "holds"
+        assert rows[0]["figures"] == {"largest": 9.0}
+        assert {"date", "commit"} <= set(rows[0]["origin"])
         assert rows[0]["command"] == "normscope lab reproduce toy.one"
 
     def test_a_missing_stored_result_is_not_testable_and_names_the_command(self, toys: dict[str, Experiment]) -> None:
@@ -182,6 +186,27 @@ class TestLedger:
         assert row.verdict == Verdict.HOLDS
         assert set(row.origin) >= {"date", "commit", "machine"}
         assert row.to_json()["origin"]["torch"]
+
+    def test_a_row_has_the_figures_that_were_read_and_the_corrected_statement_of_what_fails(self) -> None:
+        seeds = {"ratio.median": 2.0, "ratio.low": 1.5, "ratio.high": 3.0, "ratio.seeds": 20.0, "other": 1.0}
+        for above, corrected in ((1.0, ""), (4.0, "It is 2.")):
+            claim = Claim(
+                id="x", source="", where="", text="", corrected="It is 2.",
+                judge=lambda f, above=above: decided(read(f, "ratio"), above=above, evidence=""),
+            )  # fmt: skip
+            made = reproduction.row(claim, TOY, seeds, run="", origin={})
+            assert made.figures == {"ratio": {"median": 2.0, "low": 1.5, "high": 3.0, "seeds": 20.0}}
+            assert made.corrected == corrected
+
+    def test_a_verdict_of_one_task_says_so_but_not_of_an_identity(self) -> None:
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__} | {"task": "squares"}
+        figures = {"largest": 9.0}
+        one, other = (
+            reproduction.row(replace(CLAIMS[0], identity=identity), Experiment(**held), figures, run="", origin={})
+            for identity in (False, True)
+        )
+        assert one.verdict_in_words == "holds, on this task (squares)"
+        assert other.verdict_in_words == "holds"
 
     def test_names_are_ids_experiments_or_the_beginning_of_several(self) -> None:
         def ids(*names: str) -> list[str]:

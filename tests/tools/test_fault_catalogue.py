@@ -69,6 +69,8 @@ ADVICE = {
     "gated-recurrence": "Use an LSTM or a GRU.",
     "carry-state": "Pass the hidden state on from step to step.",
     "forget-bias": "Set the bias of the forget gate to 1.",
+    "read-last-step": "Read the output of the last time step.",
+    "use-one-direction": "Use one direction: the second reads what is to be predicted.",
 }
 # Where one wording gives two remedies, both may match.
 NEIGHBOURS = {

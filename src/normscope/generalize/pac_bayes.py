@@ -189,8 +189,9 @@ def optimise(
 ) -> Posterior:
     """Search for the posterior that makes the bound smallest, by RMSprop on `surrogate + sqrt(right side/2)`.
 
-    The surrogate is the cross entropy divided by ln K, which is at least the error. Each step draws the weights once;
-    the learning rates fall tenfold for the last quarter of the steps.
+    The surrogate is the cross entropy divided by ln K for K classes. It is at least the error for two classes alone,
+    and only guides the search: the bound is that of the error itself. Each step draws the weights once; the learning
+    rates fall tenfold for the last quarter of the steps.
     """
     mean = weights.vector().requires_grad_(True)
     deviation = torch.full_like(mean, 0.5 * math.log(START)).detach().requires_grad_(True)
@@ -324,7 +325,8 @@ def pac_bayes_row(
         log10_value=math.log10(value),
         log10_as_printed=math.log10(at_most + math.sqrt(right / 2.0)) if at_most + right > 0 else -math.inf,
         note=f"KL {kl:.4g} nats over {samples:,} samples after {steps:,} steps, prior variance "
-        f"{LARGEST * math.exp(-number / PRECISION):.3g}, {draws:,} draws; as printed: McAllester's square root",
+        f"{LARGEST * math.exp(-number / PRECISION):.3g}, {draws:,} draws; as printed: McAllester's "
+        "square root, with Maurer's constants",
     )
     return bound, {"kl": kl, "error": error, "error_at_most": at_most, "draws": draws, "right": right}
 

@@ -12,10 +12,12 @@ from ..experiments.claims import claims as judge
 
 HELP = """Judge every claim of the papers on normalization by computation, and print the ledger.
 
-One row per claim: its place in the paper, the claim in our words, the verdict (holds, holds with correction, fails,
-depends on convention, not testable), the computed evidence and the command that computes it again. Fast claims are
-computed now (under a minute on two cores); those of long experiments come from figures that are kept in the package,
-with day, commit and machine. Every verdict is computed from these figures: other figures would give another one.
+One row per claim: its place in the paper, the paper's own words, our reading of them, the verdict (holds, holds with
+correction, fails, depends on convention, not testable), the computed evidence, a corrected statement where the claim is
+not true as it stands, and the command that computes it again. What no paper claims is called a measurement and has no
+verdict. Fast claims are computed now (under a minute on two cores); those of long experiments come from figures that
+are kept in the package, with day, commit and machine. Every verdict is computed from these figures: other figures
+would give another one. `--json` writes all of it, with the figures, their intervals and numbers of seeds.
 
 NAME is the id of a claim (`than.lemma1`), an experiment of `normscope lab reproduce` for all of its claims
 (`than.figure1`), or the beginning of several (`than`, `slides`); left out, all. Up to three claims are shown in whole

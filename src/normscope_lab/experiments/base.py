@@ -26,6 +26,7 @@ class Verdict(StrEnum):
     FAILS = "fails"
     CONVENTION = "depends on convention"
     NOT_TESTABLE = "not testable"
+    MEASURED = "measurement"
 
 
 class Judgement(NamedTuple):
@@ -43,8 +44,12 @@ class Claim:
         id: its name in the ledger, such as `than.lemma1`.
         source: the paper.
         where: the place in the paper, such as `Lemma 1`.
-        text: the claim in our words.
+        text: our reading of the claim, in our words.
         judge: a function from the figures to the verdict, which depends on nothing else.
+        quotation: the source's own words, with formulas in LaTeX between dollars and ` ... ` where words are left out;
+            empty where no source says it, and for papers whose text is not at hand.
+        corrected: the corrected statement, for a claim that is not true as it stands.
+        identity: whether it is an equation, or has one counterexample, so that the task does not matter.
     """
 
     id: str
@@ -52,6 +57,9 @@ class Claim:
     where: str
     text: str
     judge: Callable[[Figures], Judgement]
+    quotation: str = ""
+    corrected: str = ""
+    identity: bool = False
 
 
 class Job(NamedTuple):
@@ -84,6 +92,7 @@ class Experiment:
         claims: the claims that the figures judge.
         draw: returns tables and charts of the measured jobs.
         stored: whether the ledger of claims reads the stored full result, because the experiment takes too long.
+        task: the one task that its networks learn, on which alone its verdicts stand, but for identities; else empty.
         shares: the name of the experiment whose measured jobs this one judges and draws, so that they run once;
             settings, `jobs` and `measure` are then those of the other experiment. Empty for jobs of its own.
     """
@@ -99,4 +108,5 @@ class Experiment:
     claims: tuple[Claim, ...]
     draw: Callable[[Settings, Mapping[Job, Measured]], Sequence[Block]]
     stored: bool = False
+    task: str = ""
     shares: str = ""

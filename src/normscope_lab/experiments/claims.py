@@ -12,7 +12,7 @@ from typing import Any
 from normscope.report import Shown
 from normscope.toolkit import write_text
 
-from .base import Experiment, Judgement, Verdict
+from .base import Experiment
 from .registry import chosen_claims, source_of
 from .reproducing import reproduce
 from .reproduction import JudgedClaim, Reproduction, command, row
@@ -71,7 +71,8 @@ def claims(names: Sequence[str] = (), *, workers: int | None = None) -> Claims:
         workers: how many processes run on this machine; 0 uses this process alone, None starts one for each core.
 
     Returns:
-        One row per claim: `id`, `source`, `where`, `claim`, `verdict`, `evidence`, `command`.
+        One row per claim: `id`, `source`, `where`, `quotation`, `reading`, `verdict`, `corrected`, `evidence`,
+        `figures`, `command`, `origin`.
 
     Raises:
         InputError: there is no such claim or experiment.
@@ -106,5 +107,5 @@ def _rows(experiment: Experiment, result: Reproduction | None) -> tuple[JudgedCl
     if result is not None:
         return result.claims
     run = command(experiment, full=True)
-    missing = Judgement(Verdict.NOT_TESTABLE, f"there is no stored result: run `{run}`")
-    return tuple(row(claim, run, missing, {}) for claim in experiment.claims)
+    why = f"there is no stored result: run `{run}`"
+    return tuple(row(claim, experiment, {}, run=run, origin={}, why=why) for claim in experiment.claims)

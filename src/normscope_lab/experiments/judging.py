@@ -12,7 +12,14 @@ One rule for all claims:
 - `depends on convention`: true in one reading of its words and false in another: which norm, which definition, which
   kind of weight decay, which mode, which of several sets of weights of one function. What differs between networks,
   data or settings is no convention.
-- `not testable`: what was measured leaves it open. Fewer than six seeds decide nothing by a median or an interval.
+- `not testable`: what was measured leaves it open. Fewer than six seeds decide nothing by a median or an interval; a
+  count over networks or configurations needs no seeds. A run that came less than half of its way decides nothing about
+  the end of training.
+- `measurement`: no source claims it; it has figures and no verdict.
+
+A printed figure comes out if the measured one is within a factor of 2 of it, or within a tenth of its exponent if that
+is more: 5 lies between 2.5 and 10, and 10^50 between 10^45 and 10^55. Algebra holds to 1e-9 of its size, second
+derivatives and gradients of networks to 1e-8.
 """
 
 from __future__ import annotations
@@ -31,8 +38,9 @@ CONFIDENCE = 0.975
 """The confidence of each end of an interval for a median."""
 FEWEST = 6
 """The least number of values for which there is such an interval."""
-TOO_FEW = f"Fewer than {FEWEST} seeds decide nothing: the full version has more."
+TOO_FEW = f"Fewer than {FEWEST} seeds decide nothing."
 MEDIAN, LOW, HIGH, COUNT = ".median", ".low", ".high", ".seeds"
+SPREAD = (MEDIAN, LOW, HIGH, COUNT)
 """Endings of the names of the figures that `spread` makes."""
 
 
@@ -50,6 +58,11 @@ class SeedSpread(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.median:.3g} (median of {self.seeds} seeds, interval {self.low:.3g} to {self.high:.3g})"
+
+
+def near(log10_value: float, log10_printed: float) -> bool:
+    """Return whether a measured figure is a printed one: to a factor of 2, or a tenth of its exponent."""
+    return abs(log10_value - log10_printed) <= max(math.log10(2.0), abs(log10_printed) / 10.0)
 
 
 def judged(printed: bool, evidence: str, *, corrected: bool = False) -> Judgement:
@@ -150,7 +163,7 @@ def spread(name: str, values: Sequence[float]) -> dict[str, float]:
 
 def read(figures: Figures, name: str) -> SeedSpread:
     """Return the median and interval that `spread` stored under a name."""
-    median, low, high, seeds = (figures[name + ending] for ending in (MEDIAN, LOW, HIGH, COUNT))
+    median, low, high, seeds = (figures[name + ending] for ending in SPREAD)
     return SeedSpread(median, low, high, int(seeds))
 
 

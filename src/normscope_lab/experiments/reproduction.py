@@ -25,9 +25,12 @@ from normscope.toolkit import (
 )
 
 from .base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from .judging import SPREAD
 from .registry import registered
 
 FORM = JsonForm(kind="reproduction", noun="reproduction", write="write one with normscope lab reproduce --folder")
+AMENDED = (Verdict.CORRECTED, Verdict.FAILS, Verdict.CONVENTION)
+"""The verdicts on claims that are not true as they stand, beside which the corrected statement is shown."""
 UNREADABLE = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError)
 """The errors of computing figures from jobs that are missing or damaged."""
 
@@ -38,23 +41,37 @@ class JudgedClaim(Part):
 
     Attributes:
         id, source, where: the name of the claim, the paper, and the place in it.
-        claim: the claim in our words.
+        quotation: the source's own words; empty where no source says it, or its text is not at hand.
+        reading: our reading of them.
         verdict: the verdict, computed from the figures.
+        corrected: the corrected statement, where the claim is not true as it stands.
         evidence: the computed figures, in a sentence.
+        figures: the figures that the verdict was computed from; those over seeds have `median`, `low`, `high`, `seeds`.
+        task: the one task on which the verdict stands; empty for a statement about formulas.
         command: the command that computes them again.
-        origin: day, commit, machine and versions of a stored result; empty for a result of this run.
+        origin: day, commit, machine and versions of the result.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("origin",))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("origin", "task", "corrected"))
 
     id: str
     source: str
     where: str
-    claim: str
+    quotation: str
+    reading: str
     verdict: Verdict
+    corrected: str = ""
     evidence: str
+    figures: Mapping[str, Any]
+    task: str = ""
     command: str
     origin: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def verdict_in_words(self) -> str:
+        """The verdict, with the task on which alone it stands."""
+        judged = self.verdict not in (Verdict.MEASURED, Verdict.NOT_TESTABLE)
+        return f"{self.verdict}, on this task ({self.task})" if self.task and judged else str(self.verdict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +128,7 @@ class Reproduction(Shown):
         """The claims with their verdicts, computed from the figures."""
         why = self._computed[1]
         return tuple(
-            row(one, self.command, judged(one, self.figures, why), self.origin if self.experiment.stored else {})
+            row(one, self.experiment, self.figures, run=self.command, origin=self.origin, why=why)
             for one in self.experiment.claims
         )
 
@@ -191,23 +208,51 @@ def command(experiment: Experiment, *, full: bool) -> str:
     return f"normscope lab reproduce {experiment.name}{' --full' if full else ''}{'' if embedded else ' --data FOLDER'}"
 
 
-def judged(claim: Claim, figures: Figures, why: str = "") -> Judgement:
-    """Return the verdict on a claim; a claim whose figures were not measured is not testable."""
+class _ReadFigures(dict[str, float]):
+    """Figures that remember which of them were read."""
+
+    def __init__(self, figures: Figures) -> None:
+        super().__init__(figures)
+        self.names: dict[str, None] = {}
+
+    def __getitem__(self, name: str) -> float:
+        value = super().__getitem__(name)
+        self.names[name] = None
+        return value
+
+    def nested(self) -> dict[str, Any]:
+        """Return the figures that were read; a median stands with its interval and number of seeds under one name."""
+        summary: dict[str, Any] = {}
+        for name in self.names:
+            start, ending = next(((name.removesuffix(end), end) for end in SPREAD if name.endswith(end)), (name, ""))
+            if ending and all(start + one in self for one in SPREAD):
+                summary[start] = {one[1:]: dict.__getitem__(self, start + one) for one in SPREAD}
+            else:
+                summary[name] = dict.__getitem__(self, name)
+        return summary
+
+
+def row(
+    claim: Claim, experiment: Experiment, figures: Figures, *, run: str, origin: Mapping[str, str], why: str = ""
+) -> JudgedClaim:
+    """Return a claim as a row of the ledger; one whose figures were not measured is not testable, for a reason."""
+    read = _ReadFigures(figures)
     try:
-        return claim.judge(figures)
+        judgement = claim.judge(read)
     except KeyError as error:
-        return Judgement(Verdict.NOT_TESTABLE, why or f"the figure {error.args[0]!r} was not measured in this run")
-
-
-def row(claim: Claim, run: str, judgement: Judgement, origin: Mapping[str, str]) -> JudgedClaim:
-    """Return a claim as a row of the ledger."""
+        missing = f"the figure {error.args[0]!r} was not measured in this run"
+        judgement = Judgement(Verdict.NOT_TESTABLE, why or missing)
     return JudgedClaim(
         id=claim.id,
         source=claim.source,
         where=claim.where,
-        claim=claim.text,
+        quotation=claim.quotation,
+        reading=claim.text,
         verdict=judgement.verdict,
+        corrected=claim.corrected if judgement.verdict in AMENDED else "",
         evidence=judgement.evidence,
+        figures=read.nested(),
+        task="" if claim.identity else experiment.task,
         command=run,
         origin=origin,
     )

@@ -15,7 +15,9 @@ ABOUT = (
     "Every verdict is computed: the program compares the figures of its own run with what the claim says, and other "
     "figures would give another verdict. `holds with correction` means that the statement is true once a condition or "
     "a constant that it lacks is added, or for most of what was tried; `depends on convention` that it is true for one "
-    "reading of its words (which norm, which kind of weight decay, which mode) and false for another."
+    "reading of its words (which norm, which kind of weight decay, which mode) and false for another. Where a claim "
+    "holds, no computed case contradicts it; theorems are not proved here. `on this task` stands where networks learnt "
+    "one task, which the source may not mean. What no source claims is called a measurement and has no verdict."
 )
 FEW = 3
 """Up to this many claims are shown in a terminal in whole sentences instead of a table."""
@@ -82,6 +84,7 @@ _SAID = {
     Verdict.FAILS: ("fails", "fail"),
     Verdict.CONVENTION: ("depends on the convention", "depend on the convention"),
     Verdict.NOT_TESTABLE: ("could not be tested", "could not be tested"),
+    Verdict.MEASURED: ("is a measurement without a verdict", "are measurements without a verdict"),
 }
 """How a verdict is written of one claim, and of several."""
 
@@ -90,17 +93,37 @@ def _whole(row: JudgedClaim) -> list[Block]:
     """Return all that is known of one claim, in sentences."""
     origin = origin_text(row.origin)
     return [
-        Text(heading=f"{row.id}: {row.verdict}", body=f"{row.source}, {row.where}: {row.claim}"),
-        Text(body=row.evidence),
+        Text(heading=f"{row.id}: {row.verdict_in_words}", body=f"{row.source}, {row.where}: {quoted(row)}"),
+        Text(body=f"Our reading: {row.reading}"),
+        Text(body=_evidence(row)),
         Text(body=f"Computed again by `{row.command}`" + (f"; these figures are of {origin}." if origin else ".")),
     ]
+
+
+def quoted(row: JudgedClaim) -> str:
+    """Return the source's own words between quotation marks, or why there are none."""
+    if row.quotation:
+        return f'"{row.quotation}"'
+    return "no source says this." if row.verdict is Verdict.MEASURED else "the paper's text is not at hand to quote."
+
+
+def _evidence(row: JudgedClaim) -> str:
+    return f"{row.evidence} Corrected statement: {row.corrected}" if row.corrected else row.evidence
 
 
 def claims_table(rows: Sequence[JudgedClaim], *, brief: bool = False, commands: bool = False) -> Table:
     """Return claims as a table."""
     columns = [
         Column(title="claim" if brief else "id", kind="name"),
-        *([] if brief else [Column(title="where"), Column(title="claim", kind="sentence")]),
+        *(
+            []
+            if brief
+            else [
+                Column(title="where"),
+                Column(title="in the source's words", kind="sentence"),
+                Column(title="our reading", kind="sentence"),
+            ]
+        ),
         Column(title="verdict", kind="name" if brief else "text"),
         Column(title="evidence", kind="sentence"),
         *([Column(title="computed again by", kind="name"), Column(title="from")] if commands else []),
@@ -108,9 +131,9 @@ def claims_table(rows: Sequence[JudgedClaim], *, brief: bool = False, commands: 
     body = tuple(
         (
             row.id,
-            *(() if brief else (f"{row.source}, {row.where}", row.claim)),
-            str(row.verdict),
-            row.evidence,
+            *(() if brief else (f"{row.source}, {row.where}", quoted(row), row.reading)),
+            row.verdict_in_words,
+            _evidence(row),
             *((row.command, origin_text(row.origin)) if commands else ()),
         )
         for row in rows

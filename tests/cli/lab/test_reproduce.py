@@ -27,6 +27,7 @@ HALVES = Experiment(
             source="Toy",
             where="p. 1",
             text="halves stay small",
+            quotation="halves do not grow",
             judge=lambda f: Judgement(Verdict.HOLDS if f["most"] < 2 else Verdict.FAILS, f"the most is {f['most']:g}"),
         ),
     ),
@@ -83,13 +84,16 @@ def test_files_are_written(invoke: Callable[..., Any], tmp_path: Path) -> None:
 
 def test_the_ledger_is_a_list_of_objects(invoke: Callable[..., Any]) -> None:
     [row] = json.loads(invoke("claims", "--json", "-", "--workers", "0").output)
+    assert {"date", "commit", "machine", "torch"} <= set(row.pop("origin"))
     assert row == {
         "id": "toy.most",
         "source": "Toy",
         "where": "p. 1",
-        "claim": "halves stay small",
+        "quotation": "halves do not grow",
+        "reading": "halves stay small",
         "verdict": "holds",
         "evidence": "the most is 1",
+        "figures": {"most": 1.0},
         "command": "normscope lab reproduce toy.halves",
     }
 
@@ -113,7 +117,8 @@ def test_one_claim_is_shown_in_whole_sentences(invoke: Callable[..., Any]) -> No
     shown = invoke("claims", "toy.most", "--workers", "0").output
     for part in (
         "toy.most: holds",
-        "Toy, p. 1: halves stay small",
+        'Toy, p. 1: "halves do not grow"',
+        "Our reading: halves stay small",
         "the most is 1",
         "normscope lab reproduce toy.halves",
     ):

@@ -172,12 +172,14 @@ CUES_OF_SCALE = Experiment(
     figures=figures,
     draw=draw,
     stored=True,
+    task="classes of two coordinates",
     claims=(
         Claim(
             id="akbar.7.2.cues",
             source=AKBAR,
             where="Section 7.2, implicit bias away from memorization",
             text="BatchNorm removes the cue of a feature that is larger in one class, so that networks do not use it.",
+            quotation="BN can prevent the model from using some trivial scale-based cue",
             judge=_removed,
         ),
         Claim(
@@ -185,6 +187,10 @@ CUES_OF_SCALE = Experiment(
             source=AKBAR,
             where="Section 7.2, changes in input distribution",
             text="BatchNorm makes networks robust to changes of the scale or brightness of all inputs.",
+            quotation="This hints at improved robustness to changes in input distribution (like brightness of images "
+            "etc., if BN applied to pixel intensities across batch).",
+            corrected="It is robust with statistics of the changed data, and not with those of the training data, "
+            "which eval mode uses.",
             judge=_robust,
         ),
     ),

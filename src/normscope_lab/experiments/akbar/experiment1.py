@@ -270,7 +270,8 @@ def _without(figures: Figures) -> Judgement:
     small, large = read(figures, "none.0.1 0.3.growth"), read(figures, "none.0.1 3.growth")
     judgement = judged(
         small.low > 1.0 and large.high < 1.0,
-        f"From norm 0.3 it becomes {small} times as long, from norm 3 {large} times.",
+        f"From norm 0.3 it becomes {small} times as long, from norm 3 {large} times, with the logistic loss, whose "
+        "least value on separable points lies at infinity; another loss or a larger start may shrink.",
     )
     return with_seeds(min(small.seeds, large.seeds), judgement)
 
@@ -314,6 +315,7 @@ TOY = Experiment(
     figures=figures,
     draw=draw,
     stored=True,
+    task="separable points of the plane",
     claims=(
         Claim(
             id="akbar.lemma5.1",
@@ -321,34 +323,51 @@ TOY = Experiment(
             where="Lemma 5.1",
             text="With full-batch gradient descent or gradient flow the norm of w in front of BatchNorm stays "
             "constant.",
+            quotation=r"Assume full-batch gradient descent (or gradient flow) ... Then $\frac{d}{dt}\|\mathbf{w}\|^2 "
+            r"= 0$ under gradient flow (i.e., the norm of \mathbf{w} remains constant in time).",
+            corrected="So it is under gradient flow; each step of gradient descent adds lr^2 norm(grad)^2.",
             judge=_lemma51,
+            identity=True,
         ),
         Claim(
             id="akbar.lemma5.1.layer-norm",
             source=AKBAR,
             where="Lemma 5.1, remark",
             text="With LayerNorm gradient flow conserves the norm of the layer's whole weight.",
+            quotation="In a LN setting, a similar derivation would show the total Frobenius norm of the layer's "
+            "weight matrix is constant",
             judge=_layer_norm,
+            identity=True,
         ),
         Claim(
             id="akbar.5.1.decay",
             source=AKBAR,
             where="Section 5.1, weight decay",
             text="With the penalty (lambda/2) norm^2 the squared norm falls at rate lambda.",
+            quotation=r"So in that case, $\frac{d}{dt}\|\mathbf{w}\|^2 = -\lambda\|\mathbf{w}\|^2$",
+            corrected="d/dt norm(w)^2 = -2 lambda norm(w)^2.",
             judge=_decay,
+            identity=True,
         ),
         Claim(
             id="akbar.5.1.batches",
             source=AKBAR,
             where="Section 5.1, remark (iii)",
             text="With mini-batches the gradient has a part along w.",
+            quotation='there may be a small component of gradient in the "invariant" direction due to finite sample '
+            "effects",
+            corrected="The gradient of each batch is orthogonal to w: the norm moves because steps are finite.",
             judge=_noise,
+            identity=True,
         ),
         Claim(
             id="akbar.5.1.scale",
             source=AKBAR,
             where="Sections 5.1 and 5.2",
             text="With BatchNorm the first norm of w does not matter for training.",
+            quotation="BN fixes this: initial scale doesn't matter because BN will scale it up to unit variance "
+            "output anyway",
+            corrected="The rate that acts is lr/norm^2: the first norm of w matters as much as the learning rate.",
             judge=_regardless,
         ),
         Claim(
@@ -356,13 +375,16 @@ TOY = Experiment(
             source=AKBAR,
             where="Section 5.2, Figure 8.1 (left)",
             text="With BatchNorm w moves on an arc, monotonically in angle.",
+            quotation="with BN (green curve) the path is circular and monotonic in angle",
             judge=_arc,
         ),
         Claim(
             id="akbar.experiment1.norm",
             source=AKBAR,
-            where="Experiment 1",
+            where="Experiment 1 (the sentence breaks off)",
             text="With BatchNorm the norm of w changes by less than 1 %.",
+            quotation=r"as predicted, the norm of w stays nearly constant (we monitor $\|w\|$ and find it changes < 1",
+            corrected="The norm grows with the square of the learning rate, by less than 1 % at small rates.",
             judge=_one_percent,
         ),
         Claim(
@@ -370,6 +392,8 @@ TOY = Experiment(
             source=AKBAR,
             where="Experiment 1",
             text="Without BatchNorm small weights grow and large ones shrink.",
+            quotation="trajectories of w in parameter space tend to either spiral outward (if initial w small, norm "
+            "increases) or inward (if initial too large, norm decreases)",
             judge=_without,
         ),
         Claim(
@@ -377,6 +401,7 @@ TOY = Experiment(
             source=AKBAR,
             where="Experiment 1",
             text="With BatchNorm w aligns with the separating direction.",
+            quotation="the algorithm finds the correct orientation without adjusting norm much",
             judge=_aligned,
         ),
     ),

@@ -168,12 +168,15 @@ INITIALISATION = Experiment(
     figures=figures,
     draw=draw,
     stored=True,
+    task="one regression",
     claims=(
         Claim(
             id="akbar.experiment4.without",
             source=AKBAR,
             where="Experiment 4",
             text="Without BatchNorm networks fail to train from very large or very small weights.",
+            quotation="Without BN, the network either fails to train (gradients explode to NaN if weights too large, "
+            "or gradients vanish if weights too small)",
             judge=_without,
         ),
         Claim(
@@ -181,6 +184,8 @@ INITIALISATION = Experiment(
             source=AKBAR,
             where="Experiment 4",
             text="With BatchNorm training proceeds smoothly from either, all weights being very large or very small.",
+            quotation="With BN, training proceeds smoothly from either initialization.",
+            corrected="It does where the last layer, which no BatchNorm follows, has usual weights.",
             judge=_with,
         ),
         Claim(
@@ -188,6 +193,8 @@ INITIALISATION = Experiment(
             source=AKBAR,
             where="Section 5.1, example trajectory",
             text="With BatchNorm the scale of the first weights need not be chosen with care.",
+            quotation="networks with BN don't suffer from needing to carefully choose initial scale to avoid "
+            "vanish/explode",
             judge=_careless,
         ),
     ),

@@ -12,13 +12,14 @@ from torch.nn import functional as F
 from normscope import symmetries
 
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings
-from ..judging import judged
+from ..judging import Judge, judged
 from ..single import single
 from .shared import AKBAR
 
 SETTINGS: Settings = {"inputs": 4, "width": 6, "batch": 16, "eps": 1e-5, "no eps": 1e-13, "factor": 3.0, "seed": 0}
 HELD = 1e-8
 """A relative change below this counts as rounding, also of second derivatives in float64."""
+CHANGE = "Three times the weights and biases change the output, of itself, by"
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
@@ -30,14 +31,16 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
         for label, eps in (("eps", settings["eps"]), ("no eps", settings["no eps"])):
             network = _network(settings, kind, eps, generator)
             summary |= {f"{kind}.{label}.{name}": value for name, value in _scaled(network, x, settings).items()}
-    small = _network(settings, "layer", settings["eps"], generator)
-    with torch.no_grad():
-        for parameter in small[0].parameters():
-            parameter.mul_(1e-2)
-    summary["layer.small weights.change"] = _scaled(small, x, settings)["change"]
+        small = _network(settings, kind, settings["eps"], generator)
+        with torch.no_grad():
+            for parameter in small[0].parameters():
+                parameter.mul_(1e-2)
+        summary |= {f"{kind}.small weights.{name}": value for name, value in _scaled(small, x, settings).items()}
     still = _network(settings, "batch", settings["eps"], generator).eval()
     summary |= {f"batch.eval.{name}": value for name, value in _scaled(still, x, settings).items()}
-    return summary | _counts(settings, x, generator) | _weight_norm(settings, x, generator) | _gradients(generator)
+    summary |= _counts(settings, x, generator) | _weight_norm(settings, x, generator) | _gradients(generator)
+    summary |= _smaller_gamma(_network(settings, "batch", settings["no eps"], generator), x, settings["factor"])
+    return summary | _metric(settings, generator) | _through_statistics(generator) | _strict_saddle(generator)
 
 
 def _network(settings: Settings, kind: str, eps: float, generator: torch.Generator) -> nn.Sequential:
@@ -149,32 +152,169 @@ def _form(z: Tensor, delta: Tensor, axis: int, *, index: bool) -> Tensor:
     return (delta - delta.mean(axis, keepdim=True) - turned) / spread
 
 
-def _proposition41(figures: Figures) -> Judgement:
-    train, still = figures["batch.no eps.change"], figures["batch.eval.change"]
-    eps = figures["batch.eps.change"]
+def _smaller_gamma(network: nn.Sequential, x: Tensor, factor: float) -> dict[str, float]:
+    """Return how the output changes when weights and biases grow, and gamma shrinks, by one factor."""
+    with torch.no_grad():
+        before = network(x)
+        for parameter in network[0].parameters():
+            parameter.mul_(factor)
+        grown = network(x)
+        gamma = network[1].weight
+        assert isinstance(gamma, Tensor)
+        gamma.div_(factor)
+        after = network(x)
+    changes = {"gamma.change as printed": after, "gamma.change with gamma as it was": grown}
+    return {name: float((one - before).norm() / before.norm()) for name, one in changes.items()}
+
+
+def _metric(settings: Settings, generator: torch.Generator) -> dict[str, float]:
+    """Return how far the printed metric of the weights moves when a weight and both directions are scaled."""
+    y, one, other = torch.randn(3, settings["inputs"], generator=generator, dtype=torch.float64)
+    factor = settings["factor"]
+    metric, scaled = one @ other / (y @ y), (factor * one) @ (factor * other) / ((factor * y) @ (factor * y))
+    return {"metric.change": float((scaled / metric - 1.0).abs())}
+
+
+def _through_statistics(generator: torch.Generator) -> dict[str, float]:
+    """Return how far appendix A.1's derivative and Hessian of BatchNorm are from automatic differentiation."""
+    count, gamma = 8, 1.7
+    z = torch.randn(count, generator=generator, dtype=torch.float64)
+    one, mean, spread = torch.ones(count, count, dtype=torch.float64) / count, z.mean(), z.std(correction=0)
+    unit, hat = torch.eye(count, dtype=torch.float64), (z - mean) / spread
+    turned = torch.outer(hat, hat)
+
+    def normalize(values: Tensor) -> Tensor:
+        return (values - values.mean()) / values.std(correction=0)
+
+    def loss(values: Tensor) -> Tensor:
+        return (gamma * (normalize(values) - hat)).square().sum() / 2.0  # every sample is fitted at z
+
+    derivative: Tensor = torch.func.jacrev(normalize)(z)
+    hessian: Tensor = torch.func.hessian(loss)(z)
+    size = (gamma / spread) ** 2
+    eigenvalues = torch.linalg.eigvalsh(hessian) / size
+    expected = torch.cat((torch.zeros(2), torch.ones(count - 2))).double()
+    forms = {
+        "A.1.1 as printed": (derivative, (unit - one - turned) / spread),
+        "A.1.1 corrected": (derivative, (unit - one - turned / count) / spread),
+        "A.1.2 as printed": (hessian, size * (unit - one - turned + unit / count)),
+        "A.1.2 corrected": (hessian, size * (unit - one - turned / count)),
+    }
+    errors = {name: float((form - true).norm() / true.norm()) for name, (true, form) in forms.items()}
+    return errors | {"A.1.2 spectrum": float((eigenvalues - expected).abs().max())}
+
+
+def _strict_saddle(generator: torch.Generator) -> dict[str, float]:
+    """Return what a chain of five linear layers with BatchNorm has at a point where its output is constant.
+
+    The last weights are 0, and each row of the first is uncorrelated with the target, so that all units are.
+    """
+    width, samples, layers = 6, 64, 4
+    x = torch.randn(samples, width, generator=generator, dtype=torch.float64)
+    y = x @ torch.randn(width, generator=generator, dtype=torch.float64)
+    x, y = x - x.mean(0), y - y.mean()
+    rows = torch.randn(layers, width, width, generator=generator, dtype=torch.float64)
+    toward = F.normalize(x.T @ y, dim=0)
+    rows[0] -= torch.outer(rows[0] @ toward, toward)
+    start = torch.cat((rows.flatten(), torch.zeros(width, dtype=torch.float64)))
+
+    def loss(flat: Tensor) -> Tensor:
+        values = x
+        for weight in flat[:-width].view_as(rows):
+            total = values @ weight.T
+            values = (total - total.mean(0)) / total.std(0, correction=0)
+        return (values @ flat[-width:] - y).square().mean()
+
+    gradient: Tensor = torch.func.grad(loss)(start)
+    hessian: Tensor = torch.func.hessian(loss)(start)
+    eigenvalues = torch.linalg.eigvalsh(hessian)
+    return {
+        "saddle.gradient": float(gradient.norm() / y.square().mean()),
+        "saddle.least eigenvalue": float(eigenvalues[0]),
+        "saddle.largest eigenvalue": float(eigenvalues[-1]),
+        "saddle.loss over the variance": float(loss(start) / y.square().mean()),
+    }
+
+
+def _without_eps(kind: str, name: str, what: str, *, still: bool = False) -> Judge:
+    """Return a function that judges a statement whose sigma contains eps, and is derived as if it did not."""
+
+    def judge(figures: Figures) -> Judgement:
+        none, usual, small = (figures[f"{kind}.{case}.{name}"] for case in ("no eps", "eps", "small weights"))
+        evidence = (
+            f"{what} {none:.1g} without eps, {usual:.1g} with the usual eps and {small:.2g} where weights are small"
+        )
+        fixed = (
+            f"; in eval mode, of which the proof does not speak, {figures[f'{kind}.eval.{name}']:.2g}" if still else ""
+        )
+        return judged(max(usual, small) < HELD, f"{evidence} beside it{fixed}.", corrected=none < HELD)
+
+    return judge
+
+
+def _derivative(figures: Figures) -> Judgement:
+    printed, corrected = figures["A.1.1 as printed"], figures["A.1.1 corrected"]
     return judged(
-        train < HELD,
-        f"Three times the weights and biases change the output by {train:.1g} of itself in train mode without eps, by "
-        f"{eps:.1g} with the usual eps; in eval mode, of which the proof does not speak, by {still:.2g}.",
+        printed < HELD,
+        f"The printed derivative is off by {printed:.3g} of the true one; with 1/m in its last term by "
+        f"{corrected:.1g}.",
+        corrected=corrected < HELD,
     )
 
 
-def _corollary411(figures: Figures) -> Judgement:
-    train, eps, still = (figures[f"batch.{name}.radial"] for name in ("no eps", "eps", "eval"))
+def _gamma(figures: Figures) -> Judgement:
+    printed, kept = figures["gamma.change as printed"], figures["gamma.change with gamma as it was"]
     return judged(
-        train < HELD,
-        f"The cosine between weights and gradient is {train:.1g} in train mode without eps, {eps:.1g} with the usual "
-        f"eps; in eval mode, of which the proof does not speak, {still:.2g}.",
+        printed < HELD,
+        f"Three times the weights and a third of gamma change the output by {printed:.2g} of itself; with gamma as it "
+        f"was, by {kept:.1g}.",
+        corrected=kept < HELD,
     )
 
 
-def _proposition42(figures: Figures) -> Judgement:
-    small, none = figures["layer.small weights.change"], figures["layer.no eps.change"]
+def _scale_free_metric(figures: Figures) -> Judgement:
+    change = figures["metric.change"]
+    return judged(change < HELD, f"It moves by {change:.1g} of itself when all three vectors are three times as long.")
+
+
+def _kept_length(figures: Figures) -> Judgement:
+    part, along = figures["weight norm.part along (v, -g)"], figures["weight norm.part along v"]
     return judged(
-        small < HELD,
-        f"Three times the weights and biases change the output by {small:.2g} of itself where weights are small beside "
-        f"eps, and by {none:.1g} without eps.",
-        corrected=none < HELD,
+        along < HELD,
+        f"The cosine of v and its gradient is {along:.1g}, so that gradient flow keeps its norm. The printed reason is "
+        f"not so: the gradient's part along (v, -g) is {part:.3g} of g dL/dg.",
+    )
+
+
+def _matrix(figures: Figures) -> Judgement:
+    printed, corrected = figures["A.1.2 as printed"], figures["A.1.2 corrected"]
+    return judged(
+        printed < HELD,
+        f"The printed matrix is off by {printed:.3g} of the Hessian; with zhat zhat^T/m and without the last term by "
+        f"{corrected:.1g}.",
+        corrected=corrected < HELD,
+    )
+
+
+def _spectrum(figures: Figures) -> Judgement:
+    error = figures["A.1.2 spectrum"]
+    return judged(
+        error < HELD,
+        f"With gamma held fixed two eigenvalues are 0 and the others gamma^2/sigma^2, to {error:.1g} of that: it "
+        "need not adjust.",
+    )
+
+
+def _saddle(figures: Figures) -> Judgement:
+    gradient, least, largest, loss = (
+        figures[f"saddle.{name}"]
+        for name in ("gradient", "least eigenvalue", "largest eigenvalue", "loss over the variance")
+    )
+    return judged(
+        not (gradient < HELD and least < -HELD * largest and loss > HELD),
+        f"A chain 6-6-6-6-6-1 with BatchNorm whose last weights are 0 and whose first rows are uncorrelated with the "
+        f"target has a gradient of {gradient:.1g}, a loss of {loss:.3g} of the variance, and a Hessian with "
+        f"eigenvalues from {least:.3g} to {largest:.3g}: a strict saddle.",
     )
 
 
@@ -232,22 +372,6 @@ def _fisher(figures: Figures) -> Judgement:
     )
 
 
-def _inverse(figures: Figures) -> Judgement:
-    error, eps = figures["batch.no eps.gradient"], figures["batch.eps.gradient"]
-    return judged(
-        error < HELD,
-        f"At three times the weights the gradient is a third, to {error:.1g} without eps and {eps:.1g} with the usual.",
-    )
-
-
-def _curvature(figures: Figures) -> Judgement:
-    error, eps = figures["batch.no eps.curvature"], figures["batch.eps.curvature"]
-    return judged(
-        error < 1e3 * HELD,
-        f"At three times the weights the Hessian is a ninth, to {error:.1g} without eps and {eps:.1g} with the usual.",
-    )
-
-
 def _flat(figures: Figures) -> Judgement:
     null, identity_error = figures["batch.no eps.null"], figures["batch.no eps.hessian"]
     return judged(
@@ -272,6 +396,9 @@ SYMMETRIES = single(
             where="Equation (1)",
             text="The gradient in front of BatchNorm is (1/(m sigma)) (m delta - sum delta - zhat sum delta zhat), "
             "delta the gradient at its output.",
+            quotation=r"$\frac{\partial \mathcal{L}}{\partial z_i(x_n)} = \frac{1}{m \sigma_i} \left[m \delta_i(x_n) "
+            r"- \sum_{k \in B} \delta_i(x_k) - \hat{z}_i(x_n) \sum_{k \in B} \delta_i(x_k) \hat{z}_i(x_k) \right]$",
+            corrected="The printed formula times gamma_i, as appendix A.1.1 has it.",
             judge=_equation1,
         ),
         Claim(
@@ -279,6 +406,9 @@ SYMMETRIES = single(
             source=AKBAR,
             where="Section 3.2, Layer Norm",
             text="The gradient in front of LayerNorm is that formula with sums over neurons.",
+            quotation=r"$\frac{1}{d_l \sigma(x_n)} \left[d_l \delta_i(x_n) - \sum_{j=1}^{d_l} \delta_j(x_n) - "
+            r"\hat{z}_j(x_n) \sum_{j=1}^{d_l} \delta_j(x_n) \hat{z}_j(x_n) \right]$",
+            corrected="The formula with zhat_i in front of the last sum, and gamma_j delta_j in place of delta_j.",
             judge=_layer_gradient,
         ),
         Claim(
@@ -286,43 +416,61 @@ SYMMETRIES = single(
             source=AKBAR,
             where="Section 3.2",
             text="The gradient in front of BatchNorm is inversely proportional to the scale of the weights.",
-            judge=_inverse,
+            quotation="BN causes the gradient w.r.t weights to be inversely proportional to the input scale",
+            corrected="So it is without eps; where the variance is not large beside eps it is not.",
+            judge=_without_eps("batch", "gradient", "At three times the weights the gradient is a third, to"),
         ),
         Claim(
             id="akbar.3.2.hessian",
             source=AKBAR,
             where="Section 3.2, Hessian; section 6",
             text="Along an invariance direction the Hessian has eigenvalue 0.",
+            quotation="(assuming perfect invariance, the loss is flat, Hessian eigenvalue 0)",
+            corrected="w^T H w = 0 everywhere; H w = -grad, so that w is an eigenvector with eigenvalue 0 at critical "
+            "points alone.",
             judge=_flat,
         ),
         Claim(
             id="akbar.4.1",
             source=AKBAR,
-            where="Proposition 4.1",
-            text="With statistics of the batch (train mode) and without eps, as in the proof, scaling weights and bias "
-            "in front of BatchNorm leaves the network's output unchanged.",
-            judge=_proposition41,
+            where="Proposition 4.1 (second version)",
+            text="In train mode, sigma containing eps as in section 3.2, scaling weights and bias in front of "
+            "BatchNorm leaves the network's output unchanged.",
+            quotation="scaling the weights and bias of that layer by any positive factor c leaves the output of the "
+            "network (hence the loss) unchanged",
+            corrected="So it is in train mode without eps; with eps the output moves where the variance is not large "
+            "beside eps, and with fixed statistics it moves.",
+            judge=_without_eps("batch", "change", CHANGE, still=True),
         ),
         Claim(
             id="akbar.4.1.1",
             source=AKBAR,
             where="Corollary 4.1.1",
-            text="In train mode and without eps, the gradient is orthogonal to weights and bias in front of BatchNorm.",
-            judge=_corollary411,
+            text="In train mode the gradient is orthogonal to weights and bias in front of BatchNorm.",
+            quotation="The gradient of the loss with respect to the parameters of layer l in a BN network is "
+            "orthogonal to the direction corresponding to simultaneous scaling of $(W^{(l)}, b^{(l)})$.",
+            corrected="So it is in train mode without eps.",
+            judge=_without_eps("batch", "radial", "The cosine of weights and gradient is", still=True),
         ),
         Claim(
             id="akbar.4.2",
             source=AKBAR,
             where="Proposition 4.2",
-            text="With eps as part of sigma, as in the proof, scaling weights and bias in front of LayerNorm leaves "
+            text="Sigma containing eps as in the proof, scaling weights and bias in front of LayerNorm leaves "
             "the output unchanged for any input.",
-            judge=_proposition42,
+            quotation="Scaling the weight matrix $W^{(l)}$ and bias $b^{(l)}$ of that layer by any constant $c > 0$ "
+            "leaves the output of the network unchanged (for any input, in exact arithmetic).",
+            corrected="So it is without eps; with eps the output moves where the variance is not large beside eps.",
+            judge=_without_eps("layer", "change", CHANGE),
         ),
         Claim(
             id="akbar.4.3",
             source=AKBAR,
             where="Proposition 4.3",
             text="Weight normalization is invariant to (alpha v, g/alpha).",
+            quotation=r"Thus the network function (and loss) is invariant under $(v, g) \rightarrow (\alpha v, "
+            r"g/\alpha)$ for any $\alpha > 0$.",
+            corrected="It is invariant under (alpha v, g): g stays.",
             judge=_proposition43,
         ),
         Claim(
@@ -330,13 +478,85 @@ SYMMETRIES = single(
             source=AKBAR,
             where="Section 4.3",
             text="With weight normalization the gradient is orthogonal to (v, -g).",
+            quotation="The direction $(v, -g)$ in (v, g) space yields no loss change, so gradient is orth to that",
+            corrected="The gradient is orthogonal to (v, 0).",
             judge=_section43,
+        ),
+        Claim(
+            id="akbar.2.1",
+            source=AKBAR,
+            where="Section 2.1; proposition 4.1 (first version)",
+            text="Weights in front of BatchNorm times a factor, and gamma over it, leave the output unchanged.",
+            quotation="if one multiplies the weights feeding into a BN layer by some factor and divides the BN scaling "
+            "parameter ... by the same factor, the output of the network remains unchanged",
+            corrected="Gamma stays as it is, as the second version of proposition 4.1 says.",
+            judge=_gamma,
+        ),
+        Claim(
+            id="akbar.4.1.metric",
+            source=AKBAR,
+            where="Section 4.1, metric tensor",
+            text="The metric d1.d2/y.y is unchanged when y, d1 and d2 are scaled by one factor.",
+            quotation=r"which indeed satisfies $g_{ky}(k\Delta_1, k\Delta_2) = g_y(\Delta_1, \Delta_2)$",
+            judge=_scale_free_metric,
+        ),
+        Claim(
+            id="akbar.5.1.weight-norm",
+            source=AKBAR,
+            where="Section 5.1, below lemma 5.1",
+            text="With weight normalization gradient flow conserves the norm of v.",
+            quotation=r"In weight normalization, one can show $\frac{d}{dt}\|v\|^2 = 0$ (so the norm of v stays "
+            r"constant) because of the analogous orthogonality of gradient to $(v, -g)$ direction.",
+            judge=_kept_length,
+        ),
+        Claim(
+            id="akbar.A.1.1",
+            source=AKBAR,
+            where="Appendix A.1.1",
+            text="The derivative of BatchNorm's output n in its input k is delta_nk/sigma - 1/(m sigma) - (z_n - mu)"
+            "(z_k - mu)/sigma^3.",
+            quotation=r"$\frac{1}{\sigma_i} \delta_{nk} - \frac{1}{m \sigma_i} - \frac{(z_i(x_n) - \mu_i)}{\sigma_i^3} "
+            r"(z_i(x_k) - \mu_i)$",
+            corrected="The last term is divided by m, as it is in the formula that the appendix ends with.",
+            judge=_derivative,
+        ),
+        Claim(
+            id="akbar.A.1.2.matrix",
+            source=AKBAR,
+            where="Appendix A.1.2",
+            text="Where every sample is fitted the Hessian in z is (gamma^2/sigma^2)(I - 11^T/m - zhat zhat^T + I/m).",
+            quotation=r"this Hessian (with respect to z vector of length m) is $\frac{\gamma_i^2}{\sigma_i^2}(I - "
+            r"\frac{1}{m}\mathbf{1}\mathbf{1}^T - \hat{z}\hat{z}^T + \frac{1}{m}I)$",
+            corrected="It is (gamma^2/sigma^2)(I - 11^T/m - zhat zhat^T/m).",
+            judge=_matrix,
+        ),
+        Claim(
+            id="akbar.A.1.2.spectrum",
+            source=AKBAR,
+            where="Appendix A.1.2",
+            text="Two eigenvalues of that Hessian are 0, and m - 2 are gamma^2/sigma^2.",
+            quotation="Thus final Hessian eigenvalues: one zero from bias shift, one zero from weight scaling (with "
+            "gamma adjusting), and $m - 2$ equal",
+            judge=_spectrum,
+        ),
+        Claim(
+            id="akbar.7.1.saddles",
+            source=AKBAR,
+            where="Section 7.1",
+            text="A deep linear network with BatchNorm has no saddles.",
+            quotation="in deep linear networks, which have saddle points, adding BN eliminates the pathological "
+            "saddles, enabling global convergence",
+            corrected="There are strict saddles with BatchNorm too; gradient descent from random weights leaves them.",
+            judge=_saddle,
         ),
         Claim(
             id="akbar.table1",
             source=AKBAR,
             where="Table 1",
             text="BatchNorm has one scale and one shift per neuron, LayerNorm one of each per layer.",
+            quotation=r"$(W, b) \rightarrow (c W, c b)$ 1 (scale) + 1 (common shift)",
+            corrected="In front of LayerNorm the bias and each column of the weight have a common shift of their own: "
+            "1 (scale) + 1 for each input + 1.",
             judge=_table1,
         ),
         Claim(
@@ -344,13 +564,17 @@ SYMMETRIES = single(
             source=AKBAR,
             where="Section 4, curvature",
             text="The curvature in directions of the weight falls as 1/r^2 with its norm r.",
-            judge=_curvature,
+            quotation="So if r increases, the curvature in actual weight coordinates goes down by factor $1/r^2$.",
+            corrected="So it is without eps; where the variance is not large beside eps it is not.",
+            judge=_without_eps("batch", "curvature", "At three times the weights the Hessian is a ninth, to"),
         ),
         Claim(
             id="akbar.4.fisher",
             source=AKBAR,
             where="Section 4, natural gradient",
             text="The Fisher information has a null space along the symmetries.",
+            quotation="scaling weights doesn't change distribution because BN normalizes anyway, so likely the FIM "
+            "has a null space in those directions",
             judge=_fisher,
         ),
     ),

@@ -178,12 +178,14 @@ SADDLES = Experiment(
     figures=figures,
     draw=draw,
     stored=True,
+    task="a function that one unit cannot fit",
     claims=(
         Claim(
             id="akbar.5.1.saddles",
             source=AKBAR,
             where="Section 5.1, saddle-point escape",
             text="The noise of BatchNorm's statistics amplifies what small batches do to leave saddles.",
+            quotation="BN might amplify it because BN's noise can be multiplicative or dependent on activations",
             judge=_noise,
         ),
         Claim(
@@ -191,6 +193,9 @@ SADDLES = Experiment(
             source=AKBAR,
             where="Section 5.1, saddle-point escape",
             text="With BatchNorm saddles are left sooner.",
+            quotation="BN's stochastic normalization acts similarly to injecting noise, which, combined with "
+            "invariances that avoid saturating states, helps the optimizer keep moving and not stagnate at poor "
+            "saddles or flat regions.",
             judge=_sooner,
         ),
         Claim(
@@ -198,7 +203,11 @@ SADDLES = Experiment(
             source=AKBAR,
             where="Section 5.1, saddle-point escape",
             text="BatchNorm's noise breaks symmetry, as dropout does.",
+            quotation="This is similar to dropout providing noise to break symmetry.",
+            corrected="Units that are exactly alike stay alike with BatchNorm, whatever the batches: each gets the "
+            "same gradient.",
             judge=_stuck,
+            identity=True,
         ),
     ),
 )

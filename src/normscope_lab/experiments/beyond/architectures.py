@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from normscope.networks import draw_weights
 from normscope.report import Block, Column, Curve, Curves, Table
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
-from ..judging import read, readings, spread
+from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from ..judging import read, spread
 from .digits import trained
 
 QUICK: Settings = {"seeds": 1, "epochs": 1, "width": 16, "depths": (1, 3)}
@@ -129,10 +129,8 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
 def _carries_over(figures: Figures) -> Judgement:
     medians = {kind: read(figures, f"{kind}.saved per block") for kind in KINDS}
     listed = "; ".join(f"{KINDS[kind]} {one}" for kind, one in medians.items())
-    return readings(
-        [tuple(medians.values())],
-        above=0.0,
-        evidence=f"Decades of the largest Jacobian that LayerNorm saves per further block: {listed}.",
+    return Judgement(
+        Verdict.MEASURED, f"Decades of the largest Jacobian that LayerNorm saves per further block: {listed}."
     )
 
 
@@ -148,12 +146,15 @@ ARCHITECTURES = Experiment(
     figures=figures,
     draw=draw,
     stored=True,
+    task="digits",
     claims=(
         Claim(
             id="digest.question2",
             source="digest",
             where="Open Question 2",
-            text="Each further normalizer makes networks less steep, with skips and attention as in chains.",
+            text="How much less steep each further normalizer makes chains, networks with skips and attention.",
+            quotation="Can the exponential capacity reduction and smoothing properties proven for feedforward "
+            "networks (FFNs) be rigorously extended to complex architectures like Transformers or ResNets?",
             judge=_carries_over,
         ),
     ),

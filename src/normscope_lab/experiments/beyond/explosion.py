@@ -151,6 +151,8 @@ EXPLOSION = Experiment(
             source="Yang et al. 2019",
             where="abstract",
             text="BatchNorm networks without skips have exploding gradients at initialisation.",
+            quotation="gradient signals grow exponentially in depth and that these exploding gradients cannot be "
+            "eliminated by tuning the initial weight variances or by adjusting the nonlinear activation function",
             judge=_explodes,
         ),
     ),

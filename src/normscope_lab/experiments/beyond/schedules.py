@@ -163,6 +163,7 @@ SCHEDULES = Experiment(
     figures=figures,
     draw=draw,
     stored=True,
+    task="units with noisy gradients",
     claims=(
         Claim(
             id="wan.equilibrium",
@@ -184,6 +185,7 @@ SCHEDULES = Experiment(
             where="Theorem 2.4, without momentum",
             text="Weight decay at a constant rate is the same as none at the rate lr (1 - lr wd)^(-2t-1).",
             judge=_same,
+            identity=True,
         ),
     ),
 )

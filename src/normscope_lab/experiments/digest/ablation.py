@@ -151,9 +151,12 @@ EXPERIMENT = Experiment(
             source=SOURCE,
             where="First experiment 2, next checks 2",
             text="At fixed depth and width, more normalization layers give a smaller generalization gap.",
+            quotation="Measure the correlation between normalization density and generalization gap across multiple "
+            "random seeds. This would empirically validate the capacity control hypothesis.",
             judge=_fewer,
         ),
     ),
     draw=draw,
     stored=True,
+    task="digits",
 )

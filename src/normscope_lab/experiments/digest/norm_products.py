@@ -123,16 +123,20 @@ EXPERIMENT = Experiment(
             source=SOURCE,
             where="First experiment 3",
             text="Without normalization the product of the weights' norms grows in training.",
+            quotation="verify that without normalization this product grows exponentially",
             judge=_grows,
         ),
         Claim(
             id="digest.weights.depth",
             source=SOURCE,
-            where="First experiment 3, key results",
+            where="Executive Summary and first experiment 3",
             text="The product of the weights' norms of trained unnormalized networks is exponential in the depth.",
+            quotation="unnormalized deep networks can have exponentially large Lipschitz constants due to the product "
+            "of weight norms growing with depth",
             judge=_by_depth,
         ),
     ),
     draw=draw,
     stored=True,
+    task="digits",
 )

@@ -51,8 +51,15 @@ def _of_run(curves: Measured) -> dict[str, float]:
     for name in PRODUCTS:
         summary |= _product_figures(curves, name)
     products = [-2 * total(reduction(curves, "sigma", at)) for at in range(len(curves["epochs"]))]
-    slope, fit = line(curves["epochs"], products)
-    return summary | {"log10_variances_per_epoch": slope, "variances_straightness": fit}
+    trained = [(epoch, product) for epoch, product in zip(curves["epochs"], products) if epoch > 0]
+    slope, fit = line(*zip(*trained)) if trained else (math.nan, math.nan)
+    power = line([math.log10(epoch) for epoch, _ in trained], [product for _, product in trained])
+    return summary | {
+        "log10_variances_per_epoch": slope,
+        "variances_straightness": fit,
+        "variances_power": power[0],
+        "variances_power_straightness": power[1],
+    }
 
 
 def _variance_figures(curves: Measured) -> dict[str, float]:
@@ -66,6 +73,7 @@ def _variance_figures(curves: Measured) -> dict[str, float]:
         "sites_grown_tenfold_above_one": float(np.sum((last > first + 1) & (last > 0))),
         "sites_below_eps": float(np.sum(last < -5)),
         "log10_variance_first": _median(first),
+        "log10_variance_largest_first": float(first.max()) if len(first) else math.nan,
         "log10_variance_last": _median(last),
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from normscope.report import factor
 
 from ..base import Figures, Judgement, Verdict
-from ..judging import by_count, of_readings
+from ..judging import by_count, near, of_readings
 from .curve_figures import NORMS, PRODUCTS, PUBLISHED, SEVERAL
 from .watched_training import NETWORKS, TITLES
 
@@ -84,8 +84,6 @@ def came_far(figures: Figures, network: str, decay: str) -> bool:
 DECAYS = tuple(TITLES)
 MANY = 0.9
 """The share of the layers that counts as "nearly all layers"."""
-STEADY = 0.8
-"""Growth counts as steady from this R squared on."""
 RIGHT = 0.95
 """The training error counts as near zero from this accuracy on."""
 
@@ -108,30 +106,30 @@ def norms_exceed_one(figures: Figures, networks: Sequence[str]) -> Judgement:
     return weighed(answers, f"Layers whose norm is above 1 {_after(figures, networks)}: {listed}.")
 
 
-def product_of(figures: Figures, network: str, published: float, tolerance: float) -> Judgement:
+def product_of(figures: Figures, network: str, published: float) -> Judgement:
     """Judge a published product of weight norms: which norm and which decay give it, if any."""
     answers, listed = Answers(), FigureList()
     for norm in NORMS:
         for decay, value in present(figures, network, f"log10_product_{norm}", DECAYS).items():
-            answers.add_end(figures, network, decay, f"{norm} norms", abs(value - published) <= tolerance)
+            answers.add_end(figures, network, decay, f"{norm} norms", near(value, published))
             listed.add(f"{norm} norms", decay, factor(value))
-    counts = f"within {tolerance:g} decades counts"
+    counts = _tolerance(published)
     return weighed(
         answers, f"Published {factor(published)} ({counts}); measured {_after(figures, [network])}: {listed}."
     )
 
 
-def reduction_of(figures: Figures, network: str, names: Iterable[str], source: str, tolerance: float) -> Judgement:
+def reduction_of(figures: Figures, network: str, names: Iterable[str], source: str) -> Judgement:
     """Judge a published product of 1/sigma: which reading and decay give it at the end, and which on the way."""
     answers, listed, passed = Answers(), FigureList(), FigureList()
     published = PUBLISHED[source]
     for name in names:
         for decay, value in present(figures, network, f"log10_reduction_{name}", DECAYS).items():
-            answers.add_end(figures, network, decay, PRODUCTS[name], abs(value - published) <= tolerance)
+            answers.add_end(figures, network, decay, PRODUCTS[name], near(value, published))
             listed.add(PRODUCTS[name], decay, factor(value))
         for decay, epoch in present(figures, network, f"epoch_{source}_{name}", DECAYS).items():
             passed.add(PRODUCTS[name], decay, f"at epoch {epoch:g}")
-    counts = f"within {tolerance:g} decades counts" if tolerance != 1 else "within a decade counts"
+    counts = _tolerance(published)
     evidence = f"Published {factor(published)} ({counts}); measured {_after(figures, [network])} by {listed}."
     way = f" On the way it passes the published figure: {passed}." if str(passed) else ""
     return weighed(answers, evidence + way)
@@ -153,7 +151,8 @@ def small_at_first(figures: Figures, networks: Sequence[str]) -> Judgement:
     for network in networks:
         for decay, small in present(figures, network, "sites_small_at_first", DECAYS).items():
             sites = figures[f"{network}.{decay}.sites"]
-            text = f"{NETWORKS[network]} {small:g} of {sites:g}"
+            largest = figures[f"{network}.{decay}.log10_variance_largest_first"]
+            text = f"{NETWORKS[network]} {small:g} of {sites:g}, the largest being {factor(largest)}"
             listed += [text] if text not in listed else []
             answers.add(network, "", small == sites)
     return weighed(answers, f"Layers whose input variance is below 1 before training: {'; '.join(listed)}.")
@@ -192,19 +191,24 @@ def variances_all_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
 
 
 def exponential(figures: Figures, networks: Sequence[str]) -> Judgement:
-    """Judge whether the product of variances grows, and by about the same factor in each epoch."""
-    growing, listed, fits = Answers(), FigureList(), []
+    """Judge whether the product of variances grows, and whether an exponential fits it better than a power law."""
+    growing, exponentially, listed = Answers(), Answers(), FigureList()
     for network in networks:
         for decay, slope in present(figures, network, "log10_variances_per_epoch", DECAYS).items():
-            fit = figures[f"{network}.{decay}.variances_straightness"]
+            names = ("variances_straightness", "variances_power_straightness", "variances_power")
+            fit, power_fit, power = (figures[f"{network}.{decay}.{name}"] for name in names)
             growing.add_end(figures, network, decay, "", slope > 0)
-            fits.append(fit)
-            listed.add(NETWORKS[network], decay, f"{slope:+.3g} decades an epoch, R2 {fit:.2f}")
-    evidence = f"Growth of the product of all input variances: {listed}."
-    judgement = weighed(growing, evidence)
-    if judgement.verdict == Verdict.HOLDS and min(fits) < STEADY:
-        return Judgement(Verdict.CORRECTED, f"{evidence} It grows, but not at a constant rate.")
-    return judgement
+            exponentially.add_end(figures, network, decay, "", slope > 0 and fit >= power_fit)
+            listed.add(
+                NETWORKS[network],
+                decay,
+                f"{slope:+.3g} decades an epoch, R2 {fit:.3f}, or epochs to the power {power:.3g}, R2 {power_fit:.3f}",
+            )
+    judgement = weighed(exponentially, f"Growth of the product of all input variances: {listed}.")
+    if judgement.verdict is not Verdict.FAILS:
+        return judgement
+    grows = weighed(growing, "").verdict  # it grows, by another law than the printed one
+    return Judgement(Verdict.CORRECTED if grows is Verdict.HOLDS else grows, judgement.evidence)
 
 
 def fits_the_data(figures: Figures, networks: Sequence[str]) -> Judgement:
@@ -216,6 +220,10 @@ def fits_the_data(figures: Figures, networks: Sequence[str]) -> Judgement:
             tests = 100 * figures[f"{network}.{decay}.test_accuracy"]
             listed.add(NETWORKS[network], decay, f"{100 * right:.1f} % in training and {tests:.1f} % in test")
     return weighed(answers, f"Right {_after(figures, networks)} ({100 * RIGHT:g} % in training counts): {listed}.")
+
+
+def _tolerance(published: float) -> str:
+    return f"within {abs(published) / 10:.2g} decades counts"
 
 
 def _after(figures: Figures, networks: Sequence[str]) -> str:

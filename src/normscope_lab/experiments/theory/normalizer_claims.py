@@ -18,13 +18,11 @@ from normscope.theory import (
     slides_layer_norm,
 )
 
-from ..base import Claim, Figures, Job, Judgement, Measured, Settings
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, Verdict
 from ..judging import ROUNDING, Judge, judged
 from ..single import single
 
 SETTINGS: Settings = {"channels": 512, "sizes": (3, 4, 8, 64), "draws": 20, "eps": 1e-5, "seed": 0}
-SIGN = 1e-3
-"""A distance from a sign, or a share of 1/s, below this counts as none; eps over the variance is smaller."""
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
@@ -131,8 +129,8 @@ def _lemma2(figures: Figures) -> Judgement:
     most, zero, root = (figures[f"lemma2.{name}"] for name in ("most", "at zero variance", "inverse root of eps"))
     return judged(
         most <= 1.0 + ROUNDING and zero <= root * (1.0 + ROUNDING),
-        f"The Jacobian's norm is at most {most:.12g} of the bound; at zero variance it is {zero:.4g}, and the bound "
-        f"over all inputs is 1/sqrt(eps) = {root:.4g} whatever the data are.",
+        f"At random inputs the Jacobian's norm reaches {most:.12g} times the bound; at zero variance it is {zero:.4g}, "
+        f"and the bound over all inputs is 1/sqrt(eps) = {root:.4g} whatever the data are.",
     )
 
 
@@ -175,18 +173,20 @@ def _slides(kind: str, where: str) -> Judge:
 
 
 def _widths(figures: Figures) -> Judgement:
-    small, large = figures["width.smallest"], figures["width.largest"]
+    small, large, two = figures["width.smallest"], figures["width.largest"], figures["two.gain"]
     return judged(
         small < large * (1.0 - ROUNDING),
-        f"Times s, the norm is {small:.6g} for the smallest set and {large:.6g} for the largest.",
+        f"Times s, the norm is {small:.6g} for the smallest set and {large:.6g} for the largest. For 2 entries, away "
+        f"from ties, it is {two:.1g}.",
     )
 
 
 def _size_two(figures: Figures) -> Judgement:
     distance, gain = figures["two.distance from a sign"], figures["two.gain"]
-    return judged(
-        distance < SIGN and gain < SIGN,
-        f"Two entries come out as signs, to {distance:.1g}, and the Jacobian's norm is {gain:.1g} of 1/s.",
+    return Judgement(
+        Verdict.MEASURED,
+        f"Away from ties two entries come out as signs, to {distance:.1g}, and the Jacobian's norm is {gain:.1g} of "
+        "1/s.",
     )
 
 
@@ -204,6 +204,10 @@ NORMALIZERS = single(
             source=THAN,
             where="Lemma 1",
             text="BatchNorm with fixed statistics has as its Lipschitz constant the l2 norm of the vector 1/sigma.",
+            quotation=r"Then $\|\text{BN}\|_{Lip} = \|1/\sigma\|$, where $1/\sigma = ((\sigma_1^2 + \epsilon)^{-0.5}, "
+            r"\dots, (\sigma_n^2 + \epsilon)^{-0.5})$.",
+            corrected="The Lipschitz constant of BatchNorm with fixed statistics is the largest entry of 1/sigma; the "
+            "l2 norm of 1/sigma is an upper bound of it.",
             judge=_lemma1,
         ),
         Claim(
@@ -212,6 +216,8 @@ NORMALIZERS = single(
             where="Lemma 2",
             text="LayerNorm's Jacobian has norm at most 1/s at every input, and its constant is at most the largest of "
             "these.",
+            quotation=r"For any $\epsilon > 0$, we have $\left\| \frac{\partial \text{LN}(\mathbf{x}, "
+            r"\epsilon)}{\partial \mathbf{x}} \right\| \leq \frac{1}{\sqrt{\sigma_n^2 + \epsilon}}$.",
             judge=_lemma2,
         ),
         Claim(
@@ -219,6 +225,7 @@ NORMALIZERS = single(
             source=THAN,
             where="Lemma 3",
             text="GroupNorm's constant is at most the sum over its groups of 1/s.",
+            quotation=r"We have $\|\text{GN}\|_{\text{Lip}} \leq \sum_{k=1}^C (\sigma_k^2 + \epsilon)^{-0.5}$.",
             judge=_lemma3,
         ),
         Claim(
@@ -226,13 +233,17 @@ NORMALIZERS = single(
             source=THAN,
             where="Lemma 23",
             text="LayerNorm's Jacobian is (1/s)(I - y y^T/(norm(y)^2 + n eps))(I - 1/n).",
+            quotation=r"$\frac{\partial \text{LN}(\mathbf{x}, \epsilon)}{\partial \mathbf{x}} = "
+            r"\frac{1}{\sqrt{\sigma_n^2 + \epsilon}} \left(\mathbf{I} - "
+            r"\frac{\mathbf{y}\mathbf{y}^T}{\|\mathbf{y}\|^2 + n\epsilon} \right) \left(\mathbf{I} - \frac{1}{n} "
+            r"\mathbf{1} \right)$",
             judge=_lemma23,
         ),
         Claim(
             id="beyond.size-two",
             source=NORMSCOPE,
             where="groups of two, which Lemma 3 admits",
-            text="Of two entries a normalizer passes nothing but which one is larger.",
+            text="How much of two entries a normalizer passes besides which one is larger.",
             judge=_size_two,
         ),
         Claim(
@@ -240,6 +251,8 @@ NORMALIZERS = single(
             source=DIGEST,
             where="Component map",
             text="LayerNorm's constant is at most (1 - 1/n)/sigma.",
+            quotation=r"LN: Normalizes per-sample across features; $\|LN\|_{Lip} \leq (1-1/n)/\sigma$",
+            corrected="The constant is at most 1/sigma; there is no factor of 1 - 1/n.",
             judge=_digest,
         ),
         Claim(
@@ -247,27 +260,38 @@ NORMALIZERS = single(
             source=DIGEST,
             where="Design tradeoffs",
             text="LayerNorm penalizes smaller layers more than larger ones.",
+            quotation="LN: Batch-size independent; implicit $(1-1/n)$ penalty factor; smaller layers penalized more",
+            corrected="For three neurons and more the norm of the Jacobian is 1/s whatever the width; two neurons "
+            "alone are different.",
             judge=_widths,
         ),
         Claim(
             id="slides.batch-norm",
             source=SLIDES,
-            where="Normalization: Lipschitz continuity",
+            where="slide Normalization: Lipschitz continuity",
             text="BatchNorm's constant is the l2 norm of the vector gamma/sigma.",
+            quotation=r"$\|BN\|_{Lip} = \|\boldsymbol{\gamma}/\boldsymbol{\sigma}\|$",
+            corrected="The constant is the largest entry of |gamma|/sigma; the l2 norm is an upper bound of it.",
             judge=_slides_batch_norm,
         ),
         Claim(
             id="slides.layer-norm",
             source=SLIDES,
-            where="Normalization: Lipschitz continuity",
+            where="slide Normalization: Lipschitz continuity",
             text="LayerNorm's constant is at most (1 - 1/n) times the l2 norm of gamma/sigma.",
+            quotation=r"Layer norm: $\|LN\|_{Lip} \leq \left(1 - \frac{1}{n}\right) "
+            r"\|\boldsymbol{\gamma}/\boldsymbol{\sigma}\|$ (for a layer with n neurons)",
+            corrected="The constant is at most the l2 norm of gamma/sigma, without the factor of 1 - 1/n.",
             judge=_slides("layer norm", "eight"),
         ),
         Claim(
             id="slides.group-norm",
             source=SLIDES,
-            where="Normalization: Lipschitz continuity",
+            where="slide Normalization: Lipschitz continuity",
             text="GroupNorm's constant is at most (1 - 1/n_g) times the l2 norm of gamma/sigma.",
+            quotation=r"Group norm: $\|GN\|_{Lip} \leq \left(1 - \frac{1}{n_g}\right) "
+            r"\|\boldsymbol{\gamma}/\boldsymbol{\sigma}\|$ (for a group of n_g neurons)",
+            corrected="The constant is at most the l2 norm of gamma/sigma, without the factor of 1 - 1/n_g.",
             judge=_slides("group norm", "four groups of eight"),
         ),
     ),

@@ -91,8 +91,9 @@ def _corollary18(figures: Figures) -> Judgement:
     grown = math.log10(max(most, 1.0) / max(least, 1.0))
     return judged(
         grown >= decades - 1.0,
-        f"While the product grows by {decades:.0f} decades, gradient steps of Polyak's length to an alpha-stationary "
-        f"point stay at {least:.0f} and {most:.0f}: a bound for the worst of all functions is none for this loss.",
+        f"While the product grows by {decades:.0f} decades, gradient steps of twice Polyak's length, which is "
+        f"Newton's step for a square, to an alpha-stationary point stay at {least:.0f} and {most:.0f}: a bound for the "
+        "worst of all functions is none for this loss.",
     )
 
 
@@ -102,7 +103,8 @@ def _corollary19(figures: Figures) -> Judgement:
     gauges = (one,) if change > ROUNDING else (one, other)  # a scaling that changes the function is no other gauge
     return by_convention(
         [ratio < 0.0 for ratio in gauges],
-        f"The promised ratio of evaluations is {factor(one)}; after scaling weights by 10, which changes the outputs "
+        f"With the product of the layers' own constants in place of a power of the worst, which is smaller, the "
+        f"promised ratio of evaluations is {factor(one)}; after scaling weights by 10, which changes the outputs "
         f"by {change:.1g}, it is {factor(other)}.",
     )
 
@@ -131,6 +133,11 @@ RATES_OF_TRAINING = single(
             where="Corollary 18",
             text="Any gradient method needs at least s_(i+1)...s_K/alpha iterations on the loss of an unnormalized "
             "network.",
+            quotation=r"Any generalized gradient based method needs at least $\Omega(s_{i+1} \cdots s_K/\alpha)$ "
+            r"iterations",
+            corrected="Among all functions with that Lipschitz constant there are some that need as many iterations, "
+            "and by Zhang et al. (2020) no method finds an alpha-stationary point of all of them in finite time; the "
+            "loss of a given network may need one step.",
             judge=_corollary18,
         ),
         Claim(
@@ -138,13 +145,21 @@ RATES_OF_TRAINING = single(
             source="Than",
             where="Corollary 19",
             text="BatchNorm reduces the number of evaluations by the factor sigma^(-K+i-1).",
+            quotation=r"$O(\sigma^{-K+i-1}s_{i+1} \cdots s_K/\alpha^2)$ function/gradient evaluations of "
+            r"$L_{\mathcal{H}_{no}}$.",
+            corrected="The ratio of the two bounds is no property of the function: scaling weights in front of "
+            "BatchNorm moves it at will.",
             judge=_corollary19,
         ),
         Claim(
-            id="slides.rates",
-            source="Slides",
-            where="Optimization",
-            text="After T iterations the error is (L^2/T)^(1/3), which Than's O(L/alpha^2) restates.",
+            id="than.convergence-rate",
+            source="Than",
+            where="Section 5.1, convergence rate",
+            text="The algorithms of Davis et al. need O(L/alpha^2) evaluations, as the Slides quote too.",
+            quotation=r"present some algorithms ... with $O(\|\ell, \mathbf{w}\|_{Lip}/\alpha^2)$ function/gradient "
+            r"evaluations",
+            corrected="O(L^2/alpha^3) evaluations, as the Slides quote the same theorem: an error of (L^2/T)^(1/3) "
+            "after T iterations.",
             judge=_rates,
         ),
     ),

@@ -22,7 +22,7 @@ SETTINGS: Settings = {"widths": (4, 6, 5, 3), "batch": 16, "draws": 20, "eps": 1
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     """Measure constants with respect to weights on small networks and on the extremal ones of the theorems."""
     generator = torch.Generator().manual_seed(settings["seed"])
-    return _extremal(generator) | _theorem12(settings, generator) | _l1()
+    return _extremal(generator) | _theorem12(settings, generator) | _l1() | _l1_of_normalized(settings, generator)
 
 
 def _extremal(generator: torch.Generator) -> dict[str, float]:
@@ -130,7 +130,43 @@ def _l1() -> dict[str, float]:
     target = torch.zeros(1, outputs, dtype=torch.float64)
     of_loss = torch.func.grad(lambda weight: l1().rows(network(weight)[None], target)[0])(start)
     ratio = float(of_loss.norm() / torch.linalg.matrix_norm(of_outputs, ord=2))
-    return {"corollary14.ratio": ratio, "corollary14.constant": l1().constant(outputs), "corollary14.outputs": outputs}
+    printed = 3.0 * float(x.norm())  # x has fewer entries than there are outputs, and is not truncated
+    return {
+        "corollary14.ratio": ratio,
+        "corollary14.constant": l1().constant(outputs),
+        "corollary14.outputs": outputs,
+        "corollary14.11 measured": float(of_loss.norm()),
+        "corollary14.11 as printed": printed,
+        "corollary14.11 corrected": printed * l1().constant(outputs),
+    }
+
+
+def _l1_of_normalized(settings: Settings, generator: torch.Generator) -> dict[str, float]:
+    """Return the slope of the l1 loss in the first weight of a BatchNorm network over equation (10), by size of x.
+
+    The statistics are fixed, and the network is one ReLU layer behind a normalized one.
+    """
+    inputs, width, outputs = settings["widths"][0], settings["widths"][1], settings["widths"][-1]
+    first = torch.randn(width, inputs, generator=generator, dtype=torch.float64)
+    last = torch.randn(outputs, width, generator=generator, dtype=torch.float64)
+    x = torch.randn(inputs, generator=generator, dtype=torch.float64)
+    spreads = [torch.rand(size, generator=generator, dtype=torch.float64) + 0.5 for size in (width, outputs)]
+    constants = math.prod(float((1.0 / one).norm()) for one in spreads)
+    bound = float(torch.linalg.matrix_norm(last, ord=2)) * constants
+    target = -torch.ones(1, outputs, dtype=torch.float64)
+    shares = {}
+    for size in (1.0, 1000.0):
+
+        def loss(weight: Tensor, size: float = size) -> Tensor:
+            hidden = ((weight @ (size * x)) / spreads[0]).relu()
+            return l1().rows(((last @ hidden) / spreads[1]).relu()[None], target)[0]
+
+        shares[size] = float(torch.func.grad(loss)(first).norm()) / bound
+    return {
+        "corollary14.10 share": shares[1.0],
+        "corollary14.10 share at 1000 x": shares[1000.0],
+        "corollary14.10 share corrected": shares[1.0] / (l1().constant(outputs) * float(x.norm())),
+    }
 
 
 def _theorem12_judge(figures: Figures) -> Judgement:
@@ -162,8 +198,32 @@ def _corollary14(figures: Figures) -> Judgement:
     return judged(
         ratio <= 1.0 + ROUNDING,
         f"With {figures['corollary14.outputs']:.0f} outputs the l1 loss is {ratio:.4g} times as steep in W_1 as the "
-        f"outputs; its constant is sqrt(K) = {constant:.4g}.",
+        f"outputs; its constant is the root of the number of outputs, {constant:.4g}.",
         corrected=ratio <= constant * (1.0 + ROUNDING),
+    )
+
+
+def _corollary14_10(figures: Figures) -> Judgement:
+    near, far = figures["corollary14.10 share"], figures["corollary14.10 share at 1000 x"]
+    corrected = figures["corollary14.10 share corrected"]
+    return judged(
+        far <= near * (1.0 + ROUNDING),
+        f"The l1 loss is {near:.3g} times as steep in W_1 as the printed product at one input and {far:.3g} times at "
+        f"1000 times that input: no constant does for all x. Over the product times sqrt(n) norm(h_(i-1)(x)) it is "
+        f"{corrected:.3g}.",
+        corrected=corrected <= 1.0 + ROUNDING,
+    )
+
+
+def _corollary14_11(figures: Figures) -> Judgement:
+    measured, printed, corrected = (
+        figures[f"corollary14.11 {name}"] for name in ("measured", "as printed", "corrected")
+    )
+    return judged(
+        abs(printed / measured - 1.0) < ROUNDING,
+        f"With {figures['corollary14.outputs']:.0f} outputs the l1 loss has slope {measured:.4g} in W_1; printed is "
+        f"{printed:.4g}, and that times the root of the number of outputs is {corrected:.4g}.",
+        corrected=abs(corrected / measured - 1.0) < ROUNDING,
     )
 
 
@@ -190,6 +250,9 @@ WEIGHTS = single(
             where="Theorem 12",
             text="The constant in W_i is at most the largest input of layer i times norms and normalizers from there "
             "on.",
+            quotation=r"$\|\mathbf{h}_{no}, \mathbf{W}_i\|_{Lip} \leq A_{i-1} \|\mathbf{h}_{no}, \mathbf{y}_i\|_{Lip}$",
+            corrected="The bound holds with statistics held fixed; with those of the batch the derivative in a weight "
+            "also goes through the statistics.",
             judge=_theorem12_judge,
         ),
         Claim(
@@ -197,6 +260,9 @@ WEIGHTS = single(
             source=THAN,
             where="Theorem 13, equation (8)",
             text="Some network has in W_i the constant a_(i+1)...a_K times the norm of the truncated h_(i-1)(x).",
+            quotation=r"$\|\mathbf{h}^*(\mathbf{x}), \mathbf{W}_i\|_{Lip} = a_{i+1} \cdots a_K \left\| "
+            r"(\mathbf{h}_{i-1}(\mathbf{x}))^{(n_{i+1}, \dots, n_K)} \right\|, \forall \mathbf{x}$",
+            corrected="The constant in W_i is a_(i+1)...a_K times the norm of the whole h_(i-1)(x).",
             judge=_theorem13_8,
         ),
         Claim(
@@ -204,14 +270,40 @@ WEIGHTS = single(
             source=THAN,
             where="Theorem 13, equation (9)",
             text="Some network has in y_i the constant a_(i+1)...a_K.",
+            quotation=r"$\|\mathbf{h}^*, \mathbf{y}_i\|_{Lip} = a_{i+1} \cdots a_K$",
             judge=_theorem13_9,
         ),
         Claim(
             id="than.corollary14",
             source=THAN,
-            where="Corollary 14",
+            where="Section 4.3, above Corollary 14",
             text="The l1 loss has in each weight the same constant as the outputs.",
+            quotation=r"Observe that $\|f, \mathbf{W}_i\|_{Lip} = \|\mathbf{h}, \mathbf{W}_i\|_{Lip}$.",
+            corrected="The l1 loss of n outputs is at most sqrt(n) times as steep in W_i as the outputs are.",
             judge=_corollary14,
+        ),
+        Claim(
+            id="than.corollary14.10",
+            source=THAN,
+            where="Corollary 14, equation (10)",
+            text="At any x the l1 loss of a normalized network has in W_i a constant of at most O(1) times the weight "
+            "norms behind layer i and the normalizers' constants from it on.",
+            quotation=r"$\|f(\mathbf{h}_{no}, \mathbf{x}), \mathbf{W}_i\|_{Lip} \leq O(b_{i+1}) \prod_{k=i}^K "
+            r"\|\text{NO}_k\|_{Lip}$",
+            corrected="The printed product times sqrt(n) norm(h_(i-1)(x)), for n outputs; the norm has no limit.",
+            judge=_corollary14_10,
+        ),
+        Claim(
+            id="than.corollary14.11",
+            source=THAN,
+            where="Corollary 14, equation (11)",
+            text="The l1 loss of some network has in W_i the constant a_(i+1)...a_K times the norm of the truncated "
+            "h_(i-1)(x).",
+            quotation=r"$\|f(\mathbf{h}^*, \mathbf{x}), \mathbf{W}_i\|_{Lip} = a_{i+1} \cdots a_K \left\| "
+            r"(\mathbf{h}_{i-1}(\mathbf{x}))^{(n_{i+1}, \dots, n_K)} \right\|$",
+            corrected="It is sqrt(d) a_(i+1)...a_K times the norm of the whole h_(i-1)(x), d the least width behind "
+            "layer i.",
+            judge=_corollary14_11,
         ),
         Claim(
             id="than.theorem15",
@@ -219,6 +311,9 @@ WEIGHTS = single(
             where="Theorem 15, equation (12)",
             text="Some network has gradients c a_K...a_(i+1) times a mean over the data, as large or small as one "
             "likes.",
+            quotation=r"$\frac{\partial L(h^*, \mathbf{D})}{\partial \mathbf{W}_{it}} = \frac{ca_K \cdots a_{i+1}}{m} "
+            r"\sum_{\mathbf{x} \in \mathbf{D}} \mathcal{I}_{it} \frac{\partial (f \circ g)}{\partial u} "
+            r"\Big|_{u=u(\mathbf{x})} (\mathbf{h}_{i-1}(\mathbf{x}))^\top$",
             judge=_theorem15_judge,
         ),
     ),
