@@ -115,6 +115,18 @@ def test_figures_that_raise_an_alarm(change, expected):
     assert all(f.step is not None and f.seen and f.why and f.advice and f.numbers for f in found.findings)
 
 
+@pytest.mark.parametrize(("observed", "losses", "told"), [
+    (True, (0.056, 0.04, 0.03, 0.029, 0.2, 0.21, 0.2), True),
+    (False, (0.056, 0.04, 0.03, 0.029, 0.2, 0.21, 0.2), False),
+    (False, (0.056, 0.04, 0.03, 0.029, 0.2, 0.21, 0.2, 0.22), True),
+])  # fmt: skip
+def test_losses_of_single_batches_are_lost_after_one_record_more(observed, losses, told):
+    """A loop that reports nothing shows one batch a record, where one that does shows the mean of all steps."""
+    means = [{"loss_mean": loss} if observed else {} for loss in losses]
+    records = [replace(record(10 * i, loss=loss), metrics=mean) for i, (loss, mean) in enumerate(zip(losses, means))]
+    assert ("loss-rising" in {finding.code for finding in history(*records).findings}) is told
+
+
 @pytest.mark.parametrize("coupled", [False, True])
 def test_a_weight_that_shrinks_to_nothing_is_told_with_its_cause(coupled):
     free = [

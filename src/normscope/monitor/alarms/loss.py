@@ -263,7 +263,10 @@ def _other_player_wins(history: History, now: Sequence[float], start: Sequence[f
 
 def _loss_lost(history: History) -> Iterator[Finding]:
     """A loss that was low and is high again for two records."""
-    means = [(r.step, r.metrics.get("loss_mean", r.loss)) for r in history.repeated()]
+    records = history.repeated()
+    if not any("loss_mean" in record.metrics for record in records):  # losses of single batches, which tell less
+        records = history.records[-LOST_RECORDS:]
+    means = [(r.step, r.metrics.get("loss_mean", r.loss)) for r in records]
     start, least = history.first_loss, history.least_loss
     if start is None or least is None or not means or history.standing.others:
         return
