@@ -27,7 +27,9 @@ from normscope.core.errors import CaptureError
 from normscope.diagnosis.bare_weights import audit_weights
 
 SOURCE = Path(ns.__file__).parent
-READS_A_CLOCK = re.compile(r"\b(monotonic|perf_counter|process_time|thread_time|time_ns|time\.time|timeit|datetime)\b")
+READS_A_CLOCK = re.compile(
+    r"\b(time\.monotonic|from time import|perf_counter|process_time|thread_time|time_ns|time\.time|timeit|datetime)\b"
+)
 MAY_READ_A_CLOCK = ("core/budget.py", "monitor/", "pages/live.py")  # the last for the age of a log
 
 

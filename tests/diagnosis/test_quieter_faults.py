@@ -494,3 +494,59 @@ def test_a_forward_without_gradients_is_named_while_it_trains(guard):
     [finding] = ns.check(model.train(), x).findings
     assert (finding.code, finding.severity, finding.where) == ("gradient-cut", "warning", "head")
     assert not ns.check(model.eval(), x).findings
+
+
+class NextWord(nn.Module):
+    """A causal model of words that takes their labels too, as those of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.recurrent, self.head = (
+            nn.Embedding(50, 16),
+            nn.GRU(16, 16, batch_first=True),
+            nn.Linear(16, 50),
+        )
+
+    def forward(self, input_ids, attention_mask=None, labels=None):
+        return {"logits": self.head(self.recurrent(self.words(input_ids))[0])}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_loss_that_shifts_labels_which_are_the_inputs_is_no_leak(masked):
+    torch.manual_seed(0)
+    words = torch.randint(50, (8, 16))
+    batch = {"input_ids": words, "labels": words} | ({"attention_mask": torch.ones_like(words)} if masked else {})
+
+    def shifted(made, labels):
+        return F.cross_entropy(made["logits"][:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+    checked = ns.check(NextWord(), batch, loss=shifted)
+    assert not [finding.code for finding in checked.findings if finding.severity != "info"]
+
+
+class Pair(nn.Module):
+    """A network that returns one tensor of scores in a dict, or with a parameter beside it."""
+
+    def __init__(self, *, beside=False):
+        super().__init__()
+        self.layer, self.temperature, self.beside = nn.Linear(8, 3), nn.Parameter(torch.ones(3)), beside
+
+    def forward(self, x):
+        made = self.layer(x) * self.temperature
+        return (made, self.temperature) if self.beside else {0: made}
+
+
+def test_a_loss_of_the_users_gets_what_the_model_returns():
+    """`o[0]` of the dict is the tensor, and of the tensor the first sample: both run."""
+    torch.manual_seed(0)
+    model = Pair()
+    checked = ns.check(model, TABLE, loss=lambda o: o[0].square().sum())
+    assert checked.signal.loss_value == pytest.approx(float(model(TABLE)[0].square().sum()))
+    by_torch = ns.check(model, (TABLE, CLASSES % 3), loss=nn.CrossEntropyLoss())
+    assert by_torch.signal.loss_value == pytest.approx(float(F.cross_entropy(model(TABLE)[0], CLASSES % 3)))
+
+
+def test_a_parameter_that_the_model_returns_keeps_no_hook():
+    model = Pair(beside=True)
+    ns.check(model, TABLE)
+    assert not model.temperature._backward_hooks

@@ -116,7 +116,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
                 certain = certain or (mixed is not None and _standardises_columns(plain, mixed))
                 if ahead_of is not None:
                     changed = run(_with_other_ends(few, ahead_of[0]))
-                    if len(call.leaves) > 1 or ahead_of[1]:
+                    if ahead_of[1] or _has_source(call, ahead_of[0]):
                         ahead = _first_ahead(plain, changed, few, *ahead_of)
                     elif _first_ahead(plain, changed, few, ahead_of[0], 1) is None:
                         reads_itself = _first_ahead(plain, changed, few, *ahead_of) is not None
@@ -294,6 +294,18 @@ def _find_shifted(call: Call, batch: Any) -> tuple[int, int] | None:
         if not leaf.is_floating_point() and bool((leaf == labels).all()):
             return place, 0
     return None
+
+
+def _has_source(call: Call, place: int) -> bool:
+    """Whether a model reads another sequence beside that of its labels, as one that translates does; masks are none."""
+    return any(
+        isinstance(leaf, Tensor)
+        and leaf.ndim > 0
+        and "mask" not in call.name(other)
+        and not torch.equal(leaf, call.leaves[place])
+        and bool((leaf != leaf[:1]).any())  # positions are the same in every sample
+        for other, leaf in enumerate(call.leaves)
+    )
 
 
 def _find_inverted_mask(model: nn.Module, batch: Any) -> str | None:

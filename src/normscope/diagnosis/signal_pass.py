@@ -132,6 +132,7 @@ def watch_signal(
         runs = 0
         for follow_cuts in (True, False):  # what asks for a gradient can be written to or handed to numpy no more
             listener, reason, runs = _SignalListener(model, samples, follow_cuts=follow_cuts), None, runs + 1
+            stack.callback(listener.remove_hooks)
             try:
                 reason = _both_ways(listener, call, batch, output, loss)
             except Exception as error:  # a forward that cannot be differentiated may still run
@@ -143,6 +144,7 @@ def watch_signal(
                 break
         if not listener.complete:
             listener, runs = _SignalListener(model, samples), runs + 1
+            stack.callback(listener.remove_hooks)
             _without_gradient(listener, call)
         steps = None
         if loss is not None and listener.of_parameters and listener.loss_value is not None:
@@ -272,14 +274,21 @@ def _outputs(made: Any, output: str | int | None) -> list[Tensor]:
 
 
 def _loss_of(loss: Loss, made: Any, outputs: Sequence[Tensor], labels: Sequence[Any]) -> Tensor:
-    """Return the loss of the user's function: of the one output, or else of all that the model returns (`o.loss`)."""
+    """Return the loss of the user's function: of the one output, or else of all that the model returns (`o.loss`).
+
+    Losses of torch take tensors. A function of the user's that takes what the model returns may take a tensor as well,
+    and read it otherwise: `o[0]` of a tensor is its first sample.
+    """
+    single = outputs[0] if len(outputs) == 1 else made
+    module = loss.__module__ if hasattr(loss, "__qualname__") else type(loss).__module__
+    forms = (single, made) if str(module).startswith("torch.") else (made, single)
     try:
         try:
-            value = loss(outputs[0] if len(outputs) == 1 else made, *labels)
+            value = loss(forms[0], *labels)
         except Exception:
-            if isinstance(made, Tensor) or len(outputs) != 1:
+            if forms[0] is forms[1]:
                 raise
-            value = loss(made, *labels)
+            value = loss(forms[1], *labels)
     except Exception as error:
         raise InputError(
             f"the loss raises {describe_error(error)}: it is called with the model's output, and with the labels "
@@ -299,9 +308,9 @@ class _SignalListener(ForwardListener):
 
     def __init__(self, model: nn.Module, samples: int, *, follow_cuts: bool = True) -> None:
         super().__init__(model, dropout=False)
-        self.follow_cuts = follow_cuts
-        self.complete = False
+        self.follow_cuts, self.complete = follow_cuts, False
         self.feeds: list[tuple[Feed, ...]] = []
+        self._hooks: list[Any] = []
         self.loss: LossFacts | None = None
         self.other_losses: tuple[LossFacts, ...] = ()
         self.labels_outside: LabelsOutside | None = None
@@ -382,7 +391,7 @@ class _SignalListener(ForwardListener):
             return NO_GRADIENT
         for tensor in outputs:
             if tensor.requires_grad:
-                tensor.register_hook(self._ended)
+                self._hooks.append(tensor.register_hook(self._ended))
         signs = [_signs(value) if random else torch.ones_like(value) for value in objective]
         trained = [p for p in self.model.parameters() if p.requires_grad]
         gradients = torch.autograd.grad(objective, [*leaves, *trained], signs, allow_unused=True)
@@ -390,6 +399,11 @@ class _SignalListener(ForwardListener):
             if gradient is not None:
                 self.of_parameters[id(parameter)] = gradient.to_dense() if gradient.is_sparse else gradient
         return None
+
+    def remove_hooks(self) -> None:
+        """Leave no hook behind: a parameter that the model returns is one of its outputs."""
+        for hook in self._hooks:
+            hook.remove()
 
     def _ended(self, gradient: Tensor) -> None:
         """Note the size of the gradient at an output, and which samples have one."""
@@ -635,7 +649,7 @@ class _SignalListener(ForwardListener):
             if site[1] in (INPUT, "embedding") and made.shape[:1] == (self._samples,):
                 self._differing[len(self._heard) - 1] = _by_place(made.detach() - made.detach()[:1])
                 self.padding.hear(site[0], made)
-            made.register_hook(functools.partial(self._returned, len(self._heard) - 1))
+            self._hooks.append(made.register_hook(functools.partial(self._returned, len(self._heard) - 1)))
 
     def _returned(self, index: int, gradient: Tensor) -> None:
         self._gradients[index] = _norm(gradient)
