@@ -275,3 +275,20 @@ def test_a_validation_that_is_lost_at_once_is_told_at_once(last, told_codes):
             if step % 10 == 9:
                 run.log_metrics(val_loss=values[step // 10])
     assert [code for code, _ in warnings_of(run)] == told_codes
+
+
+def test_a_small_model_that_settles_at_the_noise_within_its_first_records_raises_nothing():
+    """The first step is half of the weights, and the second record has all there is to learn."""
+    torch.manual_seed(10)
+    x = torch.randn(200, 5)
+    y = 0.2 * x[:, :1] + torch.randn(200, 1)
+    model = nn.Linear(5, 1)
+    optimizer = sgd(model, 0.3)
+    with ns.watch(model, optimizer, every=10, panel=False) as run:
+        for _ in range(60):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            run.observe(loss=loss)
+            loss.backward()
+            optimizer.step()
+    assert not warnings_of(run)

@@ -300,13 +300,11 @@ def steps_too_large(history: History) -> Iterator[Finding]:
     now, start = _recent_loss(history), history.first_loss
     if now is None or start is None or not sizes:
         return
-    large = max(sizes[:2])
+    large, began_at = max(sizes[:2]), max(start, history.records[0].loss or 0.0)
     thrown = len(sizes) >= 2 and (median(sizes) >= THROWN_STEP_LOG10 or large >= THROWN_AT_ONCE_LOG10)
-    lost = now >= max(start, history.records[0].loss or 0.0) > 0.0 and (
-        begun >= STAYS_STEPS / 2 or large >= THROWN_AT_ONCE_LOG10
-    )
+    lost = now >= began_at > 0.0 and (begun >= STAYS_STEPS / 2 or large >= THROWN_AT_ONCE_LOG10)
     latest = history.total("log10_step").last()
-    settled = bool(latest) and max(latest) < SETTLED_STEP_LOG10 and now <= start  # there was little to learn
+    settled = bool(latest) and max(latest) < SETTLED_STEP_LOG10 and now <= began_at  # there was little to learn
     stays = begun > 2 * PLAIN_STEPS and now >= 0.9 * start > 0.0 and not _had_learned(history) and not settled
     words = {"steps": history.step, "more": describe_large_inputs(history)}
     numbers: dict[str, Any] = {"loss": now, "loss_first": start, "lr": max(history.records[-1].lr, default=math.nan)}
