@@ -542,6 +542,8 @@ def test_a_loss_of_the_users_gets_what_the_model_returns():
     model = Pair()
     checked = ns.check(model, TABLE, loss=lambda o: o[0].square().sum())
     assert checked.signal.loss_value == pytest.approx(float(model(TABLE)[0].square().sum()))
+    named = ns.check(model, TABLE, loss=lambda o: o[0].square().sum(), output=0)
+    assert named.signal.loss_value == pytest.approx(float(model(TABLE)[0][0].square().sum()))
     by_torch = ns.check(model, (TABLE, CLASSES % 3), loss=nn.CrossEntropyLoss())
     assert by_torch.signal.loss_value == pytest.approx(float(F.cross_entropy(model(TABLE)[0], CLASSES % 3)))
 

@@ -211,7 +211,7 @@ def _steps(
 
     def loss_of(made: Any, samples: slice) -> Tensor:
         labels = [v[samples] if isinstance(v, Tensor) and v.ndim else v for v in labels_of(batch, call)]
-        return _loss_of(loss, made, _outputs(made, output), labels)
+        return _loss_of(loss, made, output, labels)
 
     names = {id(parameter): name for name, parameter in listener.model.named_parameters()}
     gradients = {names[key]: gradient for key, gradient in listener.of_parameters.items()}
@@ -232,7 +232,7 @@ def _both_ways(
             listener.follow_outputs(outputs)
             losses.in_loss = True
             try:
-                objective = outputs if loss is None else [_loss_of(loss, made, outputs, labels_of(batch, call))]
+                objective = outputs if loss is None else [_loss_of(loss, made, output, labels_of(batch, call))]
             except InputError:
                 if losses.outside is None:
                     raise
@@ -273,15 +273,18 @@ def _outputs(made: Any, output: str | int | None) -> list[Tensor]:
         return float_tensors(made)
 
 
-def _loss_of(loss: Loss, made: Any, outputs: Sequence[Tensor], labels: Sequence[Any]) -> Tensor:
+def _loss_of(loss: Loss, made: Any, output: str | int | None, labels: Sequence[Any]) -> Tensor:
     """Return the loss of the user's function: of the one output, or else of all that the model returns (`o.loss`).
 
-    Losses of torch take tensors. A function of the user's that takes what the model returns may take a tensor as well,
-    and read it otherwise: `o[0]` of a tensor is its first sample.
+    An output that the user named comes first, and to losses of torch, which take tensors, the one there is. A function
+    of the user's that takes what the model returns may take a tensor as well, and read it otherwise: `o[0]` of a tensor
+    is its first sample.
     """
+    outputs = _outputs(made, output)
     single = outputs[0] if len(outputs) == 1 else made
     module = loss.__module__ if hasattr(loss, "__qualname__") else type(loss).__module__
-    forms = (single, made) if str(module).startswith("torch.") else (made, single)
+    by_tensor = output is not None or str(module).startswith("torch.")
+    forms = (single, made) if by_tensor else (made, single)
     try:
         try:
             value = loss(forms[0], *labels)

@@ -52,10 +52,8 @@ class Measurement:
         self.forward: ForwardRecord | None = None
         self.clearing: Clearing | None = None
         self.reading: LossReading | None = None
-        self._losses, self._heard = (
-            StepLosses(),
-            StepLosses(),
-        )  # what the loop observed, and what its backwards began with
+        self._losses = StepLosses()  # what the loop observed
+        self._heard = StepLosses()  # what its backwards began with
         self._kept = StepInTransit(step=step, tier=tier, subject=subject)
         self._parameters: Mapping[str, nn.Parameter] | None = None  # None before the optimizer's step
         self._contents: dict[Key, Tensor] = {}

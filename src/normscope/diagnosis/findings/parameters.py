@@ -76,8 +76,8 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None:
         return
-    whole = signal.detached_at is not None and signal.gradient_of == RANDOM and examined.mode == "train"
-    if not signal.backwards and not whole:  # outputs without any graph are meant so in eval mode
+    without_graph = signal.detached_at is not None and signal.gradient_of == RANDOM
+    if not signal.backwards and not (without_graph and examined.mode == "train"):  # it is meant so in eval mode
         return
     learning = {row.module for row in signal.parameters if row.reached}  # a bias may drop out where its weight counts
     cut = [row for row in signal.parameters if row.trainable and row.used and not row.reached]
