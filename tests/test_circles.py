@@ -62,7 +62,7 @@ def circle(arrows: dict[str, set[str]]) -> list[str]:
 @pytest.mark.slow
 def test_the_package_has_no_circle() -> None:
     arrows = graph(Path(normscope.__file__).parent)
-    assert len(arrows) > 300
+    assert len(arrows) > 250
     assert sum(map(len, arrows.values())) > 1800
     assert circle(arrows) == []
 

@@ -74,7 +74,7 @@ SWEEPS = [
 @pytest.mark.parametrize(("name", "mode", "effort"), SWEEPS)
 def test_whenever_the_clock_runs_out_an_audit_ends_and_holds(name: str, mode: str, effort: str) -> None:
     model, batch = made(name, mode)
-    audit_steps.trace_model(model, batch)  # kept: its passes are those of no audit
+    audit_steps.trace_model(model, batch, budget=None)  # kept: its passes are those of no audit
     whole = ns.audit(model, batch, effort=effort)
     with clocked() as clock:
         again = ns.audit(model, batch, effort=effort, max_seconds=1e9)

@@ -183,7 +183,7 @@ class TestConditions:
     @pytest.mark.slow
     def test_they_name_the_lines_with_many_numbers(self):
         why = self.counted(bounds_of("floats in the code"), "VC").why
-        assert "memorisers.py:" in why
+        assert "networks.py:" in why, "the forward that computes with them"
         assert len(PLACES) < int(why.split()[0]) < len(PLACES) + 20
 
     @pytest.mark.slow

@@ -79,7 +79,10 @@ def test_measuring_every_step_is_silent():
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_healthy_trainings_are_silent(network, optimizer):
-    assert not warned(train(NETWORKS[network](), OPTIMIZERS[optimizer], steps=400))
+    """But for three that learn nothing in these steps, at a rate that is low for them."""
+    alarms = warned(train(NETWORKS[network](), OPTIMIZERS[optimizer], steps=400))
+    slow = optimizer == "SGD, low" and network in ("convolutions", "transformer", "transformer, RMSNorm")
+    assert set(alarms) <= ({"weights-still"} if slow else set())
 
 
 @pytest.mark.slow

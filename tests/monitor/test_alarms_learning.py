@@ -142,20 +142,26 @@ def test_a_rare_class_that_is_missing_in_some_batches_is_no_alarm():
 
 @pytest.mark.slow
 def test_a_loss_that_is_flat_for_a_reason_is_no_alarm():
-    """A plateau at the start of a deep network, a rate that is low but not too low, a text that is almost random."""
+    """A plateau at the start of a deep network, a rate that is low but not too low, labels that are mostly random.
+
+    At a fifth of that low rate the weights hardly move within 200 steps, and that is told.
+    """
     torch.manual_seed(0)
     layers = [part for _ in range(6) for part in (nn.Linear(32, 32), nn.ReLU())]
     deep = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), *layers, nn.Linear(32, 4))
     runs = [train(deep, sgd(deep, 0.05), steps=200)]
     assert min(record.loss for record in runs[0].records) > 1.3, "it is still on its plateau"
     model = network()
-    runs.append(train(model, sgd(model, 1e-3), steps=200))
+    runs.append(train(model, sgd(model, 5e-3), steps=200))
     model = network()
-    noisy = lambda s, x, y: (x, y.where(torch.rand(32) < 0.25, torch.randint(0, 4, (32,))))  # noqa: E731
+    noisy = lambda s, x, y: (x, y.where(torch.rand(32) < 0.4, torch.randint(0, 4, (32,))))  # noqa: E731
     runs.append(train(model, sgd(model, 0.05), steps=400, batch=noisy))
-    assert runs[2].records[-1].metrics["loss_mean"] > 1.25, "it cannot be fitted"
+    assert runs[2].records[-1].metrics["loss_mean"] > 1.2, "it cannot be fitted"
     for run in runs:
         assert not [finding for finding in run.findings if finding.severity > ns.Severity.INFO]
+    model = network()
+    slow = train(model, sgd(model, 1e-3), steps=200)
+    assert [finding.code for finding in slow.findings] == ["weights-still"]
 
 
 def test_inputs_of_another_size_are_told():

@@ -20,7 +20,7 @@ from ..core.codec import JsonForm, Part
 from ..core.errors import describe_error
 from ..core.threads import uncompiled
 from ..core.untouched import random_state, seed_random, untouched
-from ..graph.call import Call, arguments, labels_of
+from ..graph.call import Call, arguments, labels_of, quantized
 from ..listening.calls import float_tensors
 from ..listening.listener import ForwardListener
 from .loss_facts import NO_CLASS
@@ -130,8 +130,10 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
                 in_training = _idle_arguments(run, few, run(few))
             idle = {name: reader for name, reader in idle.items() if name in in_training}
     count("passes", run.forwards * few.count)
-    if mixed is not None and isinstance(model.get_submodule(mixed), _BatchNorm):
-        mixed = None  # one without running statistics, which is meant to see the batch
+    if mixed is not None:
+        mixing = model.get_submodule(mixed)
+        if isinstance(mixing, _BatchNorm) or quantized(mixing):
+            mixed = None  # statistics of the batch, or a range of integers for the whole batch: it is meant to see it
     return SampleFacts(
         mixed_at=mixed,
         certain=certain,

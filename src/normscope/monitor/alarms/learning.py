@@ -143,7 +143,8 @@ def weights_still(history: History) -> Iterator[Finding]:
     gradient = records[-1].total.get("log10_gradient")
     drifts = [value for r in history.records if (value := r.total.get("log10_drift")) is not None]
     path = sum(10.0 ** min(value, 300.0) for value in drifts)
-    slow = history.step >= SLOW_STEPS and len(drifts) > 1 and path <= SLOW_PATH and history.is_unlearned
+    unmoved = history.step >= SLOW_STEPS and len(drifts) > 1 and path <= SLOW_PATH
+    slow = unmoved and history.is_unlearned and _is_flat(history)
     if rates[-1] > rates[-2] and not slow:
         return  # a warm-up
     if gradient is None or gradient == -math.inf or not math.isfinite(max(steps)):
