@@ -23,7 +23,6 @@ from .captured import Bounding, Captured, Effort, OnMissing, check_option, cut_s
 from .domain.domain import Domain
 from .domain.domain_bounds import domain_sides, with_steepest
 from .lower import lower_side, observed_if_any
-from .patterns import exact
 from .rungs import Rungs, is_normalizer, is_weight, upper_sides
 
 
@@ -99,7 +98,7 @@ def ladder(
         data: as for `lipschitz`, and so are all options that are not explained here; the first batch is measured.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         domain: what `normscope.domain` recorded: every rung then speaks of the inputs inside, and `global` of all.
-        effort: `"fast"`, `"tight"` adds the rung of the optimised certificate, `"exact"` that of branch and bound.
+        effort: `"fast"`, or `"tight"`, which adds the rung of the optimised certificate.
         sides: `"both"`, or `"upper"` to save the search from below: the lower sides are then 0, and there is no rung
             `observed`.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
@@ -115,7 +114,7 @@ def ladder(
 
     Raises:
         NormscopeError: as `lipschitz` does.
-        InputError: `sides` is something else, or `"upper"` with `effort="exact"`, which closes both.
+        InputError: `sides` is something else.
 
     Example:
         >>> import torch, normscope as ns
@@ -127,8 +126,6 @@ def ladder(
     check_option(on_missing, effort)
     if sides not in ("both", "upper"):
         raise InputError(f'sides is "both" or "upper", not {sides!r}')
-    if (sides, effort) == ("upper", "exact"):
-        raise InputError('effort="exact" closes both sides: leave out sides="upper"')
     bounding = Bounding.within(max_seconds, rtol=rtol)
     batches = Batches(model, data, labels=labels)
     captured = Captured.of(model, batches.first, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
@@ -213,9 +210,6 @@ def climb(
     rungs = upper_sides(captured, bounding, effort, proofs=proofs)
     lower = lower_side(captured, bounding, observed, seed, enough=rungs["best"].log10_upper, search=search)
     best = lower.under(rungs["best"])
-    if effort == "exact":
-        best = exact(captured, bounding, rungs, best)
-        rungs = replace(rungs, brackets=rungs.brackets | {"exact": best})
     return shared(rungs, best, lower.search, observed)
 
 

@@ -201,9 +201,7 @@ def audit(
 def _check_options(effort: str, rtol: float, loss: Any, optimizer: Any) -> None:
     """Refuse options that no audit can have."""
     if effort not in DEPTHS:
-        raise InputError(
-            f'effort is "fast" or "thorough", not {effort!r}; lipschitz and ladder know "tight" and "exact"'
-        )
+        raise InputError(f'effort is "fast" or "thorough", not {effort!r}; lipschitz and ladder know "tight"')
     if not rtol > 0:
         raise InputError(f"rtol is {rtol}: it must be positive")
     check_loss_given(loss, optimizer)

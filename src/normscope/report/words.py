@@ -241,7 +241,6 @@ PLAIN = {
     "liplt": "across several layers",
     "closed-form": "closed form",
     "tight": "optimised certificate",
-    "exact": "exhaustive search",
     "best": "best bound",
     "observed": "seen at the data",
 }

@@ -114,14 +114,6 @@ class Activation:
             return Upper.infinite(self.reason or f"{self.name} is not Lipschitz")
         return Upper.of(size, self.evidence, f"slope of {self.name}")
 
-    @property
-    def two_slopes(self) -> tuple[float, float] | None:
-        """The slopes below and above zero of two half-lines that meet there; None for every other function."""
-        if self.margin != STRAIGHT or self.turns != (TurningPoint(0.0),) or not all(map(math.isfinite, self.slope)):
-            return None
-        below, above = self.function(torch.tensor([-1.0, 1.0], dtype=torch.float64)).tolist()
-        return 0.0 - below, above
-
 
 def outward(low: float, high: float) -> Interval:
     """Return the interval moved outward by 4 units in the last place (the constants are correct to one)."""
