@@ -31,9 +31,9 @@ class Ladder(Part, Shown, Mapping[str, Bracket]):
     """Every method's bracket by name, over one captured graph.
 
     Names: `printed`, `printed-exact` (formulas of the paper; `holds` says whether they bound this network), `product`,
-    `folded`, `liplt`, `closed-form`, `tight` and `exact` (with `effort`), `best`, and `observed` (POINT, at the given
-    batch) where it could be measured. Over a domain there are no printed formulas; `global` is the best bound over all
-    inputs, and `gains` the product of the blocks' gains where they were recorded.
+    `folded`, `closed-form`, `tight` (with `effort="tight"`), `best`, and `observed` (POINT, at the given batch) where
+    it could be measured. Over a domain there are no printed formulas; `global` is the best bound over all inputs, and
+    `gains` the product of the blocks' gains where they were recorded.
 
     Attributes:
         rungs: the brackets by name.

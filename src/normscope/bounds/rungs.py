@@ -25,7 +25,7 @@ from ..rules.effects import Effect, Elementwise, Gain, Linear, Norm, Unbounded
 from ..rules.registry import lookup, sets_of
 from ..theory.normalizers import lemma1, lemma2, lemma3
 from .captured import Bounding, Captured, cut_short
-from .certificate import ChainCertificate, ClosedForm, LipLT, State
+from .certificate import ChainCertificate, ClosedForm
 from .ellipsoids.ellipsoid_plan import WIDEST, EllipsoidPlan, plan
 from .ellipsoids.optimised import TIGHTENING, Certified, is_exact, optimise, with_rounding
 from .proofs.proof import Multipliers, Proof
@@ -90,7 +90,7 @@ def upper_sides(
         brackets["printed-exact"] = printed(captured.segments, bounding.norm, exact=True)
     brackets |= _brackets(captured, bounding, uppers, proof_of)
     norms, chained, whole = bounding.norms, bounding.closed_forms, bounding.budget
-    later = {"liplt": chained, "closed-form": chained, "tight": whole, "best": whole}
+    later = {"closed-form": chained, "tight": whole, "best": whole}
     brackets = {name: cut_short(rung, norms, later.get(name, norms)) for name, rung in brackets.items()}
     brackets = {name: replace(rung, notes=(*rung.notes, *tight.notes)) for name, rung in brackets.items()}
     return Rungs(brackets=brackets, nodes=values, plan=tight.plan)
@@ -108,11 +108,10 @@ def _composed(
         bounds = {"product": propagate(segments, norm, fold=False)}
         with bounding.norms.timing():
             bounds["folded"] = propagate(segments, norm, fold=True, joints=joints)
-        bounds["liplt"] = chained(LipLT(), "liplt")[0]
-        bounds["closed-form"], chains = chained(ClosedForm(), "closed-form")
+        bounds["closed-form"], chains = chained(ClosedForm())
         slopes = [atom.effect.slope for atom in segments.atoms.values() if isinstance(atom.effect, Elementwise)]
         if any(low != 0 for low, _ in slopes):  # at 0 both choices of Lambda are the same
-            doubled, others = chained(ClosedForm(doubled=True), "closed-form")
+            doubled, others = chained(ClosedForm(doubled=True))
             if doubled[output].log10 < bounds["closed-form"][output].log10:
                 chains = others
             bounds["closed-form"] = {n: smallest([u, doubled[n]]) for n, u in bounds["closed-form"].items()}
@@ -126,11 +125,11 @@ def _shown(norm: Norm, progress: Progress, linear: LinearMap) -> Upper:
 
 
 def _chained(
-    captured: Captured, bounding: Bounding, norm: Norm, joints: Joints, terms: bool, start: State, method: str
+    captured: Captured, bounding: Bounding, norm: Norm, joints: Joints, terms: bool, start: ClosedForm
 ) -> tuple[Bounds, tuple[Multipliers, ...]]:
     """Return the bounds of all nodes by a certificate that follows chains, and its multipliers."""
     device = captured.double.inputs[0].value.device
-    chain = ChainCertificate(start, method, device, bounding.closed_forms, terms=terms)
+    chain = ChainCertificate(start, device, bounding.closed_forms, terms=terms)
     with bounding.closed_forms.timing():
         bounds = propagate(captured.segments, norm, fold=True, chain=chain, joints=joints)
     return bounds, chain.proof()

@@ -238,7 +238,6 @@ PLAIN = {
     "printed-exact": "the same, exact constants",
     "product": "layer after layer",
     "folded": "linear layers joined",
-    "liplt": "across several layers",
     "closed-form": "closed form",
     "tight": "optimised certificate",
     "best": "best bound",
