@@ -101,7 +101,7 @@ def test_upper_sides_alone_are_those_of_both_sides_and_nothing_is_searched(
     batch = torch.tensor([[1.0, 2.0], [0.5, -1.0]])
     inside = ns.domain(NETWORK, [batch])
     both = [ns.ladder(NETWORK, batch, domain=domain, effort=effort) for domain in (None, inside)]
-    for where in ("ladder.lower_side", "ladder.observed_if_any", "ladder.with_steepest"):
+    for where in ("rungs.lower_side", "ladder.observed_if_any", "ladder.with_steepest"):
         monkeypatch.setattr(f"normscope.bounds.{where}", None)
     for domain, whole in zip((None, inside), both, strict=True):
         upper = ns.ladder(NETWORK, batch, domain=domain, effort=effort, sides="upper")

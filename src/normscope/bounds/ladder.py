@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from torch import nn
 
 from ..core.bracket import Bracket, Evidence
-from ..core.budget import Budget
 from ..core.codec import JsonForm, Part, encode, save_json
 from ..core.errors import InputError, visible
 from ..core.shown import Shown
@@ -19,11 +18,11 @@ from ..graph.capturing import accepts_graph
 from ..graph.data_reader import Batches
 from ..graph.ir import Graph, Shape
 from ..rules.effects import Linear
-from .captured import Bounding, Captured, Effort, OnMissing, check_option, cut_short
+from .captured import Bounding, Captured, Effort, OnMissing, check_option
 from .domain.domain import Domain
 from .domain.domain_bounds import domain_sides, with_steepest
-from .lower import lower_side, observed_if_any
-from .rungs import Rungs, is_normalizer, is_weight, upper_sides
+from .lower import observed_if_any
+from .rungs import climb, is_normalizer, is_weight, shared, upper_sides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,34 +190,3 @@ def layer_constants(captured: Captured) -> tuple[LayerConstant, ...]:
             )
         )
     return tuple(rows)
-
-
-def climb(
-    captured: Captured,
-    bounding: Bounding,
-    observed: Bracket | None,
-    seed: int,
-    effort: str = "fast",
-    *,
-    search: bool = True,
-    proofs: bool = True,
-) -> Rungs:
-    """Return every rung, with one lower side shared by all that bound the network.
-
-    Without `search` the lower side comes from pairs at the batch alone; `proofs` keeps what a checker needs.
-    """
-    rungs = upper_sides(captured, bounding, effort, proofs=proofs)
-    lower = lower_side(captured, bounding, observed, seed, enough=rungs["best"].log10_upper, search=search)
-    best = lower.under(rungs["best"])
-    return shared(rungs, best, lower.search, observed)
-
-
-def shared(rungs: Rungs, best: Bracket, search: Budget, observed: Bracket | None) -> Rungs:
-    """Return rungs with the lower side of the best one; Jacobian norms `observed` at the batch are the last rung."""
-    brackets = {
-        name: replace(b, log10_lower=best.log10_lower, witness=best.witness, notes=best.notes) if b.holds else b
-        for name, b in rungs.items()
-        if name != "best"
-    }
-    brackets = {name: cut_short(rung, search) for name, rung in brackets.items()} | {"best": best}
-    return replace(rungs, brackets=brackets if observed is None else brackets | {"observed": observed})

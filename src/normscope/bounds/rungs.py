@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.bracket import Bracket, Evidence
-from ..core.budget import Progress
+from ..core.budget import Budget, Progress
 from ..core.log10 import log10, power10
 from ..core.rounding import Upper, smallest
 from ..graph.ir import Node, Unit
@@ -28,6 +28,7 @@ from .captured import Bounding, Captured, cut_short
 from .certificate import ChainCertificate, ClosedForm
 from .ellipsoids.ellipsoid_plan import WIDEST, EllipsoidPlan, plan
 from .ellipsoids.optimised import TIGHTENING, Certified, is_exact, optimise, with_rounding
+from .lower import lower_side
 from .proofs.proof import Multipliers, Proof
 from .segments import Bounds, Joints, Segments, propagate
 
@@ -94,6 +95,37 @@ def upper_sides(
     brackets = {name: cut_short(rung, norms, later.get(name, norms)) for name, rung in brackets.items()}
     brackets = {name: replace(rung, notes=(*rung.notes, *tight.notes)) for name, rung in brackets.items()}
     return Rungs(brackets=brackets, nodes=values, plan=tight.plan)
+
+
+def climb(
+    captured: Captured,
+    bounding: Bounding,
+    observed: Bracket | None,
+    seed: int,
+    effort: str = "fast",
+    *,
+    search: bool = True,
+    proofs: bool = True,
+) -> Rungs:
+    """Return every rung, with one lower side shared by all that bound the network.
+
+    Without `search` the lower side comes from pairs at the batch alone; `proofs` keeps what a checker needs.
+    """
+    rungs = upper_sides(captured, bounding, effort, proofs=proofs)
+    lower = lower_side(captured, bounding, observed, seed, enough=rungs["best"].log10_upper, search=search)
+    best = lower.under(rungs["best"])
+    return shared(rungs, best, lower.search, observed)
+
+
+def shared(rungs: Rungs, best: Bracket, search: Budget, observed: Bracket | None) -> Rungs:
+    """Return rungs with the lower side of the best one; Jacobian norms `observed` at the batch are the last rung."""
+    brackets = {
+        name: replace(b, log10_lower=best.log10_lower, witness=best.witness, notes=best.notes) if b.holds else b
+        for name, b in rungs.items()
+        if name != "best"
+    }
+    brackets = {name: cut_short(rung, search) for name, rung in brackets.items()} | {"best": best}
+    return replace(rungs, brackets=brackets if observed is None else brackets | {"observed": observed})
 
 
 def _composed(

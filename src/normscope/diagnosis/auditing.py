@@ -15,10 +15,9 @@ from ..bounds.applied import multiplications, passes
 from ..bounds.captured import Bounding, Captured
 from ..bounds.curve.curve import ShareCurve
 from ..bounds.domain.domain import Domain
-from ..bounds.ladder import climb
 from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import audited_radii
-from ..bounds.rungs import Rungs
+from ..bounds.rungs import Rungs, climb
 from ..bounds.weights.figures import WeightPlan
 from ..bounds.weights.jacobian import LOWER_SIDES, JacobianSearch
 from ..bounds.weights.weight_constants import measure as measure_sensitivity

@@ -27,12 +27,6 @@ class TurningPoint:
     at: float | Tensor
     period: float | None = None
 
-    def inside(self, low: Tensor, high: Tensor) -> Tensor:
-        """Say where an interval holds such a point."""
-        if self.period is None:
-            return (low <= self.at) & (high >= self.at)
-        return torch.floor((high - self.at) / self.period) >= torch.ceil((low - self.at) / self.period)
-
 
 def turning(*points: float) -> tuple[TurningPoint, ...]:
     """Return single turning points."""
