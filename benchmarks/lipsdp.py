@@ -243,7 +243,7 @@ def compare(name: str, weights: Weights, arguments: argparse.Namespace, solvers:
     reference = bound if math.isnan(best) else min(best, bound)
     sizes = "-".join(map(str, [weights[0].shape[1], *(w.shape[0] for w in weights)]))
     print(f"{name}: {sizes}, reference {reference:.5f}" + (" (ours: no solver is done)" if math.isnan(best) else ""))
-    names = ("product", "liplt", "closed-form")
+    names = ("product", "closed-form")
     print("  " + "   ".join(f"{n} {rungs[n].upper:.4f} ({rungs[n].upper / reference - 1:+.2%})" for n in names))
     near, nearer = planning + reached(points, 1.01 * reference), planning + reached(points, 1.001 * reference)
     print(

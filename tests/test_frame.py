@@ -74,7 +74,7 @@ calls["page"] = lambda: found["audit"].to_html()
 calls["table"] = lambda: found["audit"].to_pandas()
 calls["json"] = lambda: found["audit"].to_json()
 small = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1)).eval()
-calls["exact"] = lambda: ns.lipschitz(small, torch.ones(1, 1), effort="exact", max_seconds=0.1)
+calls["tight"] = lambda: ns.lipschitz(small, torch.ones(1, 1), effort="tight", max_seconds=0.1)
 found, changed = {}, []
 for name, call in calls.items():
     before = state()

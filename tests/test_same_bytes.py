@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 import normscope_lab
-from normscope.bounds import lower, patterns
+from normscope.bounds import lower
 from normscope.bounds.applied import multiplications, passes
 from normscope.core.budget import Budget
 from normscope.core.errors import CaptureError
@@ -62,7 +62,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 CALLS: dict[str, Callable[..., Any]] = {
     "lipschitz": ns.lipschitz,
     "tight": lambda *given, **more: ns.lipschitz(*given, effort="tight", **more),
-    "exact": lambda *given, **more: ns.lipschitz(*given, effort="exact", **more),
     "point": lambda *given, **more: ns.lipschitz(*given, scope="point", **more),
     "ball": lambda *given, **more: ns.lipschitz(*given, scope="ball", radius=0.1, **more),
     "tight ball": lambda *given, **more: ns.lipschitz(*given, scope="ball", radius=0.1, effort="tight", **more),
@@ -78,7 +77,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 }
 
 QUICK = [
-    *((call, "relu") for call in CALLS if call not in ("exact", "tight radii", "differences")),
+    *((call, "relu") for call in CALLS if call not in ("tight radii", "differences")),
     ("lipschitz", "gelu"),
     ("audit", "residual"),
     ("tight", "convolutions"),
@@ -95,7 +94,6 @@ PAIRS = [
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer steps, so that the tests are quick: the count does not matter here."""
     monkeypatch.setattr(lower, "ATTACK_STEPS", 60)
-    monkeypatch.setattr(patterns, "STEPS", 4000)
 
 
 def made(name: str) -> tuple[nn.Module, Tensor]:
@@ -146,7 +144,7 @@ sys.path[:0] = [{tests!r}, {source!r}]
 import torch
 torch.set_num_threads(1)
 import test_same_bytes as cases
-cases.lower.ATTACK_STEPS, cases.patterns.STEPS = 60, 4000
+cases.lower.ATTACK_STEPS = 60
 for call, name in {pairs!r}:
     print(cases.written(call, name))
 """

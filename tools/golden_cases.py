@@ -165,7 +165,6 @@ CLASSIFIERS: dict[str, Call] = {
 """What is computed for small networks that have classes."""
 
 TINY: dict[str, Call] = {
-    "lipschitz exact": lambda c: ns.lipschitz(c.model, c.batch, effort="exact"),
     "lipschitz per output": lambda c: ns.lipschitz(c.model, c.batch, per="output", effort="tight"),
     "lipschitz per difference": lambda c: ns.lipschitz(c.model, c.batch, per="difference", effort="tight"),
     "lipschitz ball tight": lambda c: ns.lipschitz(c.model, c.batch, scope="ball", radius=0.1, effort="tight"),

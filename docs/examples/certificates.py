@@ -1,9 +1,8 @@
 """
-Certificates: tight, exact, local
-=================================
+Certificates: tight and local
+=============================
 
-The default bounds are cheap. ``effort="tight"`` optimises a certificate, ``effort="exact"`` searches the activation
-patterns of a small network until the two sides meet.
+The default bounds are cheap. ``effort="tight"`` optimises a certificate.
 """
 
 import torch
@@ -14,7 +13,7 @@ import normscope as ns
 torch.manual_seed(0)
 small = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2)).eval()
 x = torch.randn(8, 3)
-print(ns.ladder(small, x, effort="exact", max_seconds=4))
+print(ns.ladder(small, x, effort="tight", max_seconds=4))
 
 # %%
 # Residual networks gain most: a product of norms cannot see that a skip and its branch share their input.

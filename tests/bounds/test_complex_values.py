@@ -84,7 +84,7 @@ def test_every_scope_holds_what_differences_show(name: str) -> None:
         assert ball.lower <= float(nearby.max()) * 1.05  # a pair inside proves no more than points inside show
         assert ball.upper >= float(nearby.max())
         assert ball.upper < math.inf or "complex values in" in ball.reason
-    everywhere = ns.lipschitz(model, x, effort="exact")
+    everywhere = ns.lipschitz(model, x, effort="tight")
     assert everywhere.lower <= float(gains(MODELS[name], around(10.0)).max()) * 1.05
     assert everywhere.upper == math.inf
     assert "complex values in" in everywhere.reason

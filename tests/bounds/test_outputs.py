@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -115,16 +114,3 @@ def test_outputs_of_a_stream_that_is_large_elsewhere(size: float) -> None:
         certificate = with_rounding(plan, optimise(plan, directions=rows, steps=3))
         assert certificate is not None
         assert float(certificate.along(rows)[1]) + 1e-10 >= proves(plan, certificate, rows[1])
-
-
-@pytest.mark.slow
-def test_exact_constants_bound_the_outputs_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from normscope.bounds import patterns
-
-    monkeypatch.setattr(patterns, "ROUNDS", 4)
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2)).double().eval()
-    work = partial(ns.lipschitz, model, torch.randn(2, 2, dtype=DOUBLE), max_seconds=3)
-    whole = work(effort="exact", per="output")
-    assert all(bracket.log10_upper <= whole.log10_upper + 1e-9 for bracket in whole.per_output)
-    assert whole.log10_upper <= work(effort="tight").log10_upper + 1e-12

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.diagnosis.branches import branch_lines, main_line, standings
+from normscope.diagnosis.rows import branch_lines, main_line, standings
 
 from .audits import weight
 from .seen import randn

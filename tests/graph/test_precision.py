@@ -96,7 +96,7 @@ def test_every_figure_says_so():
     brackets = [*rungs.values()]
     options = {"max_seconds": 0.5}
     brackets += [
-        ns.lipschitz(model, batch, effort="exact", **options),
+        ns.lipschitz(model, batch, effort="tight", **options),
         ns.lipschitz(model, batch, scope="ball", radius=0.1, **options),
         ns.lipschitz(model, batch, scope="point"),
         ns.lipschitz(model, batch, per="difference", **options),

@@ -32,7 +32,7 @@ SECOND = audit(
     parameters=9000,
     layers=(*LAYERS[:1], normalizer("net.2", log10_cumulative=0.5), *LAYERS[2:]),
     findings=(finding(where="both"), finding(where="b")),
-    ladder={**ladder(), "folded": bracket(0.9, 3.25), "liplt": bracket(0.9, 2.0)},
+    ladder={**ladder(), "folded": bracket(0.9, 3.25), "closed-form": bracket(0.9, 2.0)},
 )
 PAIR = {"first": FIRST, "second": SECOND}
 
@@ -77,7 +77,7 @@ def test_every_rung_has_its_difference():
         "folded": (2.25, 3.25, 1.0),
         "best": (2.25, 2.25, 0.0),
         "observed": (0.8, 0.8, 0.0),
-        "liplt": (None, 2.0, None),
+        "closed-form": (None, 2.0, None),
     }
 
 

@@ -115,9 +115,9 @@ def _side(upper, evidence=Evidence.NUMERICAL, **more):
 
 def test_methods_that_agree_are_one_rung_and_the_best_speaks_for_them():
     proven = _side(2.2504, Evidence.PROVEN)
-    others = {"product": _side(4.0), "folded": _side(2.25), "liplt": _side(2.2549)}
+    others = {"product": _side(4.0), "folded": _side(2.25), "closed-form": _side(2.2549)}
     found = rungs({**others, "best": proven, "tight": _side(2.26)})
-    assert [rung.names for rung in found] == [("product",), ("folded", "liplt", "best"), ("tight",)]
+    assert [rung.names for rung in found] == [("product",), ("folded", "closed-form", "best"), ("tight",)]
     assert found[1].bracket is proven
     assert [rung.label for rung in found] == ["layer after layer", "best bound", "optimised certificate"]
 

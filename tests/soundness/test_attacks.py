@@ -1,4 +1,4 @@
-"""Attacks on figures that had none of their own: exact constants, single weights, radii, attention, extreme sizes."""
+"""Attacks on figures that had none of their own: single weights, radii, attention, extreme sizes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from normscope.core.rounding import ONE
 from normscope.linalg.patches import Read
 from normscope.rules import registry
 
-from .attacks import attention, exact, radii, record, scales, weight_rows
+from .attacks import attention, radii, record, scales, weight_rows
 from .attacks.outcome import Outcome
 from .planting import around
 from .provenance import provenance, run_trials
 
-KINDS = {"exact": exact, "weights": weight_rows, "radii": radii, "attention": attention, "scales": scales}
-COUNTS = {"exact": 120, "weights": 140, "radii": 60, "attention": 60, "scales": 30}
-QUICK = [("exact", 0), ("exact", 1), *(("weights", seed) for seed in range(7)), ("radii", 0), ("radii", 3),
+KINDS = {"weights": weight_rows, "radii": radii, "attention": attention, "scales": scales}
+COUNTS = {"weights": 140, "radii": 60, "attention": 60, "scales": 30}
+QUICK = [*(("weights", seed) for seed in range(7)), ("radii", 0), ("radii", 3),
          ("attention", 3), ("scales", 1)]  # fmt: skip
 
 

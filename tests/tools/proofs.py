@@ -39,7 +39,7 @@ def closed_form(work: Captured) -> tuple[float, tuple[Multipliers, ...]]:
     found = []
     with torch.no_grad():
         for doubled in (False, True):
-            chain = ChainCertificate(ClosedForm(doubled=doubled), "closed-form", torch.device("cpu"))
+            chain = ChainCertificate(ClosedForm(doubled=doubled), torch.device("cpu"))
             value = propagate(work.segments, work.norm, fold=True, chain=chain)[work.graph.output]
             found.append((value.log10, chain.proof()))
     return min(found, key=lambda pair: pair[0])

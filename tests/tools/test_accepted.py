@@ -130,7 +130,7 @@ def test_brackets_of_the_front_door_can_be_saved(tmp_path):
     rungs = ns.ladder(model, batch, max_seconds=1.0)
     ns.lipschitz(model, batch, scope="ball", radius=0.05, max_seconds=1.0).save(tmp_path / "ball.npz")
     assert REJECTED not in {verdict.status for verdict in checker.check(str(tmp_path / "ball.npz"))}
-    for bracket in (rungs[name] for name in ("product", "folded", "liplt", "closed-form", "best")):
+    for bracket in (rungs[name] for name in ("product", "folded", "closed-form", "best")):
         found = verdicts(bracket, tmp_path / "proof.npz")
         assert {verdict.status for verdict in found} == {VERIFIED}, [str(verdict) for verdict in found]
     for without in (rungs["printed"], rungs["observed"], ns.Bracket.from_json(rungs["best"].to_json())):

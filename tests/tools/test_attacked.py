@@ -80,7 +80,7 @@ def test_every_multiplier_gives_a_bound_above_every_pair(work, tmp_path):
 def moved_no_faster(work: Captured, path: Path) -> None:
     """Sample pairs: no value moves faster than its constant says, whatever proved it."""
     value, runs = closed_form(work)
-    only(bracket_of(work, value if value < math.inf else 300.0, runs, method="liplt"), "upper").save(path)
+    only(bracket_of(work, value if value < math.inf else 300.0, runs, method="folded"), "upper").save(path)
     header, prover = read(path)
     net = prover.network
     for step in header["claims"][0]["steps"]:

@@ -84,7 +84,7 @@ def cut_short(bracket: Bracket, *budgets: Budget) -> Bracket:
     return bracket
 
 
-Effort = Literal["fast", "tight", "exact"]
+Effort = Literal["fast", "tight"]
 """How hard the upper side is worked on."""
 OnMissing = Literal["error", "inf"]
 """What to do about operators without a rule."""

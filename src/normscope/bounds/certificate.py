@@ -1,4 +1,4 @@
-"""Certificates for chains of slope-restricted layers, tighter than products: closed form and LipLT.
+"""Certificates in closed form for chains of slope-restricted layers, tighter than products.
 
 A chain is W_1, phi_1, W_2, phi_2, ..., with every phi entrywise, slopes in [a, b], m = (a+b)/2, e = (b-a)/2,
 beta = max(abs(a), abs(b)). Chains are found anywhere in the graph: a source with one entrywise path to the next.
@@ -9,16 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..core.bracket import Evidence
 from ..core.budget import Budget, check_time
-from ..core.log10 import log10, log10_sum
-from ..core.log10 import norm as l2
-from ..core.rounding import UNIT, Upper, gamma
+from ..core.rounding import Upper
 from ..linalg.linear_map import LinearMap, Matrix, Repeated
 from ..linalg.writing import moderate, written
 from ..rules.effects import Elementwise
@@ -29,18 +26,6 @@ WIDEST = 1024
 """Widest layer that a certificate carries (its cost is cubic); wider segments fall back to folded norms."""
 EIGEN = 8.0
 """Multiplications that the eigenvalues of a matrix take, over the cube of its order."""
-
-
-class State(Protocol):
-    """A certificate for the chain up to some activation, ready to be carried one layer further."""
-
-    def through(self, weight: Tensor, slope: tuple[float, float]) -> tuple[float, State | None]:
-        """Return log10 of the bound after the matrix, and the state after the activation."""
-        ...
-
-    def after(self, weight: Tensor) -> float:
-        """Return log10 of the bound after the matrix."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +47,7 @@ class ClosedForm:
         """Return log10 sqrt(lambda_max(W X^{-1} W^T))."""
         return self._spectrum(weight, vectors=False)[0]
 
-    def through(self, weight: Tensor, slope: tuple[float, float]) -> tuple[float, State | None]:
+    def through(self, weight: Tensor, slope: tuple[float, float]) -> tuple[float, ClosedForm | None]:
         """Carry the certificate over one layer."""
         bound, values, vectors = self._spectrum(weight, vectors=True)
         if bound == -math.inf:
@@ -100,52 +85,6 @@ class ClosedForm:
 
 
 @dataclass(frozen=True, slots=True)
-class LipLT:
-    """Loop transformation: every activation is c plus a remainder of slope at most e, so products keep cancelling.
-
-    m_k = norm(W_k c W_{k-1} ... c W_0) + sum over j of e_j norm(W_k c ... c W_{j+1}) m_j. `terms` holds
-    (matrix, log10 factor, error): the linear paths from the start and from every remainder to here, and a bound on the
-    norm of what rounding has taken from the matrix, which is all there is of paths that cancel.
-    """
-
-    terms: tuple[tuple[Tensor | None, float, float], ...] = ((None, 0.0, 0.0),)
-
-    def after(self, weight: Tensor) -> float:
-        """Return log10 of the sum over all linear paths."""
-        return self._sum(self._lengthened(weight))
-
-    def _sum(self, paths: list[tuple[Tensor, float, float]]) -> float:
-        return log10_sum(log10_sum((_log_norm(product), log10(error))) + factor for product, factor, error in paths)
-
-    def _lengthened(self, weight: Tensor) -> list[tuple[Tensor, float, float]]:
-        """Return every path behind one more matrix, with its factor and a bound on the norm of its error."""
-        size = float(l2(weight))
-        return [
-            (weight if path is None else weight @ path, factor, _followed(weight, size, path, error))
-            for path, factor, error in self.terms
-        ]
-
-    def through(self, weight: Tensor, slope: tuple[float, float]) -> tuple[float, State | None]:
-        """Carry every path over one layer and add the new remainder."""
-        c, e = (slope[0] + slope[1]) / 2, (slope[1] - slope[0]) / 2
-        paths = self._lengthened(weight)
-        bound = self._sum(paths)
-        if bound == -math.inf:
-            return bound, None
-        terms: list[tuple[Tensor | None, float, float]] = []
-        for path, factor, before in paths:
-            product = c * path
-            size = float(product.abs().amax())
-            error = abs(c) * before + 8.0 * UNIT * float(l2(product))
-            scale = max(size, error)
-            if scale > 0:  # kept near 1, so that long chains do not overflow
-                terms.append((product / scale, factor + math.log10(scale), error / scale))
-        if e > 0:
-            terms.append((None, bound + math.log10(e), 0.0))
-        return bound, LipLT(tuple(terms)) if terms else None
-
-
-@dataclass(frozen=True, slots=True)
 class MatrixBlock:
     """A segment as one matrix, repeated over `copies` slices: activations act on every slice alike."""
 
@@ -160,11 +99,11 @@ class Link:
     origin: str
     previous: str
     copies: int
-    pending: Callable[[], State | None]
-    state: State | None = None
+    pending: Callable[[], ClosedForm | None]
+    state: ClosedForm | None = None
     known: bool = False
 
-    def certificate(self) -> State | None:
+    def certificate(self) -> ClosedForm | None:
         """Return the state behind the activation, worked out when first asked for."""
         if not self.known:
             self.state, self.known = self.pending(), True
@@ -172,12 +111,12 @@ class Link:
 
 
 class ChainCertificate:
-    """Carries a state along every chain of the graph (a `Chain` for `propagate`)."""
+    """Carries a certificate along every chain of the graph (a `Chain` for `propagate`)."""
 
     def __init__(
-        self, start: State, method: str, device: torch.device, budget: Budget | None = None, *, terms: bool = False
+        self, start: ClosedForm, device: torch.device, budget: Budget | None = None, *, terms: bool = False
     ) -> None:
-        self.start, self.method, self.device, self.budget = start, method, device, budget or Budget()
+        self.start, self.device, self.budget = start, device, budget or Budget()
         self.terms = terms
         self.links: dict[str, Link] = {}
         self.blocks: dict[LinearMap, MatrixBlock | None] = {}
@@ -207,7 +146,7 @@ class ChainCertificate:
             log, following = state.through(segment.weight, slope)
             self.links[name] = Link(link.origin, source, segment.copies, lambda: following)
         self._note(source, name, log, ends=slope is None, cores=cores)
-        bound = Upper(log + 1e-10 if log > -math.inf else log, Evidence.NUMERICAL, self.method)
+        bound = Upper(log + 1e-10 if log > -math.inf else log, Evidence.NUMERICAL, "closed-form")
         return bound.times(cores[link.origin])
 
     def term(self, source: str, linear: LinearMap, cores: dict[str, Upper]) -> Upper | None:
@@ -222,7 +161,7 @@ class ChainCertificate:
         state = link.certificate()
         log = math.inf if state is None else state.after(segment.weight)
         return (
-            None if math.isinf(log) else Upper(log + 1e-10, Evidence.NUMERICAL, self.method).times(cores[link.origin])
+            None if math.isinf(log) else Upper(log + 1e-10, Evidence.NUMERICAL, "closed-form").times(cores[link.origin])
         )
 
     def _note(self, source: str, name: str, log10: float, *, ends: bool, cores: dict[str, Upper]) -> None:
@@ -231,7 +170,7 @@ class ChainCertificate:
         shift = cores[origin].log10
         while source != origin:
             state = self.links[source].certificate()
-            exponent = state.log10_sigma - 2.0 * shift if isinstance(state, ClosedForm) else math.nan
+            exponent = math.nan if state is None else state.log10_sigma - 2.0 * shift
             if not abs(exponent) < 300.0:
                 return
             sigma[source] = torch.tensor(10.0**exponent, dtype=torch.float64)
@@ -242,7 +181,7 @@ class ChainCertificate:
         )
 
     def proof(self) -> tuple[Multipliers, ...]:
-        """Return the multipliers of every chain that was carried, for a proof; none for LipLT, which needs none."""
+        """Return the multipliers of every chain that was carried, for a proof."""
         return tuple(self.runs.values())
 
     def _block(self, linear: LinearMap) -> MatrixBlock | None:
@@ -264,17 +203,3 @@ def _block(linear: LinearMap, device: torch.device) -> MatrixBlock | None:
     weight = inner.dense().to(device)
     top = float(weight.abs().amax()) if weight.numel() else 0.0
     return MatrixBlock(weight, copies) if top == 0.0 or 1e-140 <= top <= 1e140 else None  # else its squares may vanish
-
-
-def _followed(weight: Tensor, size: float, path: Tensor | None, error: float) -> float:
-    """Bound the norm of the error of a matrix of a Frobenius norm, times a path that is known to within `error`."""
-    if path is None:
-        return 0.0
-    return (gamma(2.0 * weight.shape[1] + 8.0) * size * float(l2(path)) + size * error) * (1.0 + 1e-9)
-
-
-def _log_norm(matrix: Tensor) -> float:
-    check_time(EIGEN * float(min(matrix.shape)) ** 3, matrix.device)
-    gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
-    top = float(torch.linalg.eigvalsh(gram)[-1])
-    return math.log10(top) / 2 if top > 0 else -math.inf

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from torch import nn
 
 from ..core.bracket import Bracket, Evidence
-from ..core.budget import Budget
 from ..core.codec import JsonForm, Part, encode, save_json
 from ..core.errors import InputError, visible
 from ..core.shown import Shown
@@ -19,12 +18,11 @@ from ..graph.capturing import accepts_graph
 from ..graph.data_reader import Batches
 from ..graph.ir import Graph, Shape
 from ..rules.effects import Linear
-from .captured import Bounding, Captured, Effort, OnMissing, check_option, cut_short
+from .captured import Bounding, Captured, Effort, OnMissing, check_option
 from .domain.domain import Domain
 from .domain.domain_bounds import domain_sides, with_steepest
-from .lower import lower_side, observed_if_any
-from .patterns import exact
-from .rungs import Rungs, is_normalizer, is_weight, upper_sides
+from .lower import observed_if_any
+from .rungs import climb, is_normalizer, is_weight, shared, upper_sides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +30,9 @@ class Ladder(Part, Shown, Mapping[str, Bracket]):
     """Every method's bracket by name, over one captured graph.
 
     Names: `printed`, `printed-exact` (formulas of the paper; `holds` says whether they bound this network), `product`,
-    `folded`, `liplt`, `closed-form`, `tight` and `exact` (with `effort`), `best`, and `observed` (POINT, at the given
-    batch) where it could be measured. Over a domain there are no printed formulas; `global` is the best bound over all
-    inputs, and `gains` the product of the blocks' gains where they were recorded.
+    `folded`, `closed-form`, `tight` (with `effort="tight"`), `best`, and `observed` (POINT, at the given batch) where
+    it could be measured. Over a domain there are no printed formulas; `global` is the best bound over all inputs, and
+    `gains` the product of the blocks' gains where they were recorded.
 
     Attributes:
         rungs: the brackets by name.
@@ -99,7 +97,7 @@ def ladder(
         data: as for `lipschitz`, and so are all options that are not explained here; the first batch is measured.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         domain: what `normscope.domain` recorded: every rung then speaks of the inputs inside, and `global` of all.
-        effort: `"fast"`, `"tight"` adds the rung of the optimised certificate, `"exact"` that of branch and bound.
+        effort: `"fast"`, or `"tight"`, which adds the rung of the optimised certificate.
         sides: `"both"`, or `"upper"` to save the search from below: the lower sides are then 0, and there is no rung
             `observed`.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
@@ -115,7 +113,7 @@ def ladder(
 
     Raises:
         NormscopeError: as `lipschitz` does.
-        InputError: `sides` is something else, or `"upper"` with `effort="exact"`, which closes both.
+        InputError: `sides` is something else.
 
     Example:
         >>> import torch, normscope as ns
@@ -127,8 +125,6 @@ def ladder(
     check_option(on_missing, effort)
     if sides not in ("both", "upper"):
         raise InputError(f'sides is "both" or "upper", not {sides!r}')
-    if (sides, effort) == ("upper", "exact"):
-        raise InputError('effort="exact" closes both sides: leave out sides="upper"')
     bounding = Bounding.within(max_seconds, rtol=rtol)
     batches = Batches(model, data, labels=labels)
     captured = Captured.of(model, batches.first, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
@@ -194,37 +190,3 @@ def layer_constants(captured: Captured) -> tuple[LayerConstant, ...]:
             )
         )
     return tuple(rows)
-
-
-def climb(
-    captured: Captured,
-    bounding: Bounding,
-    observed: Bracket | None,
-    seed: int,
-    effort: str = "fast",
-    *,
-    search: bool = True,
-    proofs: bool = True,
-) -> Rungs:
-    """Return every rung, with one lower side shared by all that bound the network.
-
-    Without `search` the lower side comes from pairs at the batch alone; `proofs` keeps what a checker needs.
-    """
-    rungs = upper_sides(captured, bounding, effort, proofs=proofs)
-    lower = lower_side(captured, bounding, observed, seed, enough=rungs["best"].log10_upper, search=search)
-    best = lower.under(rungs["best"])
-    if effort == "exact":
-        best = exact(captured, bounding, rungs, best)
-        rungs = replace(rungs, brackets=rungs.brackets | {"exact": best})
-    return shared(rungs, best, lower.search, observed)
-
-
-def shared(rungs: Rungs, best: Bracket, search: Budget, observed: Bracket | None) -> Rungs:
-    """Return rungs with the lower side of the best one; Jacobian norms `observed` at the batch are the last rung."""
-    brackets = {
-        name: replace(b, log10_lower=best.log10_lower, witness=best.witness, notes=best.notes) if b.holds else b
-        for name, b in rungs.items()
-        if name != "best"
-    }
-    brackets = {name: cut_short(rung, search) for name, rung in brackets.items()} | {"best": best}
-    return replace(rungs, brackets=brackets if observed is None else brackets | {"observed": observed})

@@ -22,7 +22,6 @@ from .domain.domain import Domain
 from .domain.domain_bounds import domain_sides, with_steepest
 from .lower import lower_side, observed_if_any
 from .outputs import per_output
-from .patterns import exact
 from .point import jacobian_norms
 from .proofs.proof import Proof
 from .rungs import upper_sides
@@ -77,8 +76,7 @@ def lipschitz(
         radius: of the balls, in the units of the model's input.
         domain: what `normscope.domain(model, data)` recorded, for `scope="domain"`.
         effort: `"fast"`: norms and closed forms; `"tight"`: also the optimised certificate, until it settles or has
-            taken its steps; `"exact"`: then branch and bound over activation patterns, for small networks of ReLUs,
-            leaky ReLUs and absolute values (GLOBAL). Over balls `"tight"` relaxes every unit.
+            taken its steps. Over balls `"tight"` relaxes every unit.
         sides: `"upper"` or `"lower"`: that side of GLOBAL or DOMAIN alone, without the work on the other one, which is
             then 0 or `+inf`. The search from below is most of the work on small networks.
         per: `"output"` or `"difference"`: also one bracket for every output, or for every difference of two outputs
@@ -127,8 +125,8 @@ def lipschitz(
         raise InputError(f'scope is "global", "domain", "point", "ball" or "data", not {scope!r}') from None
     check_option(on_missing, effort)
     check_numbers(radius=radius, rtol=rtol, max_seconds=max_seconds, seed=seed)
-    _check_scope(scope, radius=radius, domain=domain, effort=effort, per=per)
-    _check_sides(sides, scope, effort=effort, per=per)
+    _check_scope(scope, radius=radius, domain=domain, per=per)
+    _check_sides(sides, scope, per=per)
     if scope is Scope.DATA:
         return data_quantile(
             model,
@@ -166,7 +164,7 @@ def lipschitz(
     return batches.noted(_over_all_inputs(captured, bounding, effort, sides, per, seed))
 
 
-def _check_scope(scope: Scope, *, radius: float | None, domain: Domain | None, effort: str, per: str | None) -> None:
+def _check_scope(scope: Scope, *, radius: float | None, domain: Domain | None, per: str | None) -> None:
     """Refuse options that the scope does not have, and ask for those that it needs."""
     if per is not None and scope not in (Scope.GLOBAL, Scope.DATA):
         raise InputError('per= splits GLOBAL and DATA figures: use scope="global" or scope="data"')
@@ -174,11 +172,9 @@ def _check_scope(scope: Scope, *, radius: float | None, domain: Domain | None, e
         raise InputError('scope="ball" needs radius=, and the other scopes have none')
     if (domain is None) == (scope is Scope.DOMAIN):
         raise InputError('scope="domain" needs domain=normscope.domain(model, data), and the other scopes have none')
-    if scope in (Scope.BALL, Scope.DOMAIN) and effort == "exact":
-        raise InputError('effort="exact" is for scope="global": balls and domains take "fast" or "tight"')
 
 
-def _check_sides(sides: str, scope: Scope, *, effort: str, per: str | None) -> None:
+def _check_sides(sides: str, scope: Scope, *, per: str | None) -> None:
     """Refuse one side alone where both are found together."""
     if sides not in get_args(Sides):
         raise InputError(f'sides is "both", "upper" or "lower", not {sides!r}')
@@ -188,9 +184,8 @@ def _check_sides(sides: str, scope: Scope, *, effort: str, per: str | None) -> N
         raise InputError(
             f'sides={sides!r} is for scope="global" and scope="domain": the other scopes find both at once'
         )
-    if effort == "exact" or per is not None:
-        option = "per=" if effort != "exact" else 'effort="exact"'
-        raise InputError(f'{option} works on both sides together: leave sides="both"')
+    if per is not None:
+        raise InputError('per= works on both sides together: leave sides="both"')
 
 
 def _without_lower(bracket: Bracket) -> Bracket:
@@ -225,7 +220,6 @@ def _over_all_inputs(
         return _without_lower(rungs["best"])
     best, observed = rungs["best"], observed_if_any(captured, bounding, seed)
     bracket = lower_side(captured, bounding, observed, seed, enough=best.log10_upper).under(best)
-    bracket = exact(captured, bounding, rungs, bracket) if effort == "exact" else bracket
     if per is None:
         return bracket
     each = per_output(captured, bounding, rungs.nodes, bracket, per=per, effort=effort, seed=seed)

@@ -19,38 +19,27 @@ def minimise(
     turns: Iterable[object],
     rate: float,
     betas: tuple[float, float],
-    watched: Sequence[Tensor] = (),
     decay: float = 1.0,
 ) -> tuple[Tensor, ...]:
     """Return the smallest values met, with the tensors that belong to them.
 
-    `evaluate` returns values `[*]`, and tensors `[*, ...]` that belong to each; `best` is what to begin with, then a
-    gradient of every leaf that is `watched`, not moved. There are as many evaluations as `turns` has items; `decay` is
-    the factor from the length of each step to that of the next.
+    `evaluate` returns values `[*]`, and tensors `[*, ...]` that belong to each; `best` is what to begin with.
+    There are as many evaluations as `turns` has items; each step is `decay` times as long as the one before.
     """
     adam = torch.optim.Adam(parameters, lr=rate, betas=betas)
-    leaves = [*parameters, *watched]
     for _ in turns:
         with torch.enable_grad():
             values, *others = evaluate()
             total = torch.where(values.isfinite(), values, 0.0).sum()
-        grads: Sequence[Tensor | None] = [None] * len(leaves)
-        if total.requires_grad:
-            grads = torch.autograd.grad(total, leaves, allow_unused=True)
-        slopes = [
-            torch.zeros_like(leaf) if grad is None else grad.nan_to_num(0.0, 0.0, 0.0)
-            for leaf, grad in zip(leaves, grads, strict=True)
-        ]
         better = values.detach() < best[0]
-        met = [values, *others, *slopes[len(parameters) :]]
         best = [
             torch.where(better.reshape(better.shape + (1,) * (new.ndim - better.ndim)), new.detach(), old)
-            for new, old in zip(met, best, strict=True)
+            for new, old in zip((values, *others), best, strict=True)
         ]
         if not total.requires_grad or not bool(values.isfinite().any()):
             break
-        for parameter, slope in zip(parameters, slopes, strict=False):
-            parameter.grad = slope
+        for parameter, grad in zip(parameters, torch.autograd.grad(total, parameters, allow_unused=True), strict=True):
+            parameter.grad = torch.zeros_like(parameter) if grad is None else grad.nan_to_num(0.0, 0.0, 0.0)
         adam.step()
         adam.param_groups[0]["lr"] *= decay
     return tuple(best)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.bracket import Bracket, Evidence
-from ..core.budget import Progress
+from ..core.budget import Budget, Progress
 from ..core.log10 import log10, power10
 from ..core.rounding import Upper, smallest
 from ..graph.ir import Node, Unit
@@ -25,9 +25,10 @@ from ..rules.effects import Effect, Elementwise, Gain, Linear, Norm, Unbounded
 from ..rules.registry import lookup, sets_of
 from ..theory.normalizers import lemma1, lemma2, lemma3
 from .captured import Bounding, Captured, cut_short
-from .certificate import ChainCertificate, ClosedForm, LipLT, State
+from .certificate import ChainCertificate, ClosedForm
 from .ellipsoids.ellipsoid_plan import WIDEST, EllipsoidPlan, plan
 from .ellipsoids.optimised import TIGHTENING, Certified, is_exact, optimise, with_rounding
+from .lower import lower_side
 from .proofs.proof import Multipliers, Proof
 from .segments import Bounds, Joints, Segments, propagate
 
@@ -90,10 +91,41 @@ def upper_sides(
         brackets["printed-exact"] = printed(captured.segments, bounding.norm, exact=True)
     brackets |= _brackets(captured, bounding, uppers, proof_of)
     norms, chained, whole = bounding.norms, bounding.closed_forms, bounding.budget
-    later = {"liplt": chained, "closed-form": chained, "tight": whole, "best": whole}
+    later = {"closed-form": chained, "tight": whole, "best": whole}
     brackets = {name: cut_short(rung, norms, later.get(name, norms)) for name, rung in brackets.items()}
     brackets = {name: replace(rung, notes=(*rung.notes, *tight.notes)) for name, rung in brackets.items()}
     return Rungs(brackets=brackets, nodes=values, plan=tight.plan)
+
+
+def climb(
+    captured: Captured,
+    bounding: Bounding,
+    observed: Bracket | None,
+    seed: int,
+    effort: str = "fast",
+    *,
+    search: bool = True,
+    proofs: bool = True,
+) -> Rungs:
+    """Return every rung, with one lower side shared by all that bound the network.
+
+    Without `search` the lower side comes from pairs at the batch alone; `proofs` keeps what a checker needs.
+    """
+    rungs = upper_sides(captured, bounding, effort, proofs=proofs)
+    lower = lower_side(captured, bounding, observed, seed, enough=rungs["best"].log10_upper, search=search)
+    best = lower.under(rungs["best"])
+    return shared(rungs, best, lower.search, observed)
+
+
+def shared(rungs: Rungs, best: Bracket, search: Budget, observed: Bracket | None) -> Rungs:
+    """Return rungs with the lower side of the best one; Jacobian norms `observed` at the batch are the last rung."""
+    brackets = {
+        name: replace(b, log10_lower=best.log10_lower, witness=best.witness, notes=best.notes) if b.holds else b
+        for name, b in rungs.items()
+        if name != "best"
+    }
+    brackets = {name: cut_short(rung, search) for name, rung in brackets.items()} | {"best": best}
+    return replace(rungs, brackets=brackets if observed is None else brackets | {"observed": observed})
 
 
 def _composed(
@@ -108,11 +140,10 @@ def _composed(
         bounds = {"product": propagate(segments, norm, fold=False)}
         with bounding.norms.timing():
             bounds["folded"] = propagate(segments, norm, fold=True, joints=joints)
-        bounds["liplt"] = chained(LipLT(), "liplt")[0]
-        bounds["closed-form"], chains = chained(ClosedForm(), "closed-form")
+        bounds["closed-form"], chains = chained(ClosedForm())
         slopes = [atom.effect.slope for atom in segments.atoms.values() if isinstance(atom.effect, Elementwise)]
         if any(low != 0 for low, _ in slopes):  # at 0 both choices of Lambda are the same
-            doubled, others = chained(ClosedForm(doubled=True), "closed-form")
+            doubled, others = chained(ClosedForm(doubled=True))
             if doubled[output].log10 < bounds["closed-form"][output].log10:
                 chains = others
             bounds["closed-form"] = {n: smallest([u, doubled[n]]) for n, u in bounds["closed-form"].items()}
@@ -126,11 +157,11 @@ def _shown(norm: Norm, progress: Progress, linear: LinearMap) -> Upper:
 
 
 def _chained(
-    captured: Captured, bounding: Bounding, norm: Norm, joints: Joints, terms: bool, start: State, method: str
+    captured: Captured, bounding: Bounding, norm: Norm, joints: Joints, terms: bool, start: ClosedForm
 ) -> tuple[Bounds, tuple[Multipliers, ...]]:
     """Return the bounds of all nodes by a certificate that follows chains, and its multipliers."""
     device = captured.double.inputs[0].value.device
-    chain = ChainCertificate(start, method, device, bounding.closed_forms, terms=terms)
+    chain = ChainCertificate(start, device, bounding.closed_forms, terms=terms)
     with bounding.closed_forms.timing():
         bounds = propagate(captured.segments, norm, fold=True, chain=chain, joints=joints)
     return bounds, chain.proof()

@@ -15,10 +15,9 @@ from ..bounds.applied import multiplications, passes
 from ..bounds.captured import Bounding, Captured
 from ..bounds.curve.curve import ShareCurve
 from ..bounds.domain.domain import Domain
-from ..bounds.ladder import climb
 from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import audited_radii
-from ..bounds.rungs import Rungs
+from ..bounds.rungs import Rungs, climb
 from ..bounds.weights.figures import WeightPlan
 from ..bounds.weights.jacobian import LOWER_SIDES, JacobianSearch
 from ..bounds.weights.weight_constants import measure as measure_sensitivity
@@ -201,9 +200,7 @@ def audit(
 def _check_options(effort: str, rtol: float, loss: Any, optimizer: Any) -> None:
     """Refuse options that no audit can have."""
     if effort not in DEPTHS:
-        raise InputError(
-            f'effort is "fast" or "thorough", not {effort!r}; lipschitz and ladder know "tight" and "exact"'
-        )
+        raise InputError(f'effort is "fast" or "thorough", not {effort!r}; lipschitz and ladder know "tight"')
     if not rtol > 0:
         raise InputError(f"rtol is {rtol}: it must be positive")
     check_loss_given(loss, optimizer)

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from ..core.budget import Cost
 from ..diagnosis.audit_result import Audit, Row
-from ..diagnosis.branches import branch_lines, main_line
 from ..diagnosis.findings.facts import useful
 from ..diagnosis.normalizer_effects import NormalizerEffects
+from ..diagnosis.rows import branch_lines, main_line
 from ..report.document import (
     Block,
     Chart,

@@ -30,7 +30,7 @@ WORDS = {
     "side or activations are steeper than 1; then the page says so.",
     "ladder of bounds": "Ways to bound the same Lipschitz constant, from the crudest to the best: layer after layer "
     "(product), runs of linear layers joined into one map first (folded), certificates that look at several layers at "
-    "once (liplt, closed-form, tight) and an exhaustive search (exact).",
+    "once (closed-form, tight).",
     "evidence": "How an upper side is known. PROVEN is true with all rounding errors counted; NUMERICAL is true up to "
     "rounding; SAMPLED is the largest value among the points tried, and no bound.",
     "normalized variance": "What a normalizer divides by, squared: the variance of the values it normalizes together, "
@@ -65,8 +65,6 @@ WORDS = {
     "product": "The rung that multiplies the constants of all layers, and adds those of layers that run side by side.",
     "folded": "The rung that first joins every run of linear layers into one map, and then takes the norm of that map. "
     "A convolution with the BatchNorm behind it, in eval mode, is one such map.",
-    "liplt": "The rung that takes every activation for a straight line plus a small remainder, and adds up the linear "
-    "paths from the input and from each remainder (LipLT, by loop transformation).",
     "closed form": "A certificate whose multipliers are given by a formula, without a search. It looks at several "
     "layers at once and is never worse than the product of norms.",
     "tight": "The certificate whose multipliers are searched for: the rung `tight`, from effort `tight` on.",
@@ -121,7 +119,6 @@ USED = {
     "rung": "certificates.md#over-all-inputs",
     "product": "certificates.md#over-all-inputs",
     "folded": "certificates.md#over-all-inputs",
-    "liplt": "certificates.md#over-all-inputs",
     "closed form": "certificates.md#over-all-inputs",
     "tight": "certificates.md#over-all-inputs",
     "certificate": "certificates.md#checked-by-someone-else",

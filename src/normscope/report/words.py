@@ -238,10 +238,8 @@ PLAIN = {
     "printed-exact": "the same, exact constants",
     "product": "layer after layer",
     "folded": "linear layers joined",
-    "liplt": "across several layers",
     "closed-form": "closed form",
     "tight": "optimised certificate",
-    "exact": "exhaustive search",
     "best": "best bound",
     "observed": "seen at the data",
 }

@@ -27,12 +27,6 @@ class TurningPoint:
     at: float | Tensor
     period: float | None = None
 
-    def inside(self, low: Tensor, high: Tensor) -> Tensor:
-        """Say where an interval holds such a point."""
-        if self.period is None:
-            return (low <= self.at) & (high >= self.at)
-        return torch.floor((high - self.at) / self.period) >= torch.ceil((low - self.at) / self.period)
-
 
 def turning(*points: float) -> tuple[TurningPoint, ...]:
     """Return single turning points."""
@@ -113,14 +107,6 @@ class Activation:
         if math.isinf(size):
             return Upper.infinite(self.reason or f"{self.name} is not Lipschitz")
         return Upper.of(size, self.evidence, f"slope of {self.name}")
-
-    @property
-    def two_slopes(self) -> tuple[float, float] | None:
-        """The slopes below and above zero of two half-lines that meet there; None for every other function."""
-        if self.margin != STRAIGHT or self.turns != (TurningPoint(0.0),) or not all(map(math.isfinite, self.slope)):
-            return None
-        below, above = self.function(torch.tensor([-1.0, 1.0], dtype=torch.float64)).tolist()
-        return 0.0 - below, above
 
 
 def outward(low: float, high: float) -> Interval:

@@ -112,8 +112,6 @@ def curve(
     check_shares(share, confidence)
     check_option("error", effort)
     check_numbers(rtol=rtol, max_seconds=max_seconds, seed=seed)
-    if effort == "exact":
-        raise InputError('effort="exact" is for scope="global": domains take "fast" or "tight"')
     if record not in RECORDS:
         raise InputError(f"record is one of {', '.join(RECORDS)}, not {record!r}")
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:

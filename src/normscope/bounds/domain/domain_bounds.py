@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...core.bracket import Bracket, Scope
 from ...core.budget import Budget
-from ...core.errors import InputError, JacobianError
+from ...core.errors import JacobianError
 from ...core.rounding import inward
 from ...core.threads import math_attention
 from ...graph.ir import Graph
@@ -56,8 +56,6 @@ def domain_sides(
 
     `everywhere` is the bound over all inputs of the same effort, if it has been taken: no bound inside exceeds it.
     """
-    if effort == "exact":
-        raise InputError('effort="exact" is for scope="global": domains take "fast" or "tight"')
     bounding = bounding or Bounding()
     inside = over_domain(captured, domain)
     rungs = upper_sides(inside, bounding, effort, proofs=False, everywhere=False)

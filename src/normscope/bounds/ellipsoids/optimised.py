@@ -183,14 +183,8 @@ Choose = Callable[[EllipsoidStep, Uncertain, Tensor, float], Tensor]
 """The multipliers of a step, from what is known of it, Q_vv, and log10 of Q_vv's scale."""
 
 
-def run(
-    plan: EllipsoidPlan,
-    choose: Choose,
-    uncertain_of: Callable[[EllipsoidStep], Uncertain] | None = None,
-    *,
-    proven: bool = False,
-) -> PlanRun:
-    """Run a plan with the multipliers that `choose` gives; `uncertain_of` overrides what the plan knows of its steps.
+def run(plan: EllipsoidPlan, choose: Choose, *, proven: bool = False) -> PlanRun:
+    """Run a plan with the multipliers that `choose` gives.
 
     Scales are powers of two, so that they do not round; a run that is `proven` counts all the other roundings.
     """
@@ -204,7 +198,7 @@ def run(
             q = image_above(q, operation.matrix, slack=slack)
         else:
             assert q is not None
-            step, kept = operation.known if uncertain_of is None else uncertain_of(operation), operation.kept.numel()
+            step, kept = operation.known, operation.kept.numel()
             joint = q if operation.form is None else image_above(q, operation.form, operation.kept, slack)
             sigma = choose(operation, step, joint[..., kept:, kept:], log)
             how = prove_inverse if proven else invert
@@ -216,10 +210,10 @@ def run(
             shift = max(math.frexp(top)[1], -1000) // 2 * 2
             q, exponent = q * 2.0**-shift, exponent + shift
             log = start + 0.5 * exponent * math.log10(2.0)
-        if uncertain_of is None and bool((sizes <= VANISHED * top).any()) and vanished(operation, sizes / top):
+        if bool((sizes <= VANISHED * top).any()) and vanished(operation, sizes / top):
             q = q * math.nan
     check_time(COUNTED * image_cost(plan.output) if proven else image_cost(plan.output), plan.output.device)
-    slack = None if uncertain_of is not None else (plan.output_slack or 0.0) if proven else 0.0
+    slack = (plan.output_slack or 0.0) if proven else 0.0
     return PlanRun(log, exponent, image_above(q, plan.output, slack=slack), sigmas)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,7 +52,7 @@ class Multipliers:
 class Proof:
     """The network, the certificate of the upper side and, for a ball, its centre and radius.
 
-    Products, folded segments and LipLT need no certificate: the checker takes its own norms.
+    Products and folded segments need no certificate: the checker takes its own norms.
 
     Attributes:
         graph: what was measured; in the model's own precision it takes no memory beside the model.
@@ -145,11 +145,7 @@ SLACK = 2e-7
 """Added to log10 of a certified bound, so that the checker's own rounding has room."""
 EDGE = 1.0 - 1e-7
 """Multipliers of nodes that are known as a whole stay this far below the edge of feasibility."""
-SUMS = {"product": (), "liplt": ("segments", "slopes")}
-"""What sums start from, beside the operands of a node, by method; "segments" where nothing is said."""
 LINEAR = {"constant", "add", "concat", "scale", "gather", "dense", "center"}
-THROUGH = {"segments": LINEAR, "slopes": LINEAR | {"entrywise"}}
-"""The nodes that lie within a sum: linear ones, or activations too (LipLT)."""
 
 
 def steps(
@@ -165,7 +161,6 @@ def steps(
 
     Where one certificate proves the claimed bound `log10` from the input on, no other step is told.
     """
-    by = SUMS.get(method, ("segments",))
     certificates: dict[str, list[dict[str, Any]]] = {}
     for run in multipliers:
         for step in certificate(run, script, effects, archive):
@@ -175,8 +170,8 @@ def steps(
     for name, node in kinds.items():
         proof_steps.append({"do": "gain", "at": name})
         sources = [list(script.folded[name])] if name in script.folded else []
-        if name in ends and node["kind"] in LINEAR:
-            sources += [_sources(name, kinds, THROUGH[way]) for way in by]
+        if method != "product" and name in ends and node["kind"] in LINEAR:
+            sources.append(_sources(name, kinds))
         folded: list[list[str]] = [] if len(node["from"]) > 1 else [node["from"]]
         for some in sources:
             if some and some not in folded:
@@ -197,8 +192,8 @@ def _ends(script: Script) -> set[str]:
     return ends
 
 
-def _sources(name: str, nodes: Mapping[str, dict[str, Any]], through: Container[str]) -> list[str]:
-    """Return the values that one depends on through nodes of some kinds alone."""
+def _sources(name: str, nodes: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Return the values that one depends on through linear nodes alone."""
     sources: dict[str, None] = {}
     visited, stack = {name}, list(nodes[name]["from"])
     while stack:
@@ -206,7 +201,7 @@ def _sources(name: str, nodes: Mapping[str, dict[str, Any]], through: Container[
         if here in visited:
             continue
         visited.add(here)
-        if here in nodes and nodes[here]["kind"] in through:
+        if here in nodes and nodes[here]["kind"] in LINEAR:
             stack.extend(nodes[here]["from"])
         else:
             sources[here] = None

@@ -272,7 +272,7 @@ class WeightFigures:
         chain = None
         if self._chained:
             device = segments.graph.inputs[0].value.device
-            chain = ChainCertificate(ClosedForm(), "closed-form", device, self.bounding.closed_forms)
+            chain = ChainCertificate(ClosedForm(), device, self.bounding.closed_forms)
             if not particular:  # maps are shared between the networks behind the weights: write them out once
                 chain.blocks = self._blocks
         start = {item.name: ONE if item.name in names else ZERO for item in segments.graph.inputs}

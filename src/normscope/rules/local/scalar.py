@@ -68,7 +68,7 @@ class Scalar(Primitive):
         first, last = self.derivative(low), self.derivative(high)
         a, b = torch.minimum(first, last), torch.maximum(first, last)
         for turn in self.turns:
-            inside = turn.inside(low, high)
+            inside = _holds(turn, low, high)
             if not bool(inside.any()):
                 continue
             at = torch.as_tensor(turn.at, dtype=low.dtype, device=low.device).expand(low.shape)
@@ -80,7 +80,7 @@ class Scalar(Primitive):
             a, b = a - self.margin * a.abs().clamp(min=1.0), b + self.margin * b.abs().clamp(min=1.0)
         lost = a.isnan() | b.isnan() | (low <= self.domain[0]) | (high >= self.domain[1])
         for jump in self.jumps:
-            lost = lost | jump.inside(low, high)
+            lost = lost | _holds(jump, low, high)
         return torch.where(lost, -torch.inf, a), torch.where(lost, torch.inf, b)
 
     def derivative(self, x: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ class Scalar(Primitive):
         """Say where the derivative is monotone over the interval: (it rises, it falls)."""
         count = torch.zeros_like(x.low)
         for turn in self.turns:
-            count = count + turn.inside(x.low, x.high)
+            count = count + _holds(turn, x.low, x.high)
         first, last = self.derivative(x.low), self.derivative(x.high)
         # one kink between two straight pieces bends one way, too
         one_way = count <= (1 if self.margin == 0.0 else 0)
@@ -161,3 +161,10 @@ def reciprocal(node: Node) -> Scalar:
     """Return 1/x as an entrywise function, with the node's place in its reason."""
     reason = f"division by a value that can be zero within the ball, in {node.where}"
     return Scalar(torch.reciprocal, jumps=(TurningPoint(0.0),), reason=reason)
+
+
+def _holds(point: TurningPoint, low: Tensor, high: Tensor) -> Tensor:
+    """Say where an interval holds a turning point, or one of those that repeat."""
+    if point.period is None:
+        return (low <= point.at) & (high >= point.at)
+    return torch.floor((high - point.at) / point.period) >= torch.ceil((low - point.at) / point.period)
