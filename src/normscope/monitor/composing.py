@@ -52,16 +52,20 @@ class Observed:
 
     Args:
         copies: whether each number on a device is copied at once: somebody writes over it later.
+
+    Attributes:
+        count: how many there are.
     """
 
     def __init__(self, *, copies: bool = False) -> None:
         self._sent: list[tuple[list[int], Transfer]] = []  # steps, and what brings their numbers
         self._numbers: list[tuple[int, float]] = []  # those that were read at once, by step
         self._waiting: list[tuple[int, Tensor, int]] = []  # steps, numbers on a device, and the version of each
-        self.copies = copies
+        self.copies, self.count = copies, 0
 
     def add(self, step: int, value: Tensor | float) -> float | None:
         """Add a figure of a step; return it, unless it lies on a device, where it is not read."""
+        self.count += 1
         if not isinstance(value, Tensor) or value.device.type == "cpu":
             number = float(value.item() if isinstance(value, Tensor) else value)
             self._numbers.append((step, number))
@@ -271,7 +275,7 @@ class StepInTransit:
         powers: the power of the norm in the effective learning rate of each of them.
         stacks: which of them were measured as one stack.
         names: the names of the parameters, in the order of their sizes, gradients and moves.
-        normalizers: what every normalizer showed, without the tensors, which are on their way.
+        normalizers: what every normalizer showed; the numbers in its tensors are on their way.
         batch_norms: sites whose running variances were read instead, and their momenta.
         left_out: steps that were due in front of it and were not measured, for lack of time.
         seconds: since the run began.

@@ -337,6 +337,8 @@ SLOW_GROUP_SHARE = 1e-5
 thousandth."""
 DEFAULT_INITIALISED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Layers that torch initialises with numbers that are uniform within 1/sqrt(fan in)."""
+LOOKED_AT = (*DEFAULT_INITIALISED, nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm, nn.LSTM, nn.GRU)
+"""Modules whose mode or weights say something."""
 
 
 class ParameterFollower:
@@ -400,7 +402,7 @@ class ParameterFollower:
         limit = SLOW_GROUP_SHARE * max(numbers, default=0.0)
         slow = [n for n, p in trained.items() if isinstance(rate := rates[id(p)], float) and 0.0 < rate < limit]
         self.slow = {name: self.slow.get(name) or Since(step) for name in slow}
-        overwritten = [name for name, p in trained.items() if self._is_overwritten(name, p, step)]
+        overwritten = [name for name, p in trained.items() if self._is_overwritten(name, p._version, step)]
         self.overwritten = {name: self.overwritten.get(name) or Since(step) for name in overwritten}
         self._written = {name: (step, p._version, 0) for name, p in trained.items()}
         self._stepped = list(trained.values())
@@ -415,10 +417,10 @@ class ParameterFollower:
             self._written[name] = (step, parameter._version, parameter._version - version)
         self._stepped = []
 
-    def _is_overwritten(self, name: str, parameter: nn.Parameter, step: int) -> bool:
+    def _is_overwritten(self, name: str, version_now: int, step: int) -> bool:
         """Return whether more was written into a parameter since the last measured step than the optimizer does."""
         then, version, raised = self._written.get(name, (step, 0, 0))
-        return raised > 0 and parameter._version > version + raised * (step - then - 1)
+        return raised > 0 and version_now > version + raised * (step - then - 1)
 
     def read(self, reading: LossReading | None, step: int) -> None:
         """Take note of what is odd in a loss."""
@@ -431,11 +433,13 @@ class ParameterFollower:
                 since.records += since.version != step + 1  # once for a step
                 since.version = step + 1
 
-    def look_at_modules(self, model: nn.Module, optimizer: Optimizer, step: int) -> None:
-        """Look at the modes of the modules and at what is frozen, in a measured forward in train mode."""
+    def look_at_modules(self, modules: Mapping[str, nn.Module], optimizer: Optimizer, step: int) -> None:
+        """Look at the modes of all modules and at what is frozen, in a measured forward in train mode."""
         trained = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
         evaluated, self.dropout, matrices = [], (0.0, ""), []
-        for inner, module in model.named_modules():
+        for inner, module in modules.items():
+            if not isinstance(module, LOOKED_AT):
+                continue
             path = ".".join(filter(None, (self.part, inner)))
             held = [p for p in module._parameters.values() if p is not None and not is_lazy(p)]
             if isinstance(module, nn.modules.dropout._DropoutNd) and module.training:
@@ -456,7 +460,8 @@ class ParameterFollower:
         others = [held[0] for _, held in matrices if held[0].requires_grad]
         chosen = {} if many else {path: held[0] for path, held in frozen if self._is_initial(path, held, others)}
         # a single random layer in front is a projection on purpose
-        before = matrices[:first] if others or any(id(p) in trained for p in model.parameters()) else []
+        reached = others or any(id(p) in trained for module in modules.values() for p in module._parameters.values())
+        before = matrices[:first] if reached else []
         if len(before) >= MIN_BACKBONE_LAYERS and all(
             self._is_initial(path, held, others, or_normal=True) for path, held in before
         ):

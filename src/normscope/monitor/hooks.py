@@ -268,7 +268,7 @@ class TrainingHooks:
         tier = self._decide()
         forward.domain, forward.spread = self._batch
         if not self.role.sharded:
-            self.history.standing.look_at_modules(self.model, self.optimizer, self.step)
+            self.history.standing.look_at_modules(self._listener.modules(), self.optimizer, self.step)
         if tier is not None:
             pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
             pending.forward, self._pending = forward, pending
@@ -419,7 +419,7 @@ class TrainingHooks:
         pending, self._pending = self._pending, None
         if pending is None and not wait:
             return
-        self.budget.pass_steps(self.step - self._charged)
+        self.budget.pass_steps(self.step - self._charged, sum(figures.count for figures in self._figures.values()))
         self._charged = self.step
         with self.budget.watching(("step", None if pending is None else pending.tier)):
             if pending is not None and self.role.writes:

@@ -158,10 +158,12 @@ class Measurement:
         sizes = {("size", name): p for name, p in parameters.items()}
         graded = {("gradient", name): _dense(p.grad) for name, p in parameters.items() if p.grad is not None}
         norms = l2_norms({**sizes, **graded}, careful=self._kept.memory.careful)
-        for what, part in (("size", sizes), ("gradient", graded)):
+        together = torch.stack(list(norms.values())) if norms else torch.zeros(0)
+        for what, part, numbers in zip(
+            ("size", "gradient"), (sizes, graded), together.split([len(sizes), len(graded)])
+        ):
             if part:
-                self._kept.names[what] = [name for _, name in part]
-                self._contents[what] = torch.stack([norms[key] for key in part])
+                self._kept.names[what], self._contents[what] = [name for _, name in part], numbers
         scale = getattr(self.optimizer, "grad_scale", None)  # a GradScaler that leaves unscaling to the optimizer
         if scale is not None and graded:
             self._contents["gradient"] = self._contents["gradient"] / scale.to(self._contents["gradient"])
@@ -268,7 +270,7 @@ class Measurement:
         contents |= {("rate", site): rate for site, rate in kept.rates.items() if isinstance(rate, Tensor)}
         contents |= _normalizer_contents(forward) | _block_contents(forward)
         normalizers = forward.normalizers.items()
-        kept.normalizers = {site: one.without_tensors() for site, one in normalizers if not _is_large(one)}
+        kept.normalizers = {site: one for site, one in normalizers if not _is_large(one)}
         if forward.batch_norms is not None:
             sites, moved = forward.batch_norms
             kept.batch_norms = (sites, moved.norms, moved.momenta)
