@@ -13,7 +13,8 @@ import pytest
 from normscope.core.finding import Finding, Severity
 from normscope.monitor.alarms import add_record
 from normscope.monitor.alarms.loss import loss_not_finite
-from normscope.monitor.history import Course, History
+from normscope.monitor.courses import Courses
+from normscope.monitor.history import History
 from normscope.monitor.log import LogWriter, read_log
 from normscope.monitor.probes import normalizer_probe, updates
 from normscope.monitor.record import LayerRecord, Record
@@ -344,9 +345,10 @@ def test_what_is_kept_does_not_grow_with_the_run(count):
 
 @pytest.mark.parametrize("every", [1, 3, 7, 9, 10, 50, 400])
 def test_a_course_keeps_a_lasting_state_however_often_is_measured(every):
-    course = Course()
+    courses = Courses()
     for index in range(300):
-        course.add(index * every, float(index))
+        courses.add(index * every, [float(index)])
+        course = courses.of(0)
         pairs = course.latest()
         if pairs:
             steps = [step for step, _ in pairs]
@@ -361,16 +363,43 @@ def test_a_course_keeps_a_lasting_state_however_often_is_measured(every):
 
 
 def test_steps_that_are_done_again_leave_the_course():
-    course = Course()
+    courses = Courses()
     for step in range(0, 200, 10):
-        course.add(step, float(step))
-    course.forget(160)
-    course.add(160, -1.0)
-    assert course.latest()[-1] == (160, -1.0)
-    assert course.latest()[-2] == (150, 150.0)
-    course.add(170, math.nan)
-    assert course.lasting() == []
-    assert course.now == pytest.approx(135.0), "the median of -1, 130, 140 and 150"
+        courses.add(step, [float(step)])
+    courses.forget(160)
+    courses.add(160, [-1.0])
+    assert courses.of(0).latest()[-1] == (160, -1.0)
+    assert courses.of(0).latest()[-2] == (150, 150.0)
+    courses.add(170, [math.nan])
+    assert courses.of(0).lasting() == []
+    assert courses.of(0).now == pytest.approx(135.0), "the median of -1, 130, 140 and 150"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_layers_that_share_a_track_have_the_courses_that_each_would_have_alone(seed):
+    draw, together, alone = random.Random(seed), Courses(), [Courses() for _ in range(4)]
+    step, gap, share_missing = 0, draw.choice([1, 10, 50]), draw.choice([0.0, 0.1, 0.5])
+    for _ in range(40):
+        column = [draw.choice([draw.gauss(0, 1), -math.inf, math.nan]) for _ in alone]
+        column = [None if draw.random() < share_missing else value for value in column]
+        if draw.random() < 0.05:
+            step -= min(step, 3 * gap)
+            for courses in (together, *alone):
+                courses.forget(step)
+        together.add(step, column)
+        for courses, value in zip(alone, column, strict=True):
+            courses.add(step, [value])
+        step += draw.randint(1, gap)
+        for place, courses in enumerate(alone):
+            one, own = together.of(place), courses.of(0)
+            # written out, for NaN is not equal to itself
+            assert repr((one.first, one.recent, one.latest(), one.lasting())) == repr(
+                (own.first, own.recent, own.latest(), own.lasting())
+            )
+            assert together.starts().get(place) == own.start
+            assert together.nows().get(place) == own.now
+            assert together.lasting().get(place, []) == own.lasting()
+            assert repr(list(together.last().get(place, ()))) == repr(own.last())
 
 
 def test_numbers_that_break_are_told_at_once_and_others_wait():

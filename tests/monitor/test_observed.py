@@ -13,7 +13,7 @@ from torch import nn
 import normscope as ns
 from normscope.core.errors import InputError
 from normscope.monitor.composing import WAITING_FIGURES, Observed, summarise
-from normscope.monitor.history import Spikes
+from normscope.monitor.courses import Spikes
 from normscope.monitor.log import read_log
 from normscope.monitor.record import Record
 from normscope.monitor.watching import watch

@@ -190,7 +190,8 @@ class TestWeights:
 
 class TestUpdates:
     def found(self, before: Tensor, after: Tensor, power: int | None = 2) -> dict[str, float]:
-        numbers = updates.split_update(before, after - before).double().numpy()
+        [(norms, products)] = updates.StepRows({"weight": before}).split({"weight": after})
+        numbers = torch.cat([norms[:, 0], products]).double().numpy()
         found = updates.measure_all([numbers, numbers], lr=[1.0, 0.1], powers=[power, power])[1]
         return dict(zip(updates.QUANTITIES, found.tolist(), strict=True))
 

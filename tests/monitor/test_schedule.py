@@ -127,6 +127,28 @@ def test_hooks_of_steps_that_are_not_measured_are_paid_for_by_records() -> None:
     assert budget.affords("norms")
 
 
+def test_figures_that_the_loop_observes_are_paid_for() -> None:
+    budget = TimeBudget(0.02, clock=FakeClock())
+    budget.pass_steps(10, figures=7)
+    assert budget.spent == pytest.approx(10 * schedule.IDLE_STEP_SECONDS + 7 * schedule.OBSERVED_STEP_SECONDS)
+
+
+@pytest.mark.parametrize(("every", "scale"), [(1, 1.0), (10, 1.0), (50, 0.2)])
+def test_what_waits_its_turn_uses_less_where_records_are_far_apart(every: int, scale: float) -> None:
+    clock, spent = FakeClock(), 0.0
+    budget = TimeBudget(0.02, clock=clock, every=every)
+    shares = []
+    while budget.passed < 20 * WINDOW_SECONDS:
+        clock.pass_by(0.1)
+        if budget.affords("norms"):
+            spend(budget, clock, "norms", 0.002)
+            spent += 0.002
+        shares.append(spent / budget.passed)
+    waiting = 0.02 * (1.0 - RECORD_SHARE)
+    assert max(shares[600:]) <= waiting * 1.05, "also over the first minute"
+    assert shares[-1] == pytest.approx(scale * STEADY_SHARE * waiting, rel=0.1)
+
+
 def test_what_is_lent_at_the_start_is_earned_in_the_first_minute() -> None:
     clock = FakeClock()
     budget = TimeBudget(0.02, clock=clock)

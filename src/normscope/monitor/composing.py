@@ -52,16 +52,20 @@ class Observed:
 
     Args:
         copies: whether each number on a device is copied at once: somebody writes over it later.
+
+    Attributes:
+        count: how many there are.
     """
 
     def __init__(self, *, copies: bool = False) -> None:
         self._sent: list[tuple[list[int], Transfer]] = []  # steps, and what brings their numbers
         self._numbers: list[tuple[int, float]] = []  # those that were read at once, by step
         self._waiting: list[tuple[int, Tensor, int]] = []  # steps, numbers on a device, and the version of each
-        self.copies = copies
+        self.copies, self.count = copies, 0
 
     def add(self, step: int, value: Tensor | float) -> float | None:
         """Add a figure of a step; return it, unless it lies on a device, where it is not read."""
+        self.count += 1
         if not isinstance(value, Tensor) or value.device.type == "cpu":
             number = float(value.item() if isinstance(value, Tensor) else value)
             self._numbers.append((step, number))
@@ -269,8 +273,9 @@ class StepInTransit:
         lr: the learning rate of every parameter group.
         rates: that of every scale-invariant weight whose update is measured.
         powers: the power of the norm in the effective learning rate of each of them.
+        stacks: which of them were measured as one stack.
         names: the names of the parameters, in the order of their sizes, gradients and moves.
-        normalizers: what every normalizer showed, without the tensors, which are on their way.
+        normalizers: what every normalizer showed; the numbers in its tensors are on their way.
         batch_norms: sites whose running variances were read instead, and their momenta.
         left_out: steps that were due in front of it and were not measured, for lack of time.
         seconds: since the run began.
@@ -289,6 +294,7 @@ class StepInTransit:
     lr: list[float | Tensor] = field(default_factory=list)
     rates: dict[Site, float | Tensor] = field(default_factory=dict)
     powers: dict[Site, int | None] = field(default_factory=dict)
+    stacks: list[list[Site]] = field(default_factory=list)
     names: dict[str, list[str]] = field(default_factory=dict)
     normalizers: dict[Site, NormalizerSeen] = field(default_factory=dict)
     batch_norms: tuple[Sequence[Site], BatchNorms, list[float]] | None = None
@@ -459,8 +465,11 @@ def _measure_normalizers(step: StepInTransit, arrived: Arrived) -> list[np.ndarr
 def _measure_updates(step: StepInTransit, arrived: Arrived) -> list[np.ndarray | None]:
     """Return the figures of the scale-invariant weights whose turn it was."""
     rates = [_rate(arrived, ("rate", site), rate) for site, rate in step.rates.items()]
-    numbers = [arrived[("update", site)] for site in step.rates]
-    rows = updates.measure_all(numbers, lr=rates, powers=list(step.powers.values()))
+    numbers: dict[Site, np.ndarray] = {}
+    for index, sites in enumerate(step.stacks):
+        table = np.concatenate([arrived[("turned", index)], arrived[("along", index)][None]])
+        numbers |= dict(zip(sites, table.swapaxes(0, 1), strict=True))
+    rows = updates.measure_all([numbers[site] for site in step.rates], lr=rates, powers=list(step.powers.values()))
     turned = dict(zip(step.rates, rows, strict=True))
     return [turned.get(site) for site in step.subject.places["weight"]]
 

@@ -13,7 +13,7 @@ import contextlib
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import FunctionType
@@ -150,6 +150,10 @@ class StepListener:
         """Whether to listen inside of a forward would change it, or hear nothing: it is run once more, aside."""
         return self._apart or self._delicate
 
+    def modules(self) -> dict[str, nn.Module]:
+        """Return the modules that the model has now; each keeps the name that it had at the first forward."""
+        return dict(self._model.named_modules()) if self._names is None else self._names.modules(self._model)
+
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters that the model has now; each keeps the name that it had at the first forward."""
         return (self._names or Names(self._model)).parameters(self._model)
@@ -163,7 +167,9 @@ class StepListener:
             kwargs: the named arguments of the forward.
             first: whether it says what there is to watch.
         """
-        self._delicate = is_delicate(self._outer)
+        self._delicate = is_delicate(
+            self._outer.modules() if self._outer is not self._model else self.modules().values()
+        )
         shapes = [tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         cheap = self._cheap if tier is Tier.ECONOMY and shapes and shapes == self._shapes else None
         cheap = cheap if cheap is not None and cheap.ready() else None
@@ -216,8 +222,8 @@ def aside(model: nn.Module) -> ExitStack:
     return stack
 
 
-def is_delicate(model: nn.Module) -> bool:
-    """Whether to listen inside of a forward would change it, or hear nothing.
+def is_delicate(modules: Iterable[nn.Module]) -> bool:
+    """Whether to listen inside of a forward of some modules would change it, or hear nothing.
 
     A part of the model is compiled, or attention in eval mode, whose fast path torch takes only where nobody listens.
     """
@@ -225,7 +231,7 @@ def is_delicate(model: nn.Module) -> bool:
         "_orig_mod" in module._modules  # hasattr would take long to say no
         or getattr(module, "_compiled_call_impl", None) is not None
         or (isinstance(module, ATTENTION) and not module.training)
-        for module in model.modules()
+        for module in modules
     )
 
 
@@ -333,6 +339,7 @@ class ModuleListener:
         finally:
             for hook in hooks:
                 hook.remove()
+        _copy_scales(forward)
         if self._norms is not None and before is not None:
             with torch.no_grad():
                 forward.batch_norms = (self._sites, self._norms.moved(before))
@@ -347,10 +354,18 @@ class ModuleListener:
                 sets = x.numel() // first.entries
                 variance = row_variance(x, sets=sets, groups=first.groups, centred=first.centred)
                 eps = rms_epsilon(module.eps, x.dtype) if first.family == "rms_norm" else first.eps
-                gamma = None if module.weight is None else module.weight.detach().clone()
+                gamma = None if module.weight is None else module.weight.detach()
                 forward.normalizers[site] = replace(first, variance=variance, samples=len(x), eps=eps, gamma=gamma)
 
         return before
+
+
+def _copy_scales(forward: ForwardRecord) -> None:
+    """Copy the scales of normalizers, all at once: the optimizer's step will change them."""
+    scaled = {site: one for site, one in forward.normalizers.items() if one.gamma is not None}
+    if scaled:
+        copies = torch._foreach_mul([one.gamma for one in scaled.values()], 1.0)
+        forward.normalizers |= {s: replace(one, gamma=c) for (s, one), c in zip(scaled.items(), copies, strict=True)}
 
 
 def _is_hookable(modules: dict[str, nn.Module], site: Site, first: NormalizerSeen) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import os
 import string
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from ..core.finding import Finding, Severity, figure, figures, percent, power
 from ..diagnosis.verdict import place
 from ..report.words import pluralise
+from .courses import FIRST, LASTING_STEPS, NO_COURSES, PLAIN_STEPS, Course, Courses, Spikes
 from .locating import Broken
 from .log import LogReading
 from .probes.loss_probe import LossReading
@@ -29,24 +30,10 @@ from .record import KINDS, Kind, LayerRecord, Record
 
 MAX_RECORDS, RECENT_RECORDS = 1000, 300
 """Records that are kept at most, and the latest of them, which are never left out; the log has all."""
-FIRST = 3
-"""Figures at the start that say where a run came from."""
-LASTING_RECORDS = 5
-"""Figures that show a lasting state: the median of five is not moved by two odd batches."""
-LASTING_STEPS = 40
-"""Steps that a lasting state spans at least, however often is looked: four times the memory of momentum 0.9."""
-FEW_LASTING_RECORDS, MANY_LASTING_STEPS = 4, 80
-"""Where records are far apart, four of them over twice as many steps show a lasting state too."""
 GUESSING_SHARE = 0.95
 """The loss over that of a constant output: above it, for several batches, nothing has been learned of the inputs."""
 UNCLEAR_SHARE = 0.8
 """The loss over that of a constant output, below which it is clearly better in every batch."""
-PLAIN_STEPS = 10
-"""Steps over which two records show what no batch can cause by chance: no gradient, a rate of zero, a wrong mode."""
-APART_STEPS = 4
-"""Steps between two figures that are both kept: ten gaps make a lasting state."""
-KEPT_FIGURES = LASTING_STEPS // APART_STEPS + 2
-"""The latest figures that are kept: a lasting state, and one that the next may replace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +116,7 @@ class History:
         validations: what `log_metrics` was given, by name pairs (step, value); of many the latest.
         least_loss: the least mean loss of a record so far and its step.
         broken: where the numbers of a forward broke, if that was seen.
+        looked_up: what several alarms read off the last record, by name.
     """
 
     def __init__(self) -> None:
@@ -137,12 +125,13 @@ class History:
         self.findings: list[Finding] = []
         self.broken: Broken | None = None
         self.standing = ParameterFollower()
+        self.looked_up: dict[str, Any] = {}
         self.validations: dict[str, deque[tuple[int, float]]] = {}
         self.least_loss: tuple[float, int] | None = None
         self._ended = 0
         self._kinds: dict[Kind, tuple[LayerRecord, ...]] = {}
         self.peak_lr, self.spikes = 0.0, Spikes()
-        self._courses: dict[tuple[str, str], dict[int, Course]] = {}
+        self._courses: defaultdict[tuple[str, str], Courses] = defaultdict(Courses)
         self._raised: dict[tuple[str, str], Severity] = {}
 
     @property
@@ -204,26 +193,34 @@ class History:
 
     def course(self, kind: Kind, quantity: str, index: int) -> Course:
         """Return the figures of a quantity of one layer, in the order of a record's numbers, that alarms compare."""
-        return self._courses.get((kind, quantity), {}).get(index, NEVER_MEASURED)
+        return self.courses(kind, quantity).of(index)
+
+    def courses(self, kind: Kind, quantity: str) -> Courses:
+        """Return the courses of a quantity of all layers of a kind."""
+        return self._courses.get((kind, quantity), NO_COURSES)
 
     def total(self, quantity: str) -> Course:
         """Return a figure of the whole network: `loss`, `lr` (the largest), or one of `Record.total` or `metrics`."""
-        return self._courses.get(("total", quantity), {}).get(0, NEVER_MEASURED)
+        return self._courses.get(("total", quantity), NO_COURSES).of(0)
 
     def then_and_now(self, kind: Kind, quantity: str) -> Iterator[tuple[int, LayerRecord, float, float]]:
         """Yield for every layer of a kind its place, itself, and a quantity's median at the start and now."""
-        for index, layer in enumerate(self.of(kind)):
-            course = self.course(kind, quantity, index)
-            then, now = course.start, course.now
-            if then is not None and now is not None:
-                yield index, layer, then, now
+        courses, layers = self.courses(kind, quantity), self.of(kind)
+        starts, nows = courses.starts(), courses.nows()
+        for index in sorted(starts.keys() & nows.keys()):
+            yield index, layers[index], starts[index], nows[index]
 
     def lasting(self, kind: Kind, quantity: str) -> Iterator[tuple[int, LayerRecord, list[float]]]:
         """Yield for every layer of a kind its place, itself, and a quantity's latest figures, all of them numbers."""
-        for index, layer in enumerate(self.of(kind)):
-            values = self.course(kind, quantity, index).lasting()
-            if values:
-                yield index, layer, values
+        layers = self.of(kind)
+        for index, values in sorted(self.courses(kind, quantity).lasting().items()):
+            yield index, layers[index], values
+
+    def last(self, kind: Kind, quantity: str) -> Iterator[tuple[LayerRecord, tuple[float, ...]]]:
+        """Yield for every layer of a kind itself and a quantity's last figures, two that span enough steps."""
+        layers = self.of(kind)
+        for index, values in sorted(self.courses(kind, quantity).last().items()):
+            yield layers[index], values
 
     def begin(self, layers: Sequence[LayerRecord]) -> bool:
         """Take note of what is watched; return whether records so far are of the same layers.
@@ -234,7 +231,8 @@ class History:
         same = [(layer.kind, layer.name) for layer in layers] == [(layer.kind, layer.name) for layer in self.layers]
         if not same:
             self.records = [replace(record, values={}, histograms={}) for record in self.records]
-            self._courses = {key: courses for key, courses in self._courses.items() if key[0] == "total"}
+            for key in [key for key in self._courses if key[0] != "total"]:
+                del self._courses[key]
         self.layers = tuple(layers)
         self._kinds = {kind: tuple(layer for layer in layers if layer.kind == kind) for kind in KINDS}
         return same or not self.records
@@ -274,40 +272,31 @@ class History:
     def keep(self, record: Record) -> None:
         """Add a record without looking for alarms."""
         self._forget(record.step)
+        self.looked_up = {}
         self.records.append(record)
         if len(self.records) > MAX_RECORDS:
             self.records = _thin_out(self.records)
         for kind, table in record.values.items():
             for quantity, column in table.items():
-                self._follow((kind, quantity), record.step, enumerate(column))
+                self._courses[kind, quantity].add(record.step, column)
         rate = max(record.lr, default=math.nan)
         if 0.0 < rate < math.inf:
             self.peak_lr = max(self.peak_lr, rate)
             scale = math.log10(rate)  # what the weights did to it, without the schedule
-            rates = enumerate(record.of("weight", "log10_effective_lr"))
-            unscheduled = ((index, None if value is None else value - scale) for index, value in rates)
-            self._follow(("weight", "log10_unscheduled_lr"), record.step, unscheduled)
+            rates = record.of("weight", "log10_effective_lr")
+            unscheduled = [None if value is None else value - scale for value in rates]
+            self._courses["weight", "log10_unscheduled_lr"].add(record.step, unscheduled)
         self.spikes.add(record)
         mean = record.metrics.get("loss_mean", record.loss)
         if mean is not None and record.step and (self.least_loss is None or mean < self.least_loss[0]):
             self.least_loss = (mean, record.step)
         for quantity, value in {**record.metrics, **record.total, "loss": record.loss, "lr": rate}.items():
-            self._follow(("total", quantity), record.step, ((0, value),))
+            self._courses["total", quantity].add(record.step, (value,))
 
     def note(self, step: int, figures: Mapping[str, float]) -> None:
         """Add figures that the loop gave: those of a validation."""
         for name, value in figures.items():
             self.validations.setdefault(name, deque(maxlen=RECENT_RECORDS)).append((step, value))
-
-    def _follow(self, key: tuple[str, str], step: int, figures: Iterable[tuple[int, float | None]]) -> None:
-        """Add the figures of a step to their courses; what was not measured leaves no trace."""
-        courses = self._courses.setdefault(key, {})
-        for index, value in figures:
-            if value is not None:
-                course = courses.get(index)
-                if course is None:
-                    course = courses[index] = Course()
-                course.add(step, value)
 
     def _forget(self, step: int) -> None:
         """Drop the records from a step on: it is done again."""
@@ -316,8 +305,7 @@ class History:
             while self.records and self.step >= step:
                 self.records.pop()
             for courses in self._courses.values():
-                for course in courses.values():
-                    course.forget(step)
+                courses.forget(step)
 
 
 def _thin_out(records: Sequence[Record]) -> list[Record]:
@@ -328,163 +316,6 @@ def _thin_out(records: Sequence[Record]) -> list[Record]:
         if record.step - kept[-1].step >= apart:
             kept.append(record)
     return [*kept, *recent]
-
-
-class Course:
-    """One figure over a run, as its records come.
-
-    Attributes:
-        first: the first figures that are numbers.
-        recent: pairs (step, figure) of the latest, without the very first, which is of an untrained model. Of those
-            that lie close the last stands for all.
-
-    Example:
-        >>> course = Course()
-        >>> for step in range(0, 100, 10):
-        ...     course.add(step, step / 10)
-        >>> course.first, course.lasting()
-        ([0.0, 1.0, 2.0], [5.0, 6.0, 7.0, 8.0, 9.0])
-    """
-
-    __slots__ = ("_begun", "_latest", "first", "recent")
-
-    def __init__(self) -> None:
-        self.first: list[float] = []
-        self.recent: deque[tuple[int, float]] = deque(maxlen=KEPT_FIGURES)
-        self._begun = False
-        self._latest: list[tuple[int, float]] | None = None  # several alarms ask for it at one look
-
-    def add(self, step: int, value: float) -> None:
-        """Add the figure of a step."""
-        if len(self.first) < FIRST and not math.isnan(value):
-            self.first.append(value)
-        if not self._begun:
-            self._begun = True
-            return
-        recent, self._latest = self.recent, None
-        if len(recent) > 1 and recent[-1][0] - recent[-2][0] < APART_STEPS:
-            recent[-1] = (step, value)
-        else:
-            recent.append((step, value))
-
-    def forget(self, step: int) -> None:
-        """Drop what is known of the steps from one on: they are done again."""
-        self._latest = None
-        while self.recent and self.recent[-1][0] >= step:
-            self.recent.pop()
-
-    def latest(self) -> list[tuple[int, float]]:
-        """Return the last pairs that show a lasting state; empty while there are too few of them."""
-        if self._latest is None:
-            self._latest = self._find_lasting()
-        return self._latest
-
-    def _find_lasting(self) -> list[tuple[int, float]]:
-        """Return the fewest of the last pairs that are enough records over enough steps."""
-        backwards: list[tuple[int, float]] = []
-        for pair in reversed(self.recent):
-            backwards.append(pair)
-            count, span = len(backwards), backwards[0][0] - pair[0]
-            if (count >= LASTING_RECORDS and span >= LASTING_STEPS) or (
-                count >= FEW_LASTING_RECORDS and span >= MANY_LASTING_STEPS
-            ):
-                return backwards[::-1]
-        return []
-
-    def lasting(self) -> list[float]:
-        """Return the figures of a lasting state; empty where there is none, or one of them is no number."""
-        values = [value for _, value in self.latest()]
-        return [] if any(map(math.isnan, values)) else values
-
-    def last(self, count: int = 2, steps: int = PLAIN_STEPS) -> list[float]:
-        """Return the last figures that are so many and span so many steps, without the very first; or none.
-
-        Where records are far apart, two are enough, or one far behind the first.
-        """
-        pairs = list(self.recent)
-        if len(pairs) == 1 and pairs[0][0] >= LASTING_STEPS:
-            return [pairs[0][1]]
-        if len(pairs) > 1 and pairs[-1][0] - pairs[-2][0] >= max(LASTING_STEPS, steps):
-            return [value for _, value in pairs[-2:]]
-        for begin in range(len(pairs) - count, -1, -1):
-            if pairs[-1][0] - pairs[begin][0] >= steps:
-                return [value for _, value in pairs[begin:]]
-        return []
-
-    @property
-    def start(self) -> float | None:
-        """The median of the first figures; None before there is one."""
-        return median(self.first) if self.first else None
-
-    @property
-    def now(self) -> float | None:
-        """The median of a lasting state, without what is no number; None where there is none."""
-        numbers = [value for _, value in self.latest() if not math.isnan(value)]
-        return median(numbers) if numbers else None
-
-
-NEVER_MEASURED = Course()
-"""The course of a figure that was never measured."""
-
-# ---- spikes of the loss
-
-SPIKE_WINDOW_RECORDS = 64
-"""How many of the latest records say what is usual."""
-SPIKE_MIN_RECORDS, SPIKE_MIN_LOSSES = 3, 100
-"""How many records, and how many losses, there must be before anything counts as usual."""
-SPIKE_MIN_SHARE = 0.5
-"""A jump is at least this share of the first loss, or of the present level if that is larger: a lower one is soon made
-good."""
-SPIKE_MIN_SPREADS = 10.0
-"""A jump is at least this many times the usual distance between the mean and the largest of the losses of a record."""
-SPIKE_MIN_RATIO = 1.5
-"""A jump is at least this many times the largest one in the window: losses that often jump do so in healthy runs
-too."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spike:
-    """A loss far above those around it: its step, itself, and the usual loss before."""
-
-    step: int
-    loss: float
-    level: float
-
-
-class Spikes:
-    """Finds the first spike of a run, record by record.
-
-    Attributes:
-        first: the spike; None while there is none.
-        count: how many records have one.
-    """
-
-    def __init__(self) -> None:
-        self.first: Spike | None = None
-        self.count = 0
-        self._start: float | None = None
-        self._losses = 0.0
-        self._window: deque[tuple[float, float]] = deque(maxlen=SPIKE_WINDOW_RECORDS)
-
-    def add(self, record: Record) -> None:
-        """Look at the losses of one more record."""
-        middle, largest = (record.metrics.get(name, record.loss) for name in ("loss_mean", "loss_largest"))
-        if middle is None or largest is None or not math.isfinite(middle) or not math.isfinite(largest):
-            return
-        self._start = middle if self._start is None else self._start
-        if len(self._window) >= SPIKE_MIN_RECORDS and self._losses >= SPIKE_MIN_LOSSES:
-            level = median(pair[0] for pair in self._window)
-            usual = median(pair[1] - pair[0] for pair in self._window)
-            top = max(pair[1] for pair in self._window)
-            start = max(abs(self._start), abs(level))
-            if largest - level > max(
-                SPIKE_MIN_SHARE * start, SPIKE_MIN_SPREADS * usual, SPIKE_MIN_RATIO * (top - level)
-            ):
-                self.count += 1
-                step = int(record.metrics.get("loss_largest_at") or record.step)
-                self.first = self.first or Spike(step=step, loss=largest, level=level)
-        self._window.append((middle, largest))
-        self._losses += record.metrics.get("loss_count") or 1.0
 
 
 # ---- parameters: who gets a gradient, who is trained, who clears gradients
@@ -506,6 +337,8 @@ SLOW_GROUP_SHARE = 1e-5
 thousandth."""
 DEFAULT_INITIALISED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Layers that torch initialises with numbers that are uniform within 1/sqrt(fan in)."""
+LOOKED_AT = (*DEFAULT_INITIALISED, nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm, nn.LSTM, nn.GRU)
+"""Modules whose mode or weights say something."""
 
 
 class ParameterFollower:
@@ -569,7 +402,7 @@ class ParameterFollower:
         limit = SLOW_GROUP_SHARE * max(numbers, default=0.0)
         slow = [n for n, p in trained.items() if isinstance(rate := rates[id(p)], float) and 0.0 < rate < limit]
         self.slow = {name: self.slow.get(name) or Since(step) for name in slow}
-        overwritten = [name for name, p in trained.items() if self._is_overwritten(name, p, step)]
+        overwritten = [name for name, p in trained.items() if self._is_overwritten(name, p._version, step)]
         self.overwritten = {name: self.overwritten.get(name) or Since(step) for name in overwritten}
         self._written = {name: (step, p._version, 0) for name, p in trained.items()}
         self._stepped = list(trained.values())
@@ -584,10 +417,10 @@ class ParameterFollower:
             self._written[name] = (step, parameter._version, parameter._version - version)
         self._stepped = []
 
-    def _is_overwritten(self, name: str, parameter: nn.Parameter, step: int) -> bool:
+    def _is_overwritten(self, name: str, version_now: int, step: int) -> bool:
         """Return whether more was written into a parameter since the last measured step than the optimizer does."""
         then, version, raised = self._written.get(name, (step, 0, 0))
-        return raised > 0 and parameter._version > version + raised * (step - then - 1)
+        return raised > 0 and version_now > version + raised * (step - then - 1)
 
     def read(self, reading: LossReading | None, step: int) -> None:
         """Take note of what is odd in a loss."""
@@ -600,11 +433,13 @@ class ParameterFollower:
                 since.records += since.version != step + 1  # once for a step
                 since.version = step + 1
 
-    def look_at_modules(self, model: nn.Module, optimizer: Optimizer, step: int) -> None:
-        """Look at the modes of the modules and at what is frozen, in a measured forward in train mode."""
+    def look_at_modules(self, modules: Mapping[str, nn.Module], optimizer: Optimizer, step: int) -> None:
+        """Look at the modes of all modules and at what is frozen, in a measured forward in train mode."""
         trained = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
         evaluated, self.dropout, matrices = [], (0.0, ""), []
-        for inner, module in model.named_modules():
+        for inner, module in modules.items():
+            if not isinstance(module, LOOKED_AT):
+                continue
             path = ".".join(filter(None, (self.part, inner)))
             held = [p for p in module._parameters.values() if p is not None and not is_lazy(p)]
             if isinstance(module, nn.modules.dropout._DropoutNd) and module.training:
@@ -625,7 +460,8 @@ class ParameterFollower:
         others = [held[0] for _, held in matrices if held[0].requires_grad]
         chosen = {} if many else {path: held[0] for path, held in frozen if self._is_initial(path, held, others)}
         # a single random layer in front is a projection on purpose
-        before = matrices[:first] if others or any(id(p) in trained for p in model.parameters()) else []
+        reached = others or any(id(p) in trained for module in modules.values() for p in module._parameters.values())
+        before = matrices[:first] if reached else []
         if len(before) >= MIN_BACKBONE_LAYERS and all(
             self._is_initial(path, held, others, or_normal=True) for path, held in before
         ):

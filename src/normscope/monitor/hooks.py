@@ -8,13 +8,15 @@ it stand the hooks that torch has not.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from types import FrameType
 from typing import Any
-from weakref import ref
+from weakref import WeakMethod, ref
 
+import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.optim import Optimizer
@@ -24,7 +26,6 @@ from ..core.errors import describe_error
 from ..core.finding import Finding
 from ..core.untouched import unwrapped
 from .alarms.setup import Sight
-from .backward_listening import BackwardListener
 from .composing import LayerMemory, Observed
 from .distributed import ProcessRole
 from .forward_listening import ForwardRecord, StepListener
@@ -267,7 +268,7 @@ class TrainingHooks:
         tier = self._decide()
         forward.domain, forward.spread = self._batch
         if not self.role.sharded:
-            self.history.standing.look_at_modules(self.model, self.optimizer, self.step)
+            self.history.standing.look_at_modules(self._listener.modules(), self.optimizer, self.step)
         if tier is not None:
             pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
             pending.forward, self._pending = forward, pending
@@ -418,7 +419,7 @@ class TrainingHooks:
         pending, self._pending = self._pending, None
         if pending is None and not wait:
             return
-        self.budget.pass_steps(self.step - self._charged)
+        self.budget.pass_steps(self.step - self._charged, sum(figures.count for figures in self._figures.values()))
         self._charged = self.step
         with self.budget.watching(("step", None if pending is None else pending.tier)):
             if pending is not None and self.role.writes:
@@ -499,6 +500,61 @@ class CompiledCallback:
     def remove(self) -> None:
         """Put the module back as it was."""
         self.module._compiled_call_impl = self.compiled
+
+
+# ---- the losses of measured steps, heard where their backwards begin: also those that a loop tells nobody
+
+# torch has no hook in front of a backward, and behind it the outputs and targets that autograd kept are gone. So the
+# function `torch.autograd.backward`, which `Tensor.backward` calls, is replaced while somebody listens: from a measured
+# forward to the step of the optimizer, and never in other steps.
+
+_listeners: list[BackwardListener] = []
+_backward: Callable[..., None] = torch.autograd.backward
+
+
+class BackwardListener:
+    """Calls a method with each loss whose backward begins, while it is open.
+
+    Args:
+        hear: the bound method; its object is not kept alive.
+    """
+
+    def __init__(self, hear: Callable[[Tensor], None]) -> None:
+        self._hear = WeakMethod(hear)
+
+    def open(self) -> None:
+        """Begin to listen."""
+        global _backward
+        if self not in _listeners:
+            if not _listeners:
+                _backward = torch.autograd.backward
+                torch.autograd.backward = _hear_and_run
+            _listeners.append(self)
+
+    def close(self) -> None:
+        """Stop listening; the last one puts torch's function back."""
+        if self in _listeners:
+            _listeners.remove(self)
+            if not _listeners and torch.autograd.backward is _hear_and_run:
+                torch.autograd.backward = _backward
+
+    def begin(self, tensors: Any) -> None:
+        """Hand on the one number that a backward begins with."""
+        hear = self._hear()
+        loss = tensors[0] if isinstance(tensors, Sequence) and len(tensors) == 1 else tensors
+        if hear is None:
+            self.close()
+        elif isinstance(loss, Tensor) and loss.numel() == 1 and not loss.is_complex():
+            with contextlib.suppress(Exception):  # what cannot be heard never stops a backward
+                hear(loss)
+
+
+def _hear_and_run(tensors: Any, *args: Any, **kwargs: Any) -> None:
+    """Let everybody hear of a backward, and run it."""
+    if not is_compiling():
+        for listener in tuple(_listeners):
+            listener.begin(tensors)
+    _backward(tensors, *args, **kwargs)
 
 
 # ---- steps that call others, or take a closure

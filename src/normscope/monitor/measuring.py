@@ -57,7 +57,8 @@ class Measurement:
         self._kept = StepInTransit(step=step, tier=tier, subject=subject)
         self._parameters: Mapping[str, nn.Parameter] | None = None  # None before the optimizer's step
         self._contents: dict[Key, Tensor] = {}
-        self._rows: dict[Site, Tensor] = {}  # scale-invariant weights before the step
+        self._sites: list[Site] = []  # scale-invariant weights whose turn it is
+        self._rows: updates.StepRows | None = None  # as they were before the step
         self._copies: dict[str, Tensor] = {}  # parameters before it
         self._layer_names: dict[int, str] = {}  # weight layers by the ids of their parameters
         self._outputs: Tensor | None = None  # how far those of the first forward differ
@@ -129,7 +130,7 @@ class Measurement:
         self._kept = StepInTransit(step=self.step, tier=self.tier, subject=self.subject, memory=memory)
         self._kept.left_out = budget.left_out
         self._parameters, self._budget = parameters, budget
-        self._contents, self._rows, self._copies = {}, {}, {}  # a step that raised is taken again
+        self._contents, self._sites, self._rows, self._copies = {}, [], None, {}  # a step that raised is taken again
         weights = self.subject.of("weight")
         self._kept.lost = [layer.name for layer in weights if any(name not in parameters for name in layer.parameters)]
         sized = {name: p for name, p in parameters.items() if not is_lazy(p)}
@@ -157,10 +158,12 @@ class Measurement:
         sizes = {("size", name): p for name, p in parameters.items()}
         graded = {("gradient", name): _dense(p.grad) for name, p in parameters.items() if p.grad is not None}
         norms = l2_norms({**sizes, **graded}, careful=self._kept.memory.careful)
-        for what, part in (("size", sizes), ("gradient", graded)):
+        together = torch.stack(list(norms.values())) if norms else torch.zeros(0)
+        for what, part, numbers in zip(
+            ("size", "gradient"), (sizes, graded), together.split([len(sizes), len(graded)])
+        ):
             if part:
-                self._kept.names[what] = [name for _, name in part]
-                self._contents[what] = torch.stack([norms[key] for key in part])
+                self._kept.names[what], self._contents[what] = [name for _, name in part], numbers
         scale = getattr(self.optimizer, "grad_scale", None)  # a GradScaler that leaves unscaling to the optimizer
         if scale is not None and graded:
             self._contents["gradient"] = self._contents["gradient"] / scale.to(self._contents["gradient"])
@@ -175,14 +178,18 @@ class Measurement:
         if not count:
             return
         with self._budget.watching("update"):
-            for site in turns.order(places)[:count] if count < len(places) else places:
+            self._sites = turns.order(places)[:count] if count < len(places) else places
+            for site in self._sites:
                 turns.serve(site)
-                self._rows[site] = self._rows_of(site, parameters).clone()
+            self._rows = updates.StepRows(self._rows_now(parameters))
 
-    def _rows_of(self, site: Site, parameters: Mapping[str, nn.Parameter]) -> Tensor:
-        """Return a scale-invariant weight as it is now, one row per group that has a scale of its own."""
-        names, groups, axis = self.subject.rows[site]
-        return updates.group_rows([gather_whole(parameters[name]) for name in names], groups, axis)
+    def _rows_now(self, parameters: Mapping[str, nn.Parameter]) -> dict[Site, Tensor]:
+        """Return the scale-invariant weights as they are now, one row per group that has a scale of its own."""
+        rows = {}
+        for site in self._sites:
+            names, groups, axis = self.subject.rows[site]
+            rows[site] = updates.group_rows([gather_whole(parameters[name]) for name in names], groups, axis)
+        return rows
 
     def _measure_histograms(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Measure the histograms of weights and gradients."""
@@ -230,20 +237,20 @@ class Measurement:
         self._contents |= {} if sampled is None else {"step": sampled}
         self._contents |= {} if lost is None else {"lost": lost}
         groups = {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
-        if self._rows:
+        if self._rows is not None:
             with self._budget.watching("update"):
-                for site, before in self._rows.items():
-                    moved = self._rows_of(site, parameters) - before
-                    self._contents[("update", site)] = updates.split_update(before, moved)
-            self._budget.end_task("update", len(self._rows))
-        for site in self._rows:
+                for index, (norms, products) in enumerate(self._rows.split(self._rows_now(parameters))):
+                    self._contents |= {("turned", index): norms, ("along", index): products}
+                self._kept.stacks = self._rows.stacks
+            self._budget.end_task("update", len(self._sites))
+        for site in self._sites:
             group = groups.get(id(parameters[self.subject.rows[site][0][0]]))
             self._kept.rates[site] = math.nan if group is None else _rate_of(group)
             self._kept.powers[site] = None if group is None else effective_power(self.optimizer, group)
         if self._copies:
             moves = l2_norms({name: parameters[name].detach() - copy for name, copy in self._copies.items()})
             self._kept.names["moved"], self._contents["moved"] = list(moves), torch.stack(list(moves.values()))
-        self._parameters, self._rows, self._copies = {}, {}, {}
+        self._parameters, self._sites, self._rows, self._copies = {}, [], None, {}
 
     def send(self, seconds: float, observed: Mapping[str, Observed]) -> StepInTransit:
         """Send everything to the host, with what the loop observed since the last record."""
@@ -263,7 +270,7 @@ class Measurement:
         contents |= {("rate", site): rate for site, rate in kept.rates.items() if isinstance(rate, Tensor)}
         contents |= _normalizer_contents(forward) | _block_contents(forward)
         normalizers = forward.normalizers.items()
-        kept.normalizers = {site: one.without_tensors() for site, one in normalizers if not _is_large(one)}
+        kept.normalizers = {site: one for site, one in normalizers if not _is_large(one)}
         if forward.batch_norms is not None:
             sites, moved = forward.batch_norms
             kept.batch_norms = (sites, moved.norms, moved.momenta)

@@ -14,7 +14,8 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from ...core.finding import Finding, Severity, figure
-from ..history import PLAIN_STEPS, Alarm, History
+from ..courses import PLAIN_STEPS
+from ..history import Alarm, History
 from ..record import Record
 from .loss import BY_HEART_SHARE, FAR_SHARE, is_held_out_loss
 

@@ -62,12 +62,13 @@ FAR_BELOW_EPS_DECADES = 3.0
 
 def dead_layer(history: History) -> Iterator[Finding]:
     """Layers through which nothing passes: variances far below eps, zero scales, zero weights, zero gradients."""
+    means = history.courses("normalizer", "log10_variance").nows()
     for index, layer, largest in history.lasting("normalizer", "log10_variance_max"):
         if layer.eps is None or layer.eps <= 0.0:
             continue
         values = largest
         if layer.family != "batch_norm":  # rows of one loud sample say nothing of the others
-            usual = history.course("normalizer", "log10_variance", index).now
+            usual = means.get(index)
             values = largest if usual is None else [usual]
         if max(values) <= math.log10(layer.eps) - FAR_BELOW_EPS_DECADES:
             fed = next((w for w in history.of("weight") if w.normalizer == layer.name), None)
@@ -93,10 +94,7 @@ def dead_layer(history: History) -> Iterator[Finding]:
 
 def _small_weights(history: History) -> Iterator[Finding]:
     """Weights that are zero, or have shrunk to nothing against the others of the network."""
-    sizes = [history.course("weight", "log10_size", index).last() for index in range(len(history.of("weight")))]
-    zeros = [
-        layer for layer, values in zip(history.of("weight"), sizes, strict=True) if values and max(values) == -math.inf
-    ]
+    zeros = [layer for layer, values in history.last("weight", "log10_size") if max(values) == -math.inf]
     if zeros and not any(f.code == "dead-layer" and "zero" in f.numbers for f in history.findings):
         words = {"what": "weights", "also": others_likewise(len(zeros), "other layer")}
         yield EXACTLY_ZERO.at(history.step, zeros[0].name, words, zero=1, count=len(zeros))
@@ -122,10 +120,7 @@ def _small_weights(history: History) -> Iterator[Finding]:
 
 def _zero_gradients(history: History) -> Iterator[Finding]:
     """The last of the weight layers that get no gradient at all, while others do."""
-    courses = [
-        (layer, history.course("weight", "log10_gradient", i).last()) for i, layer in enumerate(history.of("weight"))
-    ]
-    lasting = [(layer, values) for layer, values in courses if values]
+    lasting = list(history.last("weight", "log10_gradient"))
     gone = [layer for layer, values in lasting if max(values) == -math.inf]
     if not gone or len(gone) == len(lasting):
         return
@@ -162,9 +157,9 @@ WAYS_TO_DIE: tuple[tuple[Kind, str, str], ...] = (
 def dead_channels(history: History) -> Iterator[Finding]:
     """Channels that have died since the start: constant inputs, negligible scales, zero filters."""
     for kind, quantity, what in WAYS_TO_DIE:
-        lows = {i: min(v) for i, _, v in history.lasting(kind, quantity)}
-        for index, layer, then, _ in history.then_and_now(kind, quantity):
-            share = lows.get(index, 0.0)
+        starts = history.courses(kind, quantity).starts()
+        for index, layer, shares in history.lasting(kind, quantity):
+            share, then = min(shares), starts[index]
             rows = quantity == "constant" and layer.family != "batch_norm"  # of samples, not of channels
             if rows or not MANY_CHANNELS <= share < 1.0 or share - then < MANY_CHANNELS:
                 continue
@@ -188,15 +183,15 @@ def dead_relu(history: History) -> Iterator[Finding]:
     """ReLUs most of whose units are never on, and that were on before."""
     if any(f.code == "dead-layer" and "zero" in f.numbers for f in history.findings):
         return  # behind weights of zero no unit is on
-    measured = any(history.course("units", "dead", i).first for i in range(len(history.of("units"))))
+    measured = bool(history.courses("units", "dead").starts())
     for kind, quantity in OFF[: 1 if measured else 2]:
+        courses = history.courses(kind, quantity)
         for index, layer in enumerate(history.of(kind)):
-            course = history.course(kind, quantity, index)
-            plain = course.last()
-            shares = plain if plain and min(plain) >= 1.0 else course.lasting()
+            plain = courses.last().get(index, ())
+            shares = plain if plain and min(plain) >= 1.0 else courses.lasting().get(index)
             if not shares:
                 continue
-            share, start = min(shares), min(course.first, default=0.0)
+            share, start = min(shares), min(courses.of(index).first, default=0.0)
             if share < MOSTLY_OFF_SHARE or (share - start < SWITCHED_OFF_SHARE and share < 1.0):
                 continue
             behind = "behind " if kind == "weight" else "in "
@@ -234,12 +229,8 @@ ONE_PLACE_ROWS_SHARE = 0.9
 
 def attention_saturated(history: History) -> Iterator[Finding]:
     """Attention all of whose rows look at one entry though the model has not learned its task."""
-    courses = [history.course("weight", "one_place", i).last() for i in range(len(history.of("weight")))]
-    sharp = [
-        (layer, values)
-        for layer, values in zip(history.of("weight"), courses, strict=True)
-        if values and min(values) >= ONE_PLACE_ROWS_SHARE
-    ]
+    places = history.last("weight", "one_place")
+    sharp = [(layer, values) for layer, values in places if min(values) >= ONE_PLACE_ROWS_SHARE]
     loss, start = history.records[-1].loss, history.first_loss
     fitted = loss is not None and start is not None and loss < UNFITTED_SHARE * start
     if sharp and not fitted and not history.has_raised("attention-saturated"):
@@ -266,12 +257,8 @@ def saturated_units(history: History) -> Iterator[Finding]:
         path, gate = next(iter(history.standing.shut.items()))
         yield GATE_SHUT.at(history.step, path, {"gate": gate, "steps": history.step})
         return
-    courses = [history.course("weight", "saturated", i).last() for i in range(len(history.of("weight")))]
-    flat = [
-        (layer, values)
-        for layer, values in zip(history.of("weight"), courses, strict=True)
-        if values and min(values) >= SATURATED_SHARE
-    ]
+    shares = history.last("weight", "saturated")
+    flat = [(layer, values) for layer, values in shares if min(values) >= SATURATED_SHARE]
     if flat and not history.has_raised("saturated-units"):
         layer, values = flat[0]
         words = {"records": len(values), "also": others_likewise(len(flat), "other layer")}

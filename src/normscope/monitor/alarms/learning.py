@@ -11,7 +11,8 @@ from typing import Any
 
 from ...core.finding import Finding, Severity, percent
 from ...report.words import pluralise
-from ..history import PLAIN_STEPS, Alarm, History
+from ..courses import PLAIN_STEPS
+from ..history import Alarm, History
 from ..record import Record
 from .loss import INPUTS_USED_SHARE, bound_constant, describe_large_inputs, is_held_out_loss
 

@@ -14,7 +14,8 @@ from ...core.finding import Finding, Severity, figure, power
 from ...diagnosis.findings.scale import RESTORE
 from ...report.words import pluralise
 from ..composing import JUMP_RATIO
-from ..history import GUESSING_SHARE, PLAIN_STEPS, SPIKE_WINDOW_RECORDS, Alarm, History
+from ..courses import PLAIN_STEPS, SPIKE_WINDOW_RECORDS
+from ..history import GUESSING_SHARE, Alarm, History
 from ..record import Kind, Record
 
 LOSS_NOT_FINITE = Alarm(

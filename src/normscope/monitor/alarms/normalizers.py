@@ -70,13 +70,16 @@ class Shrunk:
 def variance_collapse(history: History) -> Iterator[Finding]:
     """Normalizers whose input variance falls by orders of magnitude, or to eps."""
     near = {i: (then, now) for i, _, then, now in history.then_and_now("normalizer", "dominated")}
+    means, most = (history.courses("normalizer", q) for q in ("log10_variance", "log10_variance_max"))
     for index, layer in enumerate(history.of("normalizer")):
-        mean, most = (history.course("normalizer", q, index) for q in ("log10_variance", "log10_variance_max"))
-        then, now = _level(mean.start, most.start), _level(mean.now, most.now)
+        then = _level(means.starts().get(index), most.starts().get(index))
+        now = _level(means.nows().get(index), most.nows().get(index))
+        before, share = near.get(index, (0.0, 0.0))
         if then is None or now is None or not math.isfinite(then):
             continue
+        if then - now < FALL_COUPLED_DECADES and share < NEAR_EPS_SHARE:
+            continue
         pulled, shrunk = _weights_before(history, layer)
-        before, share = near.get(index, (0.0, 0.0))
         fell = then - now >= (FALL_DECADES if pulled is None or shrunk is None else FALL_COUPLED_DECADES)
         if fell or (share >= NEAR_EPS_SHARE and before <= WAS_NEAR_EPS_SHARE):
             yield _describe_collapse(history, layer, (then, now), share, pulled, shrunk)
@@ -199,12 +202,11 @@ def expanding_normalizer(history: History) -> Iterator[Finding]:
 def _typical_gains(history: History) -> Iterator[TypicalGain]:
     """Yield the gains of all normalizers that were measured, with the weights before them where those are known."""
     fed = {w.normalizer: i for i, w in enumerate(history.of("weight")) if w.normalizer}
+    folded = history.courses("weight", "log10_folded").nows()
+    least, means = (history.courses("normalizer", q).nows() for q in ("log10_variance_min", "log10_variance"))
     for index, layer, gains in history.lasting("normalizer", "log10_gain"):
-        together = history.course("weight", "log10_folded", fed[layer.name]).now if layer.name in fed else None
-        gain = median(gains) if together is None else together
-        quietest, usual = (
-            history.course("normalizer", quantity, index).now for quantity in ("log10_variance_min", "log10_variance")
-        )
+        together = folded.get(fed[layer.name]) if layer.name in fed else None
+        gain, quietest, usual = median(gains) if together is None else together, least.get(index), means.get(index)
         if layer.eps is None or not layer.eps > 0.0 or usual is None or quietest is None:
             continue
         if layer.family != "batch_norm":  # the gain is that of the quietest set; say what a typical one gets

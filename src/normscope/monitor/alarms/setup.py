@@ -18,8 +18,9 @@ from torch.optim import Optimizer
 
 from ...core.finding import Finding
 from ...report.words import pluralise
+from ..courses import LASTING_STEPS, PLAIN_STEPS
 from ..forward_listening import compiled_functions
-from ..history import LASTING_STEPS, PLAIN_STEPS, SLOW_GROUP_SHARE, Alarm, History, Since, others_likewise
+from ..history import SLOW_GROUP_SHARE, Alarm, History, Since, others_likewise
 
 PLAIN_RECORDS = 2
 """Records behind the first that show what no batch can cause by chance."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import median
 
 from ...core.finding import Finding, Severity, power
-from ..history import FIRST, LASTING_STEPS, Alarm, History, others_likewise
+from ..courses import FIRST, LASTING_STEPS
+from ..history import Alarm, History, others_likewise
 from ..record import LayerRecord, Record
 
 # ---- gradients
@@ -231,23 +231,32 @@ def _backward_gains(history: History) -> list[float]:
     return gains if blocks >= MIN_DEPTH and all(map(math.isfinite, gains)) else []
 
 
+def _measure_sensitivities(history: History) -> tuple[dict[int, float], float]:
+    """Return by layer log10 of its gradient times the norm of its weights, and what counts as far from the others."""
+    key, levels, limit = "sensitivities", {}, UNEVEN_DECADES
+    if key in history.looked_up:
+        measured: tuple[dict[int, float], float] = history.looked_up[key]
+        return measured
+    for index in range(len(history.of("weight"))):
+        course = history.course("weight", "log10_gradient", index)
+        pairs, limit = course.latest(), UNEVEN_DECADES
+        if not pairs and course.last():
+            pairs, limit = course.recent[-2:], UNEVEN_PLAIN_DECADES
+        sizes = dict(history.course("weight", "log10_size", index).recent)
+        products = [gradient + sizes.get(step, math.nan) for step, gradient in pairs]
+        if products and all(map(math.isfinite, products)):
+            levels[index] = median(products)
+    history.looked_up[key] = levels, limit
+    return levels, limit
+
+
 def _find_uneven_layer(history: History, alarm: Alarm) -> Finding | None:
     """Return the layer whose gradient lasts far above, or below, those of the layers next to the output."""
     up = alarm is LAYER_GRADIENT_LARGE
     layers = history.of("weight")
     # gradients times the norm of their weights, how much the loss changes when these change by their own size: a weight
     # before a normalizer has the same figure at every scale
-    levels: dict[int, float] = {}
-    limit = UNEVEN_DECADES
-    for index in range(len(layers)):
-        sizes = dict(history.course("weight", "log10_size", index).recent)
-        course = history.course("weight", "log10_gradient", index)
-        pairs, limit = course.latest(), UNEVEN_DECADES
-        if not pairs and course.last():
-            pairs, limit = list(course.recent)[-2:], UNEVEN_PLAIN_DECADES
-        products = [gradient + sizes.get(step, math.nan) for step, gradient in pairs]
-        if products and all(map(math.isfinite, products)):
-            levels[index] = median(products)
+    levels, limit = _measure_sensitivities(history)
     if len(levels) < MIN_DEPTH:
         return None
     others = median(list(levels.values())[-max(2, len(levels) // 3) :])
@@ -319,8 +328,12 @@ def norm_growth(history: History) -> Iterator[Finding]:
     if len(records) < 3 * THIRD_RECORDS or records[-1].step - records[0].step < 3 * LASTING_STEPS:
         return
     marks, grown = _mark_thirds(records), 0
+    marked = [[record.of("weight", "log10_norm") for record in part] for part in marks]
     for index, layer in enumerate(history.of("weight")):
-        growth = _measure_growth(marks, partial(Record.number, kind="weight", quantity="log10_norm", index=index))
+        numbers = [
+            [v for column in part if index < len(column) and (v := column[index]) is not None] for part in marked
+        ]
+        growth = _measure_growth(numbers) if max(numbers[-1], default=-math.inf) >= LARGE_LOG10 else None
         if growth is None:
             continue
         rise, now, steady = growth
@@ -337,7 +350,8 @@ def norm_growth(history: History) -> Iterator[Finding]:
             weight_decay=layer.weight_decay,
         )
     layers = len(history.of("weight"))
-    total = _measure_growth(marks, lambda record: record.total.get("log10_printed"))
+    printed = [[v for record in part if (v := record.total.get("log10_printed")) is not None] for part in marks]
+    total = _measure_growth(printed)
     if not grown and total is not None and total[2] and layers > 1 and total[0] >= GROWN_PER_LAYER_DECADES * layers:
         words = {"lately": LATELY}
         yield PRODUCT_GROWTH.at(history.step, words=words, log10_growth=total[0], log10_printed=total[1], layers=layers)
@@ -351,11 +365,9 @@ def _mark_thirds(records: Sequence[Record]) -> tuple[Sequence[Record], ...]:
     return tuple(records[at - half : at + half + 1] for at in (half, low, high, len(records) - 1 - half))
 
 
-def _measure_growth(
-    marks: Sequence[Sequence[Record]], value: Callable[[Record], float | None]
-) -> tuple[float, float, bool] | None:
+def _measure_growth(figures: Sequence[Sequence[float]]) -> tuple[float, float, bool] | None:
     """Return the growth since the start, the value now, and whether the last third grew as much as the middle one."""
-    numbers = [[v for r in part if (v := value(r)) is not None and math.isfinite(v)] for part in marks]
+    numbers = [[value for value in part if math.isfinite(value)] for part in figures]
     if not all(numbers):
         return None
     start, low, high, end = map(median, numbers)
@@ -401,6 +413,8 @@ def effective_lr(history: History) -> Iterator[Finding]:
     for index, layer, angles in history.lasting("weight", "rotation"):
         if layer.invariant is None or layer.normalizer in explained or layer.name in explained:
             continue
+        if max(angles) >= STILL_MOVED_RADIANS and min(angles) <= SPINNING_MOVED_RADIANS:
+            continue  # wherever its effective learning rate has gone
         moved = _unscheduled_change(history, index)
         if max(angles) < (STILL_RADIANS if moved > -MOVED_DECADES else STILL_MOVED_RADIANS):
             slow.append((layer, max(angles), moved))

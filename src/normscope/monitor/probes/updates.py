@@ -7,7 +7,8 @@ there is a histogram too.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -116,31 +117,53 @@ class WeightSample:
         return [p for p in chosen if p.device == chosen[0].device and p.is_contiguous() and p.numel()]
 
 
-def split_update(before: Tensor, moved: Tensor) -> Tensor:
-    """Return for every row its norm, that of its update, and their product, `[3 groups]`.
+class StepRows:
+    """Weights as rows `[groups, entries]` and what a step adds to them, in few calls: those of one shape are one stack.
 
     Args:
-        before: the rows `[groups, entries]` before the step.
-        moved: what the step added to them.
+        rows: by name, in front of the step.
+
+    Attributes:
+        stacks: the names of the weights of every stack.
     """
-    products = torch.linalg.vecdot(before, moved)
-    return torch.cat([torch.linalg.vector_norm(before, dim=1), torch.linalg.vector_norm(moved, dim=1), products])
+
+    def __init__(self, rows: Mapping[Any, Tensor]) -> None:
+        alike: dict[Any, list[Any]] = {}
+        for name, row in rows.items():
+            alike.setdefault((row.shape, row.dtype, row.device), []).append(name)
+        self.stacks = list(alike.values())
+        # each in front of the step, and behind it
+        self._tables = [rows[names[0]].new_empty((2, len(names), *shape)) for (shape, *_), names in alike.items()]
+        self._write(0, rows)
+
+    def _write(self, place: int, rows: Mapping[Any, Tensor]) -> None:
+        targets = [row for table in self._tables for row in table[place].unbind()]
+        torch._foreach_copy_(targets, [rows[name] for names in self.stacks for name in names])
+
+    def split(self, rows: Mapping[Any, Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Return of every stack the norms of its rows and of their updates `[2, weights, groups]`, and the products.
+
+        Args:
+            rows: behind the step.
+        """
+        self._write(1, rows)
+        torch._foreach_sub_([table[1] for table in self._tables], [table[0] for table in self._tables])
+        return [(torch.linalg.vector_norm(table, dim=-1), torch.linalg.vecdot(*table)) for table in self._tables]
 
 
 def measure_all(many: Sequence[np.ndarray], *, lr: Sequence[float], powers: Sequence[int | None]) -> np.ndarray:
     """Return `QUANTITIES` of several weights, one row each.
 
     Args:
-        many: what `split_update` returned for each.
+        many: the norms of the rows of each, those of their updates, and the products, `[3, groups]`.
         lr: the learning rate of each.
         powers: the power of the norm in each effective learning rate: 2 for SGD, 1 for Adam and its like,
             0 on a sphere, None where unknown.
     """
     if not many:
         return np.zeros((0, len(QUANTITIES)))
-    rows = [numbers.reshape(3, -1) for numbers in many]
-    groups = ArraySegments([row[0] for row in rows])
-    norm, moved, product = np.concatenate(rows, axis=1)
+    groups = ArraySegments([numbers[0] for numbers in many])
+    norm, moved, product = np.concatenate(many, axis=1)
     alive = norm > 0
     with np.errstate(all="ignore"):
         living = groups.mean(alive)
