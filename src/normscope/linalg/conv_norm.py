@@ -27,10 +27,12 @@ from torch import Tensor
 from ..core.bracket import Evidence
 from ..core.budget import Budget, check_time
 from ..core.errors import InputError
+from ..core.log10 import power10
 from ..core.rounding import UNIT, ZERO, Upper, gamma, gram_allowance, smallest, total
 from .certify import EigenvalueCertificate, certify, gram_matrix
 from .convolution_map import Axis, Convolution
-from .lanczos import lanczos
+from .deflation import bound_deflated
+from .lanczos import lanczos, largest_singular_vector
 from .linear_map import Matrix
 
 
@@ -306,6 +308,10 @@ _SIDE_LIMIT = 16384
 _FAST, _AFFORDABLE = 2e9, 1e11
 """The largest number of multiplications to write a convolution out: at once, and after a torus has left a gap."""
 
+_WRITTEN_SIDE = 700
+"""Convolutions are written out at once up to this side; larger ones are searched, and certified by deflation."""
+_DEFLATED_SHARE, _DEFLATED_RTOL = 0.15, 2e-3
+"""Eigenvalues are deflated down to these shares of the torus' excess and of the bound, the larger one, below it."""
 _LOOK = 8
 """How many Lanczos steps tell whether another torus promises a smaller bound."""
 
@@ -338,7 +344,9 @@ class ConvolutionNorm:
         torus = [ring[0] for ring in options]
         symbol = Symbol(Kernel(self._plain, [ring.stride for ring in torus]), torus)
         if not symbol.exact and self._cost <= _FAST:
-            self._write_out()
+            short = min(self.conv.in_size, self.conv.out_size) // conv.groups
+            if short <= _WRITTEN_SIDE or not self._deflatable(symbol) or not self._search_and_deflate(symbol, cheap):
+                self._write_out()
             return
         self._on_torus(symbol, cheap)
 
@@ -383,17 +391,64 @@ class ConvolutionNorm:
                 again, second, its_peak = _certified(other, self.rtol)
                 if again.log10 < bound.log10:
                     bound, certificate, peak, symbol = again, second, its_peak, other
-        self._inexact = not symbol.exact
-        start = plane_wave(self._plain, symbol, certificate, peak)
-        if symbol.kernel.inputs == self.conv.transposed:
-            start = self._plain.apply(start) if self.conv.transposed else self._plain.adjoint(start)
-        self.upper, self.start = self._rescaled(smallest([bound, cheap])), start[0]
+        self._inexact, self._symbol = not symbol.exact, symbol
+        self.start = self._as_start(plane_wave(self._plain, symbol, certificate, peak), symbol)
+        self.upper = self._rescaled(smallest([bound, cheap]))
 
-    def tighten(self) -> tuple[Upper, Tensor | None]:
-        """Return a closer bound, from the matrices themselves where they are small enough, and its vector."""
-        if self._inexact and self._cost <= _AFFORDABLE and not self.budget.over:
+    def _deflatable(self, symbol: Symbol) -> bool:
+        """Whether the torus' excess can be deflated: for zero padding, with frequencies along every axis."""
+        return self.conv.padding_mode == "zeros" and len(symbol.kernel.axes) == len(self.conv.axes)
+
+    def _search_and_deflate(self, symbol: Symbol, cheap: Upper) -> bool:
+        """Bound the convolution within the tolerance of a vector that a search finds; say whether that was done."""
+        self._on_torus(symbol, cheap)
+        if self.start is None or not 1e-100 < (scale := power10(self.upper.log10)) < 1e100:
+            return False
+        search = largest_singular_vector(self.conv, self.start, rtol=self.rtol / 20.0, budget=self.budget, scale=scale)
+        self.start = search.vector
+        return search.value > 0.0 and self._deflate(math.log10(search.value)) is None
+
+    def tighten(self, log10_lower: float) -> tuple[Upper, Tensor | None]:
+        """Return a bound within the tolerance of a lower side, where that is affordable, and a vector.
+
+        The convolution is written out where it is small and cannot be deflated. A vector beyond the lower side shows
+        that the norm is above what was asked for.
+        """
+        if not self._inexact or self.budget.over:
+            return self.upper, self.start
+        if self._deflatable(self._symbol) and log10_lower > -math.inf:
+            vector = self._deflate(log10_lower)
+            return self.upper, self.start if vector is None else vector
+        if self._cost <= _AFFORDABLE:
             self._write_out()
         return self.upper, self.start
+
+    def _deflate(self, log10_lower: float) -> Tensor | None:
+        """Prove a bound within the tolerance of a lower side; return None, or a vector where that fails."""
+        unit = self._exponent * math.log10(2.0)
+        bound = 10.0 ** (2.0 * (log10_lower - unit)) * (1.0 + 0.95 * self.rtol) ** 2
+        excess = 10.0 ** (2.0 * (self.upper.log10 - unit)) - bound
+        if excess <= 0.0:
+            return None
+        margin = max(_DEFLATED_SHARE * excess, _DEFLATED_RTOL * bound)
+        room = min(self.rtol, 1.0) * bound  # about half of the distance from the squared norm to the bound
+        residual = 0.5 * room / (room + excess + margin)  # K leaves about twice this to 1
+        outcome = bound_deflated(self._plain, self._symbol, bound, margin=margin, residual=residual)
+        if outcome is not None and outcome.proven:
+            upper = Upper.of(math.sqrt(bound), Evidence.PROVEN, "torus + deflation", allowance=16.0 * UNIT)
+            self.upper = smallest([self.upper, self._rescaled(upper)])
+            return None
+        if outcome is None or outcome.vector is None:
+            return self.start
+        return self._as_start(outcome.vector, self._symbol)
+
+    def _as_start(self, vector: Tensor, symbol: Symbol) -> Tensor:
+        """Return a vector of the side that the Gram matrices act on as an input of the map."""
+        shape = self._plain.in_shape if symbol.kernel.inputs else self._plain.out_shape
+        start = vector.reshape(1, *shape)
+        if symbol.kernel.inputs == self.conv.transposed:
+            start = self._plain.apply(start) if self.conv.transposed else self._plain.adjoint(start)
+        return start[0]
 
 
 def bounding_cost(linear: Matrix | Convolution) -> float:

@@ -42,11 +42,11 @@ from .writing import absolute_entries, cost, in_range, lost, of_each, writable, 
 
 @dataclass(frozen=True, slots=True)
 class NormBound:
-    """An upper bound, a vector that comes close to attaining it, and what takes a tighter one, with its vector."""
+    """An upper bound, a vector near to attaining it, and what takes a tighter one from log10 of a lower side."""
 
     upper: Upper
     start: Tensor | None = None
-    tighten: Callable[[], tuple[Upper, Tensor | None]] | None = None
+    tighten: Callable[[float], tuple[Upper, Tensor | None]] | None = None
 
 
 ZERO_BOUND = NormBound(ZERO)
@@ -208,6 +208,8 @@ _COARSE_RTOL = 5e-3
 """From this tolerance on a vector within half of it is close enough, and no search follows."""
 WRITTEN_AT_ONCE_SIDE = 600
 """Up to this side a map is written out at once: that takes as many applications, and a search takes about sixty."""
+_TIGHTENED = 3
+"""How often an upper side is tightened: each time the lower side has risen on the way."""
 BOUNDING = "the search for the norm of a layer"
 """How messages name this search."""
 
@@ -317,12 +319,13 @@ def bracket(
     if loose and before is not None and not tightened:  # what tightening needs was let go
         again = _within(linear, rtol, closed)
         side = NormBound(smallest([before.upper, again.upper]), before.start, again.tighten)
-    tighten = side.tighten
-    if loose and tighten is not None:
-        tighter, start = budget.attempt(tighten, lambda: (side.upper, None))
-        side = NormBound(smallest([side.upper, _loosened(tighter, linear)]), side.start)
-        if start is not None and start.shape == linear.in_shape:
-            log10_lower, witness = max((log10_lower, witness), attained(linear, start), key=lambda pair: pair[0])
+    for _ in range(_TIGHTENED if side.tighten is not None else 0):
+        if side.upper.log10 <= log10_lower + math.log10(1.0 + rtol):
+            break
+        before_tightening = log10_lower
+        side, (log10_lower, witness) = _tighten(linear, side, (log10_lower, witness), rtol, budget, seed, steps)
+        if log10_lower <= before_tightening + math.log10(1.0 + rtol / _SETTLED):
+            break
     if not budget.ended:
         taken(linear).keep(linear, rtol, True, side)
     result = Bracket(
@@ -341,6 +344,31 @@ def bracket(
         if settled:
             why = f"the lower side has settled, the upper side ({result.method}) is loose"
     return replace(result, converged=False, advice=f"the gap is {result.gap:.3g}: {why}")
+
+
+def _tighten(
+    linear: LinearMap,
+    side: NormBound,
+    lower: tuple[float, Tensor | None],
+    rtol: float,
+    budget: Budget,
+    seed: int,
+    steps: int,
+) -> tuple[NormBound, tuple[float, Tensor | None]]:
+    """Return a tighter upper side, and a lower side from a search that starts where tightening points to."""
+    tighten = side.tighten
+    assert tighten is not None
+    tighter, start = budget.attempt(lambda: tighten(lower[0]), lambda: (side.upper, None))
+    side = NormBound(smallest([side.upper, _loosened(tighter, linear)]), side.start, tighten)
+    if start is None or start.shape != linear.in_shape:
+        return side, lower
+    gain = attained(linear, start)
+    if gain[0] > lower[0] and side.upper.log10 > gain[0] + math.log10(1.0 + rtol):
+        value, witness, _ = budget.attempt(
+            lambda: _lower(linear, NormBound(side.upper, start), rtol, budget, seed, steps), lambda: (*gain, False)
+        )
+        gain = max(gain, (value, witness), key=lambda pair: pair[0])
+    return side, max(lower, gain, key=lambda pair: pair[0])
 
 
 def _one_slice(linear: LinearMap) -> LinearMap | None:
