@@ -120,6 +120,7 @@ KINDS: dict[str, FindingKind] = {
     "step-too-short": FindingKind("the steps of the optimizer are far too short", note=("the learning rate is 0",) * 2),
     "gradient-does-not-descend": FindingKind("a step along the gradient does not lower the loss"),
     "first-loss": FindingKind("the first loss is far above that of a blind guess"),
+    "backward-raises": FindingKind("the backward raises an error at {where}"),
     "gradient-cut": FindingKind("no gradient can flow back past {where}"),
     "unused-parameter": FindingKind("the forward never uses {where}", "the forward never uses {count} layers"),
     "equal-units": FindingKind("the units of {where} are all alike", "the units of {count} layers are alike"),

@@ -325,7 +325,7 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
         if buffer is not None
     ]
     weights = ProtectedParameters(model)
-    grads = [(parameter, parameter.grad) for parameter in model.parameters()]
+    grads = [(parameter, parameter.grad, parameter.requires_grad) for parameter in model.parameters()]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices), random_as_found():
         try:
@@ -345,7 +345,8 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
                 weights.restore()
                 for buffer, saved in buffers:
                     write_back(buffer, saved)
-            for parameter, grad in grads:
+            for parameter, grad, trained in grads:
+                parameter.requires_grad = trained
                 parameter.grad = grad
 
 

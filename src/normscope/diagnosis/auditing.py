@@ -47,7 +47,7 @@ from .checking import TOGETHER, read_source
 from .descent_pass import Optimizers
 from .examined import DataSeen, Examined, ExaminedRow
 from .findings import look
-from .loss_facts import check_loss_given, resolve_loss
+from .loss_facts import check_optimizers, resolve_loss, takes_labels
 from .normalizer_effects import NormalizerEffects
 from .normalizer_pass import measure_normalizers
 from .rows import first_names, from_data, from_graph, weight_norms
@@ -148,7 +148,7 @@ def audit(
     budget = Budget(max_seconds=warmed(max_seconds), what="the audit")
     _check_options(effort, rtol, loss, optimizer)
     mode_of(model, mode)
-    batches, source = read_source(model, data, labels, loader, with_loss=loss is not None)
+    batches, source = read_source(model, data, labels, loader, with_loss=takes_labels(loss))
     request = AuditRequest.of(
         model,
         batches.first,
@@ -203,7 +203,7 @@ def _check_options(effort: str, rtol: float, loss: Any, optimizer: Any) -> None:
         raise InputError(f'effort is "fast" or "thorough", not {effort!r}; lipschitz and ladder know "tight"')
     if not rtol > 0:
         raise InputError(f"rtol is {rtol}: it must be positive")
-    check_loss_given(loss, optimizer)
+    check_optimizers(optimizer)
 
 
 def _examined(

@@ -20,7 +20,7 @@ from .data_pass import WRONG_BATCH, watch_data
 from .descent_pass import Optimizers
 from .examined import DataSeen, Examined
 from .findings import look
-from .loss_facts import check_loss_given, resolve_loss
+from .loss_facts import check_optimizers, resolve_loss, takes_labels
 from .rows import from_data
 from .sample_pass import compare_samples
 from .signal import Signal
@@ -61,7 +61,8 @@ def check(
         loss: a function from the output (and the labels, if there are any) to a scalar, or its name:
             `"cross_entropy"`, `"nll"`, `"bce"`, `"bce_with_logits"`, `"mse"`, `"l1"`, `"smooth_l1"`, `"huber"` or
             `"kl_div"`. Gradients are then those of the loss, and it is looked at whether outputs and targets fit it.
-            Without it gradients are those of a random direction of the output.
+            Without it gradients are those of the loss that a model computes itself from labels among its arguments and
+            returns as `loss`, as those of Hugging Face do, or else of a random direction of the output.
         optimizer: the one that trains the model; with a loss it is looked at what its next step would do (made by a
             copy of it), and whether it holds the model's parameters. Several that train it together are a list.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
@@ -82,11 +83,11 @@ def check(
         >>> found.findings[0].code, found.cost
         ('gradient-vanishing', Passes(forwards=2, backwards=1, small=3))
     """
-    check_loss_given(loss, optimizer)
+    check_optimizers(optimizer)
     asked, mode = mode, mode_of(model, mode)
     model = unwrapped(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    batches, source = read_source(model, data, labels, loader, with_loss=loss is not None)
+    batches, source = read_source(model, data, labels, loader, with_loss=takes_labels(loss))
     seen, signal, skipped = _passes(
         model, batches.first, source, mode=asked, output=output, loss=resolve_loss(loss), optimizer=optimizer
     )

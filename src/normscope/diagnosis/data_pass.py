@@ -18,7 +18,7 @@ from ..core.errors import describe_error
 from ..core.threads import uncompiled
 from ..core.untouched import untouched
 from ..graph.call import arguments, described
-from ..listening.calls import FunctionCall, NormalizerSeen, Site, WeightSeen, float_tensors, normalizer_seen, rows_seen
+from ..listening.calls import FunctionCall, NormalizerSeen, Site, WeightSeen, as_floats, normalizer_seen, rows_seen
 from ..listening.listener import LayerListener
 from .examined import DataSeen
 from .tallies import ChannelTally, SetTally, UnitsTally, WeightTally
@@ -162,7 +162,7 @@ class _DataListener(LayerListener):
 
     def left(self, module: nn.Module, path: str, made: Any) -> None:
         """Note whether what a module returned is finite."""
-        self._flags += [(path, torch.isfinite(t.detach()).all()) for t in float_tensors(made)]
+        self._flags += [(path, torch.isfinite(t.detach()).all()) for t in as_floats(made)]
 
     def _tally(self, site: Site, seen: NormalizerSeen) -> None:
         tally = self.normalizers.get(site)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -142,22 +144,37 @@ def resolve_loss(loss: Any) -> Any:
     name = loss.removesuffix("_loss")
     if name not in TRAINING_LOSSES:
         raise InputError(f"there is no loss {loss!r}: pass one of {', '.join(TRAINING_LOSSES)}, or a function")
-    return TRAINING_LOSSES[name]
+    return _with_classes_last(TRAINING_LOSSES[name]) if name in CLASSES else TRAINING_LOSSES[name]
 
 
-def check_loss_given(loss: Any, optimizer: Any) -> None:
-    """Refuse what is no optimizer, and one without a loss: its step needs the gradient of one."""
+def _with_classes_last(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a loss over classes that also takes outputs whose last axis has the classes, as those of sequences."""
+
+    @functools.wraps(loss)
+    def taken(output: Tensor, target: Tensor) -> Tensor:
+        is_last = output.ndim > 2 and output.shape[:-1] == target.shape != (*output.shape[:1], *output.shape[2:])
+        return loss(output.movedim(-1, 1) if is_last else output, target)
+
+    return taken
+
+
+def takes_labels(loss: Any) -> bool:
+    """Whether a loss compares outputs with labels, and is not a function of what the model returns alone."""
+    try:
+        taken = inspect.signature(loss.forward if isinstance(loss, torch.nn.Module) else loss).parameters.values()
+    except (TypeError, ValueError):  # a name, or a function of torch's own
+        return loss is not None
+    return len([p for p in taken if p.kind is not p.KEYWORD_ONLY]) > 1 or any(p.kind is p.VAR_POSITIONAL for p in taken)
+
+
+def check_optimizers(optimizer: Any) -> None:
+    """Refuse what is no optimizer."""
     for one in optimizer if isinstance(optimizer, list | tuple) else () if optimizer is None else (optimizer,):
         if not isinstance(one, Optimizer):
             raise InputError(
                 f"optimizer is a {type(one).__name__}, not a torch.optim.Optimizer: pass the one that trains the "
                 "model; several as a list"
             )
-    if optimizer is not None and loss is None:
-        raise InputError(
-            'optimizer= needs loss=: pass it too, as in check(model, data, loss="cross_entropy"), where data are pairs '
-            "(x, y) or dicts with labels"
-        )
 
 
 class _LossCall(NamedTuple):

@@ -47,7 +47,9 @@ def find_padding(leaves: Sequence[Any], samples: int) -> Tensor | None:
     Of vectors that value is zero, and how many are filled up differs from row to row.
     """
     for leaf in leaves:
-        if not isinstance(leaf, Tensor) or leaf.shape[:1] != (samples,) or samples < 2 or leaf.is_complex():
+        if not isinstance(leaf, Tensor) or leaf.is_nested or leaf.is_complex():
+            continue
+        if leaf.shape[:1] != (samples,) or samples < 2:
             continue
         if leaf.ndim == 2 and not leaf.is_floating_point() and leaf.dtype != torch.bool and leaf.shape[1] > 1:
             filled = runs_to_the_end(leaf == leaf[:, -1].mode().values)

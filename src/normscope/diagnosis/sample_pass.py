@@ -21,7 +21,7 @@ from ..core.errors import describe_error
 from ..core.threads import uncompiled
 from ..core.untouched import random_state, seed_random, untouched
 from ..graph.call import Call, arguments, labels_of, quantized
-from ..listening.calls import float_tensors
+from ..listening.calls import as_floats
 from ..listening.listener import ForwardListener
 from .loss_facts import NO_CLASS
 from .padding import FEW_VALUES, runs_to_the_end
@@ -200,7 +200,7 @@ class _Runs:
         copy = call.changed(torch.clone)
         self.forwards += 1
         with torch.enable_grad():
-            made = float_tensors(self.model(*copy.args, **copy.kwargs))
+            made = as_floats(self.model(*copy.args, **copy.kwargs))
         if not made or not (made[0].requires_grad or not any(p.requires_grad for p in self.model.parameters())):
             return False
         modules = [self.model.get_submodule(path) for path in paths]
@@ -222,7 +222,7 @@ class _OutputListener(ForwardListener):
     def left(self, module: nn.Module, path: str, made: Any) -> None:
         """Keep a copy: what comes after may write to it."""
         if self.modules.get(path) is module:
-            self.outputs.extend((path, tensor.detach().clone()) for tensor in float_tensors(made))
+            self.outputs.extend((path, tensor.detach().clone()) for tensor in as_floats(made))
 
 
 def _ends(outputs: Outputs) -> list[Tensor]:

@@ -224,6 +224,10 @@ class Signal(Part):
             with such parameters that ran.
         means_alone: whether the loss stays as it is with other outputs that have the same mean over the samples.
         padding: how inputs that are filled up at their ends are read.
+        raises: where a plain forward and backward raises, what it raises, and the line of code behind it, if known.
+        unheard: whether some layers run inside of `torch.vmap`, where nobody can look at their values.
+        beside_loss: parameters that outputs depend on which the loss does not read.
+        replaced: modules that read weights in place of their own, with a gradient (`torch.func.functional_call`).
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
@@ -253,6 +257,10 @@ class Signal(Part):
             "detached_at",
             "means_alone",
             "padding",
+            "raises",
+            "unheard",
+            "beside_loss",
+            "replaced",
         )
     )
 
@@ -287,6 +295,10 @@ class Signal(Part):
     detached_at: str | None = None
     means_alone: bool = False
     padding: PaddingRead | None = None
+    raises: tuple[str, str, str] | None = None
+    unheard: bool = False
+    beside_loss: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
 
     @property
     def skipped(self) -> list[tuple[str, str]]:
@@ -294,6 +306,8 @@ class Signal(Part):
         skipped = [] if self.reason is None else [("gradients by depth", self.reason)]
         if self.dependence is not None and self.dependence.reason is not None:
             skipped.append(("one sample beside others", self.dependence.reason))
+        if self.unheard:
+            skipped.append(("layers inside of torch.vmap", "their values cannot be looked at while they run"))
         return skipped if self.steps is None else [*skipped, *self.steps.skipped]
 
     @property

@@ -18,18 +18,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from ..core.budget import count
 from ..core.errors import InputError, describe_error
 from ..core.log10 import log10
 from ..core.threads import ignore_warnings, uncompiled
 from ..core.untouched import DROPOUTS, on_copies, random_state, seed_random, untouched
-from ..graph.call import ALL_OUTPUTS, Call, arguments, labels_of, select
-from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, WEIGHTS, FunctionCall, Site, float_tensors
+from ..graph.call import ALL_OUTPUTS, Call, arguments, labels_of, map_leaves, select
+from ..listening.calls import (
+    EMBEDDINGS,
+    NORMALIZERS,
+    RELUS,
+    WEIGHTS,
+    FunctionCall,
+    Site,
+    as_floats,
+    float_tensors,
+    is_dense,
+    tensors_in,
+)
 from ..listening.listener import ForwardListener
 from .autograd_flow import (
+    LOSS,
     Feed,
+    NodeOwners,
     find_feeds,
     find_kinds,
     find_makers,
@@ -84,9 +97,12 @@ LEAST_STEP = 1e-30
 FEW_LABELS, FEWEST_OF_A_LABEL, FEWEST_CLASSES = 10, 8, 3
 SAME_LOSS = 1e-4
 """The share by which a loss may differ by rounding."""
+NO_LOSS_GIVEN = (
+    'optimizer= needs loss=: pass it too, as in check(model, data, loss="cross_entropy"), where data are pairs (x, y) '
+    "or dicts with labels"
+)
 NO_LOSS = 1e-3
 """Samples with a smaller loss need no gradient."""
-LOSS = "the loss"
 
 Loss = Callable[..., Tensor]
 
@@ -128,8 +144,7 @@ def watch_signal(
         stack.enter_context(uncompiled())
         stack.enter_context(ignore_warnings("Converting a tensor with requires_grad=True"))  # a branch on a value
         stack.enter_context(ignore_warnings("Full backward hook is firing"))  # a hook of the user's
-        samples = next((leaf.shape[0] for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim), 1)
-        runs = 0
+        samples, runs = call.count, 0
         for follow_cuts in (True, False):  # what asks for a gradient can be written to or handed to numpy no more
             listener, reason, runs = _SignalListener(model, samples, follow_cuts=follow_cuts), None, runs + 1
             stack.callback(listener.remove_hooks)
@@ -142,6 +157,11 @@ def watch_signal(
                 listener.forget_gradients()
             if reason is None or not listener.has_cuts:
                 break
+        if loss is None and listener.has_own_loss:
+            loss = own_loss
+        if optimizer is not None and loss is None:
+            raise InputError(NO_LOSS_GIVEN)
+        raises = None if reason is None or reason == NO_GRADIENT else _find_raising(model, call, batch, output, loss)
         if not listener.complete:
             listener, runs = _SignalListener(model, samples), runs + 1
             stack.callback(listener.remove_hooks)
@@ -187,6 +207,10 @@ def watch_signal(
         detached_at=listener.detached_at,
         means_alone=loss is not None and listener.loss_reads_means_alone(labels_of(batch, call), loss),
         padding=listener.padding.read(),
+        raises=raises,
+        unheard=listener.unheard,
+        beside_loss=listener.beside_loss(),
+        replaced=tuple(listener.replaced),
     )
 
 
@@ -218,6 +242,41 @@ def _steps(
     return try_steps(listener.model, call, loss_of, gradients, value, optimizer)
 
 
+def _find_raising(
+    model: nn.Module, call: Call, batch: Any, output: str | int | None, loss: Loss | None
+) -> tuple[str, str, str] | None:
+    """Run a model as its user does, inputs without a gradient; return where it raises, what, and the line of code."""
+    owners = NodeOwners(model)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        with (
+            torch.enable_grad(),
+            on_copies(model),
+            ignore_warnings("Anomaly Detection|Error detected in"),
+            torch.autograd.set_detect_anomaly(True, check_nan=False),
+        ):
+            copied = call.changed(torch.clone)
+            with owners.listening():
+                made = model(*copied.args, **copied.kwargs)
+            outputs = _outputs(made, output)
+            values = outputs if loss is None else [_loss_of(loss, made, output, labels_of(batch, call))]
+            values = [value for value in values if value.requires_grad]
+            owners.follow(values)
+            torch.autograd.grad(values, trained, [_signs(value) for value in values], allow_unused=True)
+    except InputError:
+        return None
+    except Exception as error:
+        path, line = owners.found_at()
+        return path, describe_error(error), line
+    return None
+
+
+def own_loss(made: Any) -> Tensor | None:
+    """Return the loss that a model has computed itself and returns as `loss`, if it is one."""
+    value = made.get("loss") if isinstance(made, Mapping) else getattr(made, "loss", None)
+    return value if isinstance(value, Tensor) and value.numel() == 1 else None
+
+
 def _both_ways(
     listener: _SignalListener, call: Call, batch: Any, output: str | int | None, loss: Loss | None
 ) -> str | None:
@@ -227,22 +286,25 @@ def _both_ways(
         with LossListener() as losses:
             made = listener.forward(call)
             outputs = _outputs(made, output)
+            listener.has_own_loss = loss is None and getattr(own_loss(made), "requires_grad", False)
             listener.outputs = len(outputs)
-            listener.returned = [tensor.detach() for tensor in float_tensors(made)]
+            listener.returned = [tensor.detach() for tensor in as_floats(made)]
             listener.follow_outputs(outputs)
             losses.in_loss = True
             try:
-                objective = outputs if loss is None else [_loss_of(loss, made, output, labels_of(batch, call))]
+                named = loss if loss is not None or not listener.has_own_loss else own_loss
+                objective = outputs if named is None else [_loss_of(named, made, output, labels_of(batch, call))]
             except InputError:
                 if losses.outside is None:
                     raise
                 listener.labels_outside, loss, objective = losses.outside, None, outputs
-            listener.loss_value = None if loss is None else objective[0].detach()
+            listener.loss_value = None if named is None or objective is outputs else objective[0].detach()
         listener.loss = losses.facts(None if loss is None else labels_of(batch, call), listener.maker(losses.output))
         if loss is not None:
             listener.other_losses = losses.others(labels_of(batch, call), listener.maker)
-        listener.read_graph(objective if loss is not None else float_tensors(made))
-        reason = listener.backward(objective, outputs, random=loss is None)
+        is_loss = listener.loss_value is not None
+        listener.read_graph(objective if is_loss else as_floats(made), as_floats(made))
+        reason = listener.backward(objective, outputs, random=not is_loss)
         if listener.loss is not None and loss is not None:
             rest = losses.rest_of(float(listener.loss_value or 0.0))
             listener.loss = replace(listener.loss, negated=losses.is_negated, rest=rest)
@@ -264,13 +326,13 @@ def _without_gradient(listener: _SignalListener, call: Call) -> None:
 def _outputs(made: Any, output: str | int | None) -> list[Tensor]:
     """Return the output that is differentiated; where none is the usual one, all floats that the model returns."""
     if output == ALL_OUTPUTS:
-        return float_tensors(made)
+        return as_floats(made)
     try:
         return [select(made, output)]
     except InputError:
         if output is not None:
             raise
-        return float_tensors(made)
+        return as_floats(made)
 
 
 def _loss_of(loss: Loss, made: Any, output: str | int | None, labels: Sequence[Any]) -> Tensor:
@@ -286,17 +348,17 @@ def _loss_of(loss: Loss, made: Any, output: str | int | None, labels: Sequence[A
     by_tensor = output is not None or str(module).startswith("torch.")
     forms = (single, made) if by_tensor else (made, single)
     try:
-        try:
-            value = loss(forms[0], *labels)
-        except Exception:
-            if forms[0] is forms[1]:
-                raise
-            value = loss(forms[1], *labels)
+        value = loss(forms[0], *labels)
     except Exception as error:
-        raise InputError(
-            f"the loss raises {describe_error(error)}: it is called with the model's output, and with the labels "
-            "where the batch is a pair of inputs and labels, or a dict that holds labels"
-        ) from error
+        try:
+            value = None if forms[0] is forms[1] else loss(forms[1], *labels)
+        except Exception:
+            value = None
+        if value is None:
+            raise InputError(
+                f"the loss raises {describe_error(error)}: it is called with the model's output, and with the labels "
+                "where the batch is a pair of inputs and labels, or a dict that holds labels"
+            ) from error
     if not isinstance(value, Tensor) or value.numel() != 1:
         kind = f"{value.numel()} values" if isinstance(value, Tensor) else type(value).__name__
         raise InputError(
@@ -318,7 +380,7 @@ class _SignalListener(ForwardListener):
         self.other_losses: tuple[LossFacts, ...] = ()
         self.labels_outside: LabelsOutside | None = None
         self.loss_value: Tensor | None = None
-        self.outputs, self.draws = 1, False
+        self.outputs, self.draws, self.has_own_loss, self.replaced = 1, False, False, dict[str, None]()
         self._detached_at: str | None = None
         self._unread: dict[int, tuple[Tensor, str]] = {}  # what a module returned and no function has read since
         self._moves: list[Tensor] = []  # by output: which samples a gradient comes back to
@@ -339,6 +401,8 @@ class _SignalListener(ForwardListener):
         self._functions: list[Any] = []  # autograd's node of every row
         self._used: set[int] = set()
         self._reached: dict[int, Tensor] = {}
+        # Leaves that gradients of the outputs reach; parameters that require one when the forward ends.
+        self._of_outputs, self._trained = set[int](), set[int]()
         self.of_parameters: dict[int, Tensor] = {}  # gradients by the parameter's id
         self._heard: list[tuple[Site, tuple[int, ...], torch.dtype, Tensor]] = []
         self._gradients: dict[int, Tensor] = {}
@@ -348,10 +412,8 @@ class _SignalListener(ForwardListener):
         self._cut_values: list[tuple[str, Tensor]] = []  # what goes on without its graph, by the layer that made it
         self._cut_readers: list[tuple[str, str, int]] = []
         self._cut_gradients: dict[int, Tensor] = {}
-        self._dropped: dict[
-            int, tuple[Tensor, DropoutCall]
-        ] = {}  # what was dropped from, and no function has read since
-        self._end: list[Tensor] = []
+        # What was dropped from, and no function has read since.
+        self._dropped, self._end = dict[int, tuple[Tensor, DropoutCall]](), list[Tensor]()
         self._differing: dict[int, list[Tensor]] = {}  # places of inputs and embeddings that differ between samples
         self._silent: dict[int, Tensor] = {}
         self._silent_places: dict[int, list[Tensor]] = {}
@@ -368,7 +430,7 @@ class _SignalListener(ForwardListener):
             self._hear((INPUT if len(variables) == 1 else f"{INPUT} {name}", INPUT, 0), fed[id(tensor)])
         self._columns = [_widest_column(tensor) for _, tensor in variables]
         self._held.clear()
-        args, kwargs = tree_map(lambda leaf: fed.get(id(leaf), leaf), (call.args, call.kwargs))
+        args, kwargs = map_leaves(lambda leaf: fed.get(id(leaf), leaf), (call.args, call.kwargs))
         held = [*self.model.named_parameters(), *self.model.named_buffers()]
         self._held_names = {
             id(value): (len(set(value.shape)) == 1 and not name.endswith("bias"), name) for name, value in held
@@ -377,7 +439,8 @@ class _SignalListener(ForwardListener):
         with self.listening():
             made = self.model(*args, **kwargs)
         self.draws = before != random_state(self.model)
-        for leaf in tree_leaves(made):
+        self._trained = {id(parameter) for parameter in self.model.parameters() if parameter.requires_grad}
+        for leaf in tensors_in(made):
             self._unread.pop(id(leaf), None)
             self._row_reads[id(leaf)] += 1
             if id(leaf) in self._dropped:
@@ -507,10 +570,11 @@ class _SignalListener(ForwardListener):
             waiting = [k for k in waiting if k != number] + [feed.layer for feed in feeds[number]]
         return ""
 
-    def read_graph(self, outputs: Sequence[Tensor]) -> None:
-        """Note which rows read which, and what gradients of these outputs can reach."""
+    def read_graph(self, objective: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Note which rows read which, and what gradients of the objective, or of any output, can reach."""
         self.feeds = find_feeds(self._functions)
-        self._reached = reached_leaves(outputs)
+        self._reached = reached_leaves(objective)
+        self._of_outputs = set(reached_leaves(outputs))
         weights = {k for k, (site, *_) in enumerate(self._heard) if site[1] in (*WEIGHTS.values(), *OTHERS.values())}
         for path, leaf in self._cut_values:
             reader = next((k for k in find_readers(leaf, self._functions) if k in weights), None)
@@ -529,6 +593,11 @@ class _SignalListener(ForwardListener):
             for (path, reader, _), (norm,) in zip(readers, fetched, strict=True)
             if norm > 0.0
         )
+
+    def beside_loss(self) -> tuple[str, ...]:
+        """Return the parameters that gradients of the outputs reach and those of the loss do not."""
+        beside = self._of_outputs - self._reached.keys()
+        return tuple(name for name, parameter in self.model.named_parameters() if id(parameter) in beside)
 
     def shared(self) -> tuple[int, ...]:
         """Return the rows that several functions read, or the caller of the model as well."""
@@ -558,6 +627,8 @@ class _SignalListener(ForwardListener):
         family = _family(call, result)
         if family is None:
             return result
+        if family in WEIGHTS.values() and any(isinstance(v, Tensor) and v.grad_fn is not None for v in call.args[1:3]):
+            self.replaced.setdefault(self.path)
         if family == "embedding" and torch.is_grad_enabled() and not result.requires_grad:
             result = self._leaf(result)
         made = result[0] if isinstance(result, tuple) else result
@@ -678,7 +749,7 @@ class _SignalListener(ForwardListener):
                 changer = _PlaceChanger(self.model, self._heard[index][0], self._silent_places[index])
                 try:
                     forwards += 1
-                    changed = float_tensors(changer.run(call))
+                    changed = as_floats(changer.run(call))
                 except Exception:  # a model may refuse such values
                     continue
                 if any(map(have_moved, self.returned, changed)):
@@ -708,7 +779,7 @@ class _SignalListener(ForwardListener):
             ParameterRow(
                 name=name,
                 shape=tuple(parameter.shape),
-                trainable=parameter.requires_grad,
+                trainable=id(parameter) in self._trained,
                 used=id(parameter) in self._used or id(parameter) in self._reached,
                 reached=id(parameter) in self._reached,
                 root_mean_square=size,
@@ -820,7 +891,7 @@ def _cuts(call: FunctionCall) -> bool:
 def _family(call: FunctionCall, result: Any) -> str | None:
     """Return the family that a call's output is heard as; None for calls that are no layer."""
     made = result[0] if isinstance(result, tuple) and result else result
-    if not isinstance(made, Tensor) or not made.is_floating_point() or not made.numel():
+    if not isinstance(made, Tensor) or not made.is_floating_point() or not is_dense(made):
         return None
     name, weight = call.name, call.weight_family
     plain = name.rstrip("_") if not name.startswith("_") else name

@@ -191,6 +191,8 @@ class UnitsTally:
 
     def add(self, made: Tensor) -> None:
         """Count one call; a layer that changes its width from call to call is left out."""
+        if not made.numel():  # an expert that no sample was sent to
+            return
         alive = (made > 0).transpose(0, self.channel).flatten(1).any(1)
         self._changed = self._changed or (self._alive is not None and self._alive.shape != alive.shape)
         if not self._changed:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten_with_path, tree_leaves, tree_map
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import SUPPORTED_NODES, GetAttrKey, keystr, tree_flatten_with_path, tree_map
 
 from ..core.budget import count
 from ..core.errors import CaptureError, InputError, NotFiniteError, RandomOperatorError, describe_error
-from ..core.untouched import on_copies, plain_parts, untouched
+from ..core.untouched import on_copies, plain_parts, random_state, untouched
 from ..listening.calls import float_tensors
 from ..report.words import shape
 from .ir import Shape
@@ -44,22 +46,24 @@ class Call:
     @property
     def variables(self) -> list[tuple[str, Tensor]]:
         """The float tensors that count as input, by name; masks do not."""
-        named = [(_name(path), leaf) for path, leaf in tree_flatten_with_path((self.args, self.kwargs))[0]]
+        named = [(_name(path), leaf) for path, leaf in _leaves_by_path((self.args, self.kwargs))]
         return [(name, leaf) for name, leaf in named if "mask" not in name and _measurable(leaf)]
 
     @property
     def leaves(self) -> list[Any]:
         """All arguments, without their nesting."""
-        return tree_leaves((self.args, self.kwargs))
+        return [leaf for _, leaf in _leaves_by_path((self.args, self.kwargs))]
 
     @property
     def count(self) -> int:
-        """The size of the arguments' first dimension, which counts the samples."""
-        return next((leaf.shape[0] for leaf in self.leaves if isinstance(leaf, Tensor) and leaf.ndim), 1)
+        """The size of the arguments' first dimension, which counts the samples; of packed sequences their number."""
+        if self.args and isinstance(self.args[0], PackedSequence):
+            return int(self.args[0].batch_sizes[0])
+        return next((leaf.size(0) for leaf in self.leaves if isinstance(leaf, Tensor) and leaf.ndim), 1)
 
     def name(self, place: int) -> str:
         """Return the name of an argument by its place among all of them."""
-        return _name(tree_flatten_with_path((self.args, self.kwargs))[0][place][0])
+        return _name(list(_leaves_by_path((self.args, self.kwargs)))[place][0])
 
     def sample(self, index: int = 0) -> Call:
         """Return the same call on one sample alone, in memory of its own."""
@@ -75,7 +79,7 @@ class Call:
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Call:
         """Return the call with all tensors changed that have a first dimension."""
-        args, kwargs = tree_map(
+        args, kwargs = map_leaves(
             lambda v: change(v) if isinstance(v, Tensor) and v.ndim else v, (self.args, self.kwargs)
         )
         return dataclasses.replace(self, args=args, kwargs=kwargs)
@@ -89,6 +93,40 @@ class Call:
             row = tuple(tensor[number].view(torch.uint8).numpy().tobytes() for tensor in held)
             alike.setdefault(row, []).append(number)
         return list(alike.values())
+
+
+def is_record(value: Any) -> bool:
+    """Whether a value is an object of a dataclass that holds tensors for a model, and no data set nor a dict."""
+    is_object = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return is_object and type(value) not in SUPPORTED_NODES and not hasattr(value, "__getitem__")
+
+
+def _leaves_by_path(nest: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the leaves of a nest with their paths, those inside of dataclasses too."""
+    for path, leaf in tree_flatten_with_path(nest)[0]:
+        if is_record(leaf):
+            for field in dataclasses.fields(leaf):
+                for inner, value in _leaves_by_path(getattr(leaf, field.name)):
+                    yield (*path, GetAttrKey(field.name), *inner), value
+        else:
+            yield path, leaf
+
+
+def map_leaves(change: Callable[[Any], Any], nest: Any) -> Any:
+    """Return a nest with its leaves changed, those inside of dataclasses too; refuse one that holds itself."""
+
+    def change_inside(leaf: Any) -> Any:
+        if not is_record(leaf):
+            return change(leaf)
+        twin = copy.copy(leaf)
+        for field in dataclasses.fields(leaf):  # it may be frozen
+            object.__setattr__(twin, field.name, map_leaves(change, getattr(leaf, field.name)))
+        return twin
+
+    try:
+        return tree_map(change_inside, nest)
+    except RecursionError as error:
+        raise InputError("the batch holds itself: pass one in which no dict or list lies inside of itself") from error
 
 
 def _name(path: Sequence[Any]) -> str:
@@ -142,13 +180,19 @@ def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
         raise InputError("the batch holds NaN or infinite values: clean the data first")
     for name, what in broken_tensors(model).items():
         raise NotFiniteError(f"{name!r} {what}: the model has no finite constants")
+    for name, parameter in model.named_parameters():
+        if not parameter.numel():
+            raise CaptureError(
+                f"the parameter {name!r} ({shape(tuple(parameter.shape))}) has no entries, and a layer without units "
+                "has no norm: remove the layer"
+            )
     return call
 
 
 def arguments(model: nn.Module, batch: Any, output: str | int | None = None) -> Call:
     """Turn the user's batch into a call, whatever its values; refuse a batch that the model cannot take."""
     batch = dict(batch) if isinstance(batch, Mapping) and type(batch) not in SUPPORTED_NODES else batch
-    batch = tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, batch)
+    batch = map_leaves(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, batch)
     args, kwargs, notes = _passed(model, batch)
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
@@ -157,20 +201,18 @@ def arguments(model: nn.Module, batch: Any, output: str | int | None = None) -> 
             raise InputError(f"parameter {name!r} lies on the meta device and has no values: load the weights first")
     if "use_cache" in parameters_of(model) and "use_cache" not in kwargs:
         kwargs["use_cache"] = False
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    tensors = [leaf for _, leaf in _leaves_by_path((args, kwargs)) if isinstance(leaf, Tensor)]
     if not tensors:
         raise InputError("the batch holds no tensor")
     for tensor in tensors:
         if tensor.numel() == 0:
-            raise InputError(
-                f"the batch holds an empty tensor of shape {tuple(tensor.shape)}: pass at least one sample"
-            )
+            raise InputError(f"the batch holds an empty tensor of shape {_shape_of(tensor)}: pass at least one sample")
     return Call(args=args, kwargs=kwargs, output=output, notes=notes)
 
 
 def _passed(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], tuple[str, ...]]:
     """Return the positional and the named arguments that a batch stands for, and notes on how it was read."""
-    if isinstance(batch, Tensor):
+    if isinstance(batch, Tensor | PackedSequence) or is_record(batch):
         return (batch,), {}, ()
     if isinstance(batch, Mapping):
         return ((batch,), {}, ()) if takes_dict(model, batch) else ((), dict(batch), ())
@@ -179,7 +221,8 @@ def _passed(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, An
     if len(batch) == 2 and isinstance(batch[0], Mapping) and names_arguments(model, batch[0]):
         note = "the batch is a pair whose first entry holds the arguments by name: the second is taken as labels"
         return (), dict(batch[0]), (note,)
-    if len(batch) == 2 and isinstance(batch[0], Tensor | Mapping) and is_label(model, batch[1]):
+    whole = isinstance(batch[0], Tensor | Mapping | PackedSequence) or is_record(batch[0])
+    if len(batch) == 2 and whole and is_label(model, batch[1]):
         note = "the batch is a pair and the model needs one argument: the second entry is taken as labels"
         return (batch[0],), {}, (note,)
     if (arguments_taken(model) or len(batch)) == len(batch) - 1:
@@ -192,7 +235,8 @@ def names_arguments(model: nn.Module, entries: Mapping[Any, Any]) -> bool:
     """Whether a dict holds all arguments that `forward` needs by their names, and nothing else."""
     taken = parameters_of(model)
     needed = {p.name for p in _positional(model) if p.default is p.empty}
-    return bool(taken) and needed.issubset(entries) and not takes_dict(model, entries) and taken.keys() >= set(entries)
+    named = taken.keys() >= set(entries) or any(p.kind is p.VAR_KEYWORD for p in taken.values())
+    return bool(taken) and named and needed.issubset(entries) and not takes_dict(model, entries)
 
 
 def sample_shapes(call: Call, earlier: tuple[Shape, ...] = ()) -> tuple[Shape, ...]:
@@ -272,7 +316,7 @@ def run(model: nn.Module, call: Call) -> Tensor:
 
 
 def _result(model: nn.Module, call: Call) -> Any:
-    args, kwargs = tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, (call.args, call.kwargs))
+    args, kwargs = map_leaves(lambda v: v.clone() if isinstance(v, Tensor) else v, (call.args, call.kwargs))
     return model(*args, **kwargs)
 
 
@@ -285,9 +329,17 @@ def _runs_without_gradients(model: nn.Module, call: Call) -> bool:
     return True
 
 
+def _shape_of(tensor: Tensor) -> tuple[int | None, ...]:
+    """Return the sizes of a tensor; of a nested one those that differ inside of it are None."""
+    if not tensor.is_nested:
+        return tuple(tensor.shape)
+    sizes = {tuple(part.shape) for part in tensor.unbind()}
+    return (tensor.size(0), *(own[0] if len(set(own)) == 1 else None for own in zip(*sizes, strict=True)))
+
+
 def described(call: Call) -> str:
     """Say what a call passes: shapes, and the keys of a dict that is passed as one argument."""
-    shapes = f"shapes {[tuple(leaf.shape) for leaf in call.leaves if isinstance(leaf, Tensor)]}"
+    shapes = f"shapes {[_shape_of(leaf) for leaf in call.leaves if isinstance(leaf, Tensor)]}"
     if not call.args or not isinstance(call.args[0], Mapping):
         return shapes
     return f"{shapes}, one dict with the keys {list(call.args[0])}, which are not the names of forward's arguments"
@@ -316,14 +368,17 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
                     return dataclasses.replace(call, per_sample=True)
                 call = dataclasses.replace(call, notes=(*call.notes, ELSEWHERE))
         with untouched(model):
-            same = close(run(model, call), run(model, call))
+            before = random_state(model)
+            first = run(model, call)
+            draws = before != random_state(model)
+            same = close(first, run(model, call))
         if not same:
             raise RandomOperatorError(
                 "the model gives two different outputs for the same input: "
                 + (
                     "it reads what its own earlier runs left behind (a list, a counter, a buffer). Measure a model "
                     "that keeps nothing between runs"
-                    if close(fresh(model, call), fresh(model, call))
+                    if not draws and close(fresh(model, call), fresh(model, call))
                     else "a random function has no Lipschitz constant"
                 )
             )
@@ -361,7 +416,7 @@ def drawn(call: Call, size: float) -> Call:
         id(tensor): torch.empty_like(tensor).copy_(size * torch.randn(tensor.shape, generator=generator))
         for _, tensor in call.variables
     }
-    args, kwargs = tree_map(lambda leaf: values.get(id(leaf), leaf), (call.args, call.kwargs))
+    args, kwargs = map_leaves(lambda leaf: values.get(id(leaf), leaf), (call.args, call.kwargs))
     return dataclasses.replace(call, args=args, kwargs=kwargs)
 
 
@@ -442,7 +497,8 @@ def _outputs(result: Any) -> dict[Any, Tensor]:
 
 
 def _measurable(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point() and value.layout is torch.strided
+    dense = isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested
+    return dense and value.is_floating_point()
 
 
 def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:

@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import SUPPORTED_NODES, tree_map
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import SUPPORTED_NODES
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..core.errors import InputError, describe_error
 from ..core.untouched import mode_of, unwrapped
-from .call import arguments_needed, arguments_taken, is_label, names_arguments, parameters_of
+from .call import arguments_needed, arguments_taken, is_label, is_record, map_leaves, names_arguments, parameters_of
 
 LABEL_KEYS = ("labels", "label")
 """The keys under which a batch that is a dict may hold its labels."""
@@ -132,7 +133,7 @@ class Batches:
     def _placed(self, batch: Any) -> Any:
         """Return a batch as tensors on the model's device, with its labels behind it where they can be told."""
         batch = dict(batch) if isinstance(batch, Mapping) and type(batch) not in SUPPORTED_NODES else batch
-        batch, labels = tree_map(self._as_tensor, (batch, None if isinstance(self.labels, str) else self.labels))
+        batch, labels = map_leaves(self._as_tensor, (batch, None if isinstance(self.labels, str) else self.labels))
         if labels is not None:
             try:
                 return self._with_labels(batch, torch.as_tensor(labels, device=self.device))
@@ -150,16 +151,23 @@ class Batches:
         keys = (self.labels,) if isinstance(self.labels, str) else LABEL_KEYS
         inputs, labels = _without_labels(batch, keys)
         named = isinstance(self.labels, str) or self.with_loss
-        refused = not parameters_of(self.model).keys() & (batch.keys() - inputs.keys())
+        taken = parameters_of(self.model)
+        refused = not taken.keys() & (batch.keys() - inputs.keys())
+        refused = refused and not any(p.kind is p.VAR_KEYWORD for p in taken.values())
         apart = named or (refused and names_arguments(self.model, inputs))
-        return batch if labels is None or not apart else (inputs, labels)
+        if labels is None or not apart:
+            return batch
+        shift = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
+        if shift is not None and "decoder_input_ids" not in inputs:  # a Hugging Face decoder is fed the labels before
+            inputs["decoder_input_ids"] = shift(labels=labels)
+        return inputs, labels
 
     def _with_labels(self, inputs: Any, labels: Any) -> Any:
         """Return a pair of which nobody can take an argument of the model for the labels."""
         arguments = parameters_of(self.model)
         if isinstance(inputs, Mapping) and (held := [k for k in LABEL_KEYS if k in inputs and k not in arguments]):
             raise InputError(f"the data hold {held[0]!r} and labels were passed, too: pass them once")
-        if not isinstance(inputs, Sequence):
+        if not isinstance(inputs, Sequence) or isinstance(inputs, PackedSequence):
             return inputs, labels
         taken = arguments_taken(self.model)
         if taken is not None and len(inputs) > taken:
@@ -196,7 +204,7 @@ def inputs_and_labels(model: nn.Module, batch: Any, *, expected: bool = False) -
     """
     if isinstance(batch, Mapping):
         return _without_labels(batch, LABEL_KEYS)
-    if not isinstance(batch, Sequence) or isinstance(batch, str | bytes):
+    if not isinstance(batch, Sequence) or isinstance(batch, str | bytes | PackedSequence):
         return batch, None
     if len(batch) == 1:
         return batch[0], None
@@ -235,7 +243,7 @@ def _is_one_batch(model: nn.Module, data: Any, *, with_loss: bool, labelled: boo
     rows and other columns. Other tensors are batches, as `tensor.split` returns them; but in a tuple they are arguments
     where the model takes that many, and inputs and targets where a loss compares these.
     """
-    if isinstance(data, Tensor | np.ndarray | Mapping):
+    if isinstance(data, Tensor | np.ndarray | Mapping | PackedSequence) or is_record(data):
         return True
     if not isinstance(data, list | tuple) or not data:
         return False
@@ -246,7 +254,8 @@ def _is_one_batch(model: nn.Module, data: Any, *, with_loss: bool, labelled: boo
         nested = [isinstance(entry, Mapping | list | tuple | Tensor | np.ndarray) for entry in data]
         plain = [isinstance(entry, Tensor | np.ndarray) for entry in data]
         pair = len(data) == 2 and (plain[1] or (whole and with_loss and plain[0]))
-        return pair or not all(nested) or (whole and len(data) == 1 and not isinstance(data[0], Mapping))
+        mixed = whole and plain[0] and not all(plain)  # such as an input and its state, no two batches
+        return pair or mixed or not all(nested) or (whole and len(data) == 1 and not isinstance(data[0], Mapping))
     if arguments_needed(model) > 1:
         return True
     taken = arguments_taken(model)

@@ -94,12 +94,49 @@ def _schema(name: str) -> tuple[tuple[str, ...], dict[str, Any]]:
 def tensors_in(made: Any) -> list[Tensor]:
     """Return the tensors that a module returned, out of their nest or the object that holds them."""
     inner = vars(made) if hasattr(made, "__dict__") and not isinstance(made, Tensor) else made
-    return [leaf for leaf in tree_leaves(inner) if isinstance(leaf, Tensor)]
+    try:
+        leaves = tree_leaves(inner)
+    except RecursionError:
+        leaves = _leaves_once(inner)
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def _leaves_once(nest: Any) -> list[Any]:
+    """Return the leaves of a nest that holds itself."""
+    leaves, waiting, met = [], [nest], set[int]()
+    while waiting:
+        value = waiting.pop()
+        if not isinstance(value, dict | list | tuple):
+            leaves.append(value)
+        elif id(value) not in met:
+            met.add(id(value))
+            waiting.extend(reversed(value.values() if isinstance(value, dict) else value))
+    return leaves
 
 
 def float_tensors(made: Any) -> list[Tensor]:
-    """Return the float tensors that a module returned, without empty ones."""
-    return [tensor for tensor in tensors_in(made) if tensor.is_floating_point() and tensor.numel()]
+    """Return the dense float tensors that a module returned, without empty ones."""
+    return [tensor for tensor in tensors_in(made) if tensor.is_floating_point() and is_dense(tensor)]
+
+
+def as_floats(made: Any) -> list[Tensor]:
+    """Return what a module returned as dense tensors of reals, in the graph of autograd.
+
+    Complex numbers are pairs of reals, and of sparse and nested tensors these are the values.
+    """
+    values = list[Tensor]()
+    for tensor in tensors_in(made):
+        if tensor.is_nested:
+            tensor = torch.cat([part.flatten() for part in tensor.unbind()])
+        elif tensor.layout is not torch.strided:
+            tensor = tensor.to_dense()
+        values.append(torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor)
+    return float_tensors(values)
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor has values, each in its place."""
+    return not tensor.is_nested and tensor.layout is torch.strided and tensor.numel() > 0
 
 
 aten = torch.ops.aten

@@ -36,7 +36,8 @@ class ForwardListener(TorchFunctionMode):
     """Sees every call of a torch function in the forwards of a model, and the modules that run.
 
     `modules` holds modules by name, if others than the present paths of the model shall be used. Without `dropout`
-    functions run as if nothing were dropped.
+    functions run as if nothing were dropped. What runs inside of `torch.vmap` has no values outside of it and is not
+    seen: `unheard` says that there was such a call.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class ForwardListener(TorchFunctionMode):
         self._dropout = dropout
         self._stack: list[str] = []
         self._runs: Counter[tuple[str, str]] = Counter()
+        self.unheard = False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -68,6 +70,9 @@ class ForwardListener(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function between `before_call` and `after_call`."""
         kwargs = kwargs or {}
+        if _in_vmap():
+            self.unheard = True
+            return func(*args, **kwargs)
         call = FunctionCall(getattr(func, "__name__", "").split(".")[0], func, args, kwargs)
         self.before_call(call)
         result = func(*args, **kwargs) if self._dropout else without_dropout(func, call.name, args, kwargs)
@@ -104,13 +109,23 @@ class ForwardListener(TorchFunctionMode):
     def _enter_module(self, module: nn.Module, args: Any) -> None:
         path = self._names.get(id(module))
         self._stack.append(self.path if path is None else path)
+        if _in_vmap():
+            return
         with torch._C.DisableTorchFunction():  # what a listener computes is no part of the forward
             self.entered(path, args)
 
     def _leave_module(self, module: nn.Module, args: Any, made: Any) -> None:
         path = self._stack.pop() if self._stack else ""
+        if _in_vmap():
+            return
         with torch._C.DisableTorchFunction():
             self.left(module, path, made)
+
+
+def _in_vmap() -> bool:
+    """Whether the present call runs inside of `torch.vmap`."""
+    levels = torch._C._functorch.get_interpreter_stack()
+    return levels is not None and any(level.key() == torch._C._functorch.TransformType.Vmap for level in levels)
 
 
 class LayerListener(ForwardListener):

@@ -12,6 +12,7 @@ from ...core.finding import Finding
 from ..examined import Examined
 from .causes import unexplained
 from .depth import (
+    backward_raises,
     batch_norm_depth,
     exploding_run,
     gradient_explosion,
@@ -90,6 +91,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     non_finite_activations,
     loss_not_finite,
     labels_outside,
+    backward_raises,
     activation_before_loss,
     targets_do_not_fit,
     one_class,

@@ -15,7 +15,7 @@ from ...core.finding import Finding, Severity, figure, figures, power
 from ...report.words import listed, pluralise
 from ...theory.initialisation import LIMIT, batch_norm_growth
 from ..examined import DataSeen, Examined, WeightOverData
-from ..signal import INPUT, Signal, SignalRow
+from ..signal import INPUT, RANDOM, Signal, SignalRow
 
 RUN = 4
 """A chain of fewer layers than this shows no trend."""
@@ -25,6 +25,27 @@ RESIDUAL = 2
 """A run needs this many residual blocks: with one, depth is not the cause."""
 RUN_TOTAL = 30.0
 """Growth in all, so that a short run with a lively layer is left alone."""
+
+
+def backward_raises(examined: Examined) -> Iterator[Finding]:
+    """A model whose training raises: the backward, or the forward while gradients are taken."""
+    signal = examined.signal
+    if signal is None or signal.raises is None:
+        return
+    where, error, line = signal.raises
+    trains = examined.mode == "train" or signal.gradient_of != RANDOM
+    in_backward = "The backward" if line else "The forward, while gradients are taken,"
+    yield Finding(
+        code="backward-raises",
+        severity=Severity.ERROR if trains else Severity.INFO,  # in eval mode nobody may want a gradient
+        where=where,
+        seen=f"{in_backward} raises {error}" + (f", at the derivative of {line}." if line else "."),
+        why="Without a gradient the model cannot be trained, and nothing here could be said of its gradients.",
+        advice="Mend that line: no in-place change (`+=`, `relu_()`) of what the derivative still needs, no `.numpy()` "
+        "of a tensor that requires a gradient, and in an `autograd.Function` a `backward` that returns one gradient "
+        "for each argument of `forward`.",
+        numbers={},
+    )
 
 
 def exploding_run(examined: Examined) -> Iterator[Finding]:

@@ -81,6 +81,7 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
         return
     learning = {row.module for row in signal.parameters if row.reached}  # a bias may drop out where its weight counts
     cut = [row for row in signal.parameters if row.trainable and row.used and not row.reached]
+    cut = [row for row in cut if row.name not in signal.beside_loss]
     cut = [row for row in cut if row.module not in learning or not row.name.endswith("bias")]
     unread = {path for path in signal.unread if any(_is_inside(row.module, path) for row in cut)}
     for path in sorted(unread):
@@ -170,7 +171,9 @@ def frozen_layer(examined: Examined) -> Iterator[Finding]:
         return
     paths = list(dict.fromkeys(row.path for row in signal.layers))
     weights = [row for row in signal.parameters if _is_matrix(row)]
-    trains = {path: [row.trainable for row in weights if row.module == path] for path in paths}
+    trains = {
+        path: [row.trainable or path in signal.replaced for row in weights if row.module == path] for path in paths
+    }
     held = [path for path in paths if trains[path]]
     frozen = [
         path
