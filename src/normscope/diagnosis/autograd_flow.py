@@ -230,7 +230,7 @@ class NodeOwners(ForwardListener):
         self._own(tensors_in(made), path)
 
     def _own(self, tensors: Sequence[Tensor], path: str) -> None:
-        waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+        waiting: list[Any] = [tensor.grad_fn for tensor in tensors]
         while waiting:
             node = waiting.pop()
             if node is not None and node not in self._owners:

@@ -271,7 +271,7 @@ def _find_raising(
     return None
 
 
-def own_loss(made: Any) -> Tensor | None:
+def own_loss(made: Any) -> Any:
     """Return the loss that a model has computed itself and returns as `loss`, if it is one."""
     value = made.get("loss") if isinstance(made, Mapping) else getattr(made, "loss", None)
     return value if isinstance(value, Tensor) and value.numel() == 1 else None
@@ -347,6 +347,7 @@ def _loss_of(loss: Loss, made: Any, output: str | int | None, labels: Sequence[A
     module = loss.__module__ if hasattr(loss, "__qualname__") else type(loss).__module__
     by_tensor = output is not None or str(module).startswith("torch.")
     forms = (single, made) if by_tensor else (made, single)
+    value: Any
     try:
         value = loss(forms[0], *labels)
     except Exception as error:

@@ -1,0 +1,132 @@
+"""Would training on one batch find faults that `check` misses? It trains a copy of every case of the open parts.
+
+    python benchmarks/overfit.py
+
+A copy of the model is trained on its batch for 100 steps of Adam (rate 0.01, dropout off), and for 60 steps of the
+optimizer of the case, if it has one. Four signs need no rule for any one fault: training raises or gives NaN; a matrix
+does not move; the loss that Adam reaches, as a share of the lesser of the first loss and the loss of the best constant
+output, lies above that of every healthy model; the optimizer of the case ends above the first loss. Of each it prints
+how many faults and healthy models show it, in particular the faults that were missed while the second part was held
+out (docs/results/faults_second_part.txt). Beside them: what the two probes of `check` find that change part of a batch.
+"""
+
+import copy
+import math
+import re
+import sys
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+from torch import Tensor
+
+from benchmarks.fault_catalogue import PARTS
+from benchmarks.fault_catalogue.case import Case
+from benchmarks.faults import diagnose
+from normscope.core.untouched import drops
+from normscope.diagnosis.loss_facts import resolve_loss
+from normscope.diagnosis.signal_pass import _loss_of, _outputs
+from normscope.graph.call import arguments, labels_of
+from normscope.graph.data_reader import Batches
+
+STEPS, OWN_STEPS, CONSTANT_STEPS, RATE = 100, 60, 200, 0.01
+SIGNS = ("raises or NaN", "a matrix does not move", "the loss does not fall", "its optimizer ends above")
+PROBES = ("input-ignored", "samples-mixed")
+
+
+def train(case: Case, batch: Any, steps: int, *, own: bool) -> tuple[list[float], bool]:
+    """Train a copy on one batch; return the losses, and whether every matrix has moved."""
+    model, optimizer = copy.deepcopy((case.model, case.optimizer))  # the copy of the optimizer holds the copied weights
+    for module in filter(drops, model.modules()):
+        module.training = False
+    trained = [p for p in model.parameters() if p.requires_grad]
+    before = [p.detach().clone() for p in trained]
+    optimizer = optimizer if own else torch.optim.Adam(trained, lr=RATE)
+    call, losses = arguments(model, batch), list[float]()
+    for step in range(steps + 1):
+        torch.manual_seed(step)
+        value = _loss_of(resolve_loss(case.loss), model(*call.args, **call.kwargs), None, labels_of(batch, call))
+        losses.append(float(value.detach()))
+        if step < steps:
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+    return losses, all(p.ndim < 2 or bool((p != own).any()) for p, own in zip(trained, before, strict=True))
+
+
+def best_constant(case: Case, batch: Any) -> float:
+    """Return the least loss of an output that is the same for every sample, or infinity where there is none."""
+    model = copy.deepcopy(case.model)
+    call = arguments(model, batch)
+    with torch.no_grad():
+        outputs = _outputs(model(*call.args, **call.kwargs), None)
+    if len(outputs) != 1:
+        return math.inf
+    constant = outputs[0].mean(0, keepdim=True).clone().requires_grad_(True)
+    optimizer, best = torch.optim.Adam([constant], lr=0.05), math.inf
+    for _ in range(CONSTANT_STEPS):
+        value: Tensor = resolve_loss(case.loss)(constant.expand_as(outputs[0]), *labels_of(batch, call))
+        best = min(best, float(value.detach())) if math.isfinite(value) else best
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+    return best
+
+
+def measure(case: Case) -> tuple[set[str], float]:
+    """Return the signs of a case, but for the third, and the share of the loss that Adam leaves."""
+    try:
+        batch = Batches(case.model, case.data, with_loss=True).first
+        losses, moves = train(case, batch, STEPS, own=False)
+        own = [] if case.optimizer is None else train(case, batch, OWN_STEPS, own=True)[0]
+    except Exception:
+        losses = [math.nan]
+    if not all(map(math.isfinite, losses)):
+        return {SIGNS[0]}, 0.0
+    try:
+        constant = best_constant(case, batch)
+    except Exception:  # a loss that takes no such output
+        constant = math.inf
+    signs = ({SIGNS[1]} if not moves else set()) | ({SIGNS[3]} if own and not own[-1] < own[0] else set())
+    return signs, min(losses) / max(min(losses[0], constant), 1e-12)
+
+
+def main() -> None:
+    """Measure all cases and print how many show which sign."""
+    begun, text = time.perf_counter(), Path(__file__).parent.parent.joinpath("docs/results/faults_second_part.txt")
+    missed = set(re.findall(r"^missed\s+(\S+) ", text.read_text(), re.MULTILINE))
+    rows, worst, without = list[tuple[str, str, set[str], float]](), (0.0, ""), Counter[str]()
+    for part in ("open", "first", "second"):
+        for kind, entries in zip(("faults", "healthy"), PARTS[part], strict=True):
+            for entry in entries:
+                case = entry.build()
+                signs = {finding.code for finding in diagnose(case)[0]}.intersection(PROBES)
+                shown, share = (set[str](), 0.0) if case.loss is None else measure(case)
+                signs, without[kind] = signs | shown, without[kind] + (case.loss is None)
+                worst = max(worst, (share, entry.name)) if kind == "healthy" else worst
+                rows.append((kind, entry.name, signs, share))
+    groups = {
+        f"{len(missed)} missed while the second part was held out": [row for row in rows if row[1] in missed],
+        "all faults": [row for row in rows if row[0] == "faults"],
+        "healthy models": [row for row in rows if row[0] == "healthy"],
+    }
+    print(f"The healthy model that Adam leaves most of: {worst[1]}, {worst[0]:.3f}. Without a loss: {dict(without)}.")
+    for name, group in groups.items():
+        shown = [(who, signs | ({SIGNS[2]} if share > worst[0] else set())) for _, who, signs, share in group]
+        counts = [f"{sign}: {sum(sign in signs for _, signs in shown)}" for sign in (*SIGNS, *PROBES)]
+        any_sign = [who for who, signs in shown if signs.intersection(SIGNS)]
+        print(f"{name}, {len(group)}: any of the first four {len(any_sign)}; {'; '.join(counts)}")
+        if len(any_sign) < 20:
+            print("    " + ", ".join(any_sign))
+    print(f"{time.perf_counter() - begun:.0f} s")
+
+
+if __name__ == "__main__":
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        main()
