@@ -9,6 +9,7 @@
 - *reshaped*: the norm of the kernel as a matrix `[C_out, C_in k k]`, what `torch.nn.utils.spectral_norm` divides by.
 
 The errors are against our bracket: 0 if inside it, else the relative distance to its nearer side, with the side.
+Times are processor times of all threads on a CPU, so that they may be compared on a machine that others use too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from machine import header
 from torch import Tensor, nn
 
 from normscope.core.bracket import Bracket
@@ -28,6 +30,10 @@ CASES: list[tuple[str, Callable[[], nn.Conv2d], tuple[int, ...]]] = [
     ("64->64 3x3 at 32x32", lambda: nn.Conv2d(64, 64, 3, padding=1), (64, 32, 32)),
     ("64->64 3x3 at 56x56", lambda: nn.Conv2d(64, 64, 3, padding=1), (64, 56, 56)),
     ("128->128 3x3 /2 at 56x56", lambda: nn.Conv2d(128, 128, 3, padding=1, stride=2), (128, 56, 56)),
+    ("32->32 3x3 at 8x8", lambda: nn.Conv2d(32, 32, 3, padding=1), (32, 8, 8)),
+    ("64->64 3x3 at 16x16", lambda: nn.Conv2d(64, 64, 3, padding=1), (64, 16, 16)),
+    ("128->128 3x3 at 8x8", lambda: nn.Conv2d(128, 128, 3, padding=1), (128, 8, 8)),
+    ("512->512 3x3 at 4x4", lambda: nn.Conv2d(512, 512, 3, padding=1), (512, 4, 4)),
     ("256->256 3x3 at 14x14", lambda: nn.Conv2d(256, 256, 3, padding=1), (256, 14, 14)),
     ("3->64 7x7 /2 at 224x224", lambda: nn.Conv2d(3, 64, 7, padding=3, stride=2), (3, 224, 224)),
     ("64->64 3x3 circular at 32x32", lambda: nn.Conv2d(64, 64, 3, padding=1, padding_mode="circular"), (64, 32, 32)),
@@ -98,11 +104,12 @@ def error(value: float, bracket: Bracket) -> str:
 
 def timed(function: Callable[[], float | Bracket], device: str) -> tuple[float | Bracket, float]:
     """Run a function and return its result and its seconds."""
-    start = time.perf_counter()
+    clock = time.perf_counter if device == "cuda" else time.process_time
+    start = clock()
     result = function()
     if device == "cuda":
         torch.cuda.synchronize()
-    return result, time.perf_counter() - start
+    return result, clock() - start
 
 
 @torch.no_grad()
@@ -111,10 +118,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--rtol", type=float, default=1e-3)
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
+    print(f"{header(arguments.device)}, rtol {arguments.rtol:g}")
     torch.manual_seed(0)
     for name, build, shape in CASES:
         layer = build().to(arguments.device)
@@ -127,7 +136,8 @@ def main() -> None:
         assert isinstance(bracket, Bracket)
         print(f"{name}\n  {'normscope':10s} [{bracket.lower:.5f}, {bracket.upper:.5f}] gap {bracket.gap:.4%}", end="")
         print(f"  {seconds:7.3f} s  upper side {bracket.evidence.name}")
-        for peer, function in PEERS.items():
+        for peer in arguments.peers:
+            function = PEERS[peer]
             value, seconds = timed(lambda: function(layer, shape), arguments.device)  # noqa: B023
             assert isinstance(value, float)
             print(f"  {peer:10s} {value:9.5f}  error {error(value, bracket)}  {seconds:13.3f} s")

@@ -31,7 +31,7 @@ from ..core.log10 import power10
 from ..core.rounding import UNIT, ZERO, Upper, gamma, gram_allowance, smallest, total
 from .certify import EigenvalueCertificate, certify, gram_matrix
 from .convolution_map import Axis, Convolution
-from .deflation import bound_deflated
+from .deflation import affordable, bound_deflated
 from .lanczos import lanczos, largest_singular_vector
 from .linear_map import Matrix
 
@@ -430,6 +430,8 @@ class ConvolutionNorm:
         excess = 10.0 ** (2.0 * (self.upper.log10 - unit)) - bound
         if excess <= 0.0:
             return None
+        if not affordable(self._plain, excess / bound):
+            return self.start
         margin = max(_DEFLATED_SHARE * excess, _DEFLATED_RTOL * bound)
         room = min(self.rtol, 1.0) * bound  # about half of the distance from the squared norm to the bound
         residual = 0.5 * room / (room + excess + margin)  # K leaves about twice this to 1

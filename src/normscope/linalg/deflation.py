@@ -37,6 +37,21 @@ _STEPS = 96
 _OPERATIONS = 2e11
 """The most operations for the eigenvectors, and for the steps of conjugate gradients: some seconds of one core."""
 _EXPECTED_STEPS = 15
+"""About how many steps conjugate gradients take."""
+
+
+def affordable(plain: Convolution, excess: float) -> bool:
+    """Whether deflation promises to take seconds, where the torus exceeds the squared norm by a share `excess` of it.
+
+    The eigenvalues of random kernels thin out toward the largest one, as the power 3/2 of the distance from it.
+    """
+    expected_rows = 0.4 * min(plain.in_size, plain.out_size) * excess**1.5
+    return expected_rows <= 2.0 * _most_rows(plain)
+
+
+def _most_rows(plain: Convolution) -> float:
+    """Return how many vectors conjugate gradients may be run on."""
+    return _OPERATIONS / (4.0 * _EXPECTED_STEPS * cost(plain))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +107,6 @@ def _deflate(plain: Convolution, symbol: Symbol, threshold: float) -> Tensor | N
     groups, size = symbol.kernel.groups, symbol.kernel.size
     rows: list[Tensor] = []
     matrices = 0
-    most_rows = _OPERATIONS / (4.0 * _EXPECTED_STEPS * cost(plain))
     for grid, gram in symbol.chunks():
         above = torch.nonzero(~below(gram.clone(), threshold - symbol.error))[:, 0]
         matrices += len(above)
@@ -115,13 +129,13 @@ def _deflate(plain: Convolution, symbol: Symbol, threshold: float) -> Tensor | N
         for place, index in enumerate(above.tolist()):
             used = scaled[place][:, weights[place] > 0.0].T
             rows.append(_waves(plain, symbol, grid[index // groups], index % groups, used))
-        if sum(map(len, rows)) > most_rows:
+        if sum(map(len, rows)) > _most_rows(plain):
             return None
     return torch.cat(rows) if rows else torch.zeros(0, 1, dtype=torch.float64, device=plain.device)
 
 
 def _waves(plain: Convolution, symbol: Symbol, frequency: Tensor, group: int, vectors: Tensor) -> Tensor:
-    """Return the plane waves of vectors `[r, m]` at a frequency on the entries that exist, as real rows `[2r, entries]`.
+    """Return the waves of vectors `[r, m]` at a frequency on the entries that exist, as real rows `[2r, entries]`.
 
     The sum of their squares is that of the complex wave and, unless the frequency is its own conjugate, of the
     conjugate one.
