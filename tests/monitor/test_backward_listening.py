@@ -8,6 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
+from normscope.monitor.hooks import BackwardListener
+from normscope.monitor.probes.loss_probe import without_factor
 
 
 def network(*layers: nn.Module) -> nn.Sequential:
@@ -149,3 +151,78 @@ def test_a_run_that_reports_nothing_and_learns_raises_no_alarm():
     run, _ = train(model, torch.optim.Adam(model.parameters(), 3e-3), steps=250)
     assert not run.findings
     assert run.records[-1].loss < 0.6 * math.log(4)
+
+
+def test_a_backward_of_a_list_with_one_loss_is_heard():
+    model = network()
+    run, losses = train(
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        step=lambda value: torch.autograd.backward([value]),
+    )
+    assert [record.loss for record in run.records] == pytest.approx([losses[record.step] for record in run.records])
+
+
+def test_options_of_a_backward_are_passed_on():
+    model = network()
+
+    def twice(value):
+        value.backward(retain_graph=True)
+        model.zero_grad()
+        value.backward()
+
+    run, losses = train(model, torch.optim.SGD(model.parameters(), 0.1), step=twice)
+    assert run.records[0].loss == pytest.approx(losses[0], rel=1e-6)
+
+
+def test_a_backward_that_begins_with_many_numbers_is_no_loss():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with ns.watch(model, optimizer, every=1, panel=False) as run:
+        for _ in range(3):
+            optimizer.zero_grad()
+            output = model(torch.ones(8, 8))
+            output.backward(torch.ones_like(output))
+            optimizer.step()
+    assert [record.loss for record in run.records] == [None] * 3
+
+
+@pytest.mark.parametrize("place", ["behind", "in front"])
+def test_only_a_single_number_without_a_gradient_is_a_factor(place):
+    loss = torch.tensor([6.0], requires_grad=True) * 1.0
+    scale = torch.tensor(2.0)
+    scaled = loss * scale if place == "behind" else scale * loss
+    assert without_factor(scaled).item() == 6.0
+    trained = loss * torch.tensor(2.0, requires_grad=True)
+    assert without_factor(trained) is trained
+    weighted = loss.expand(2) * torch.tensor([2.0, 4.0])
+    assert without_factor(weighted) is weighted
+    assert without_factor(loss.sum()).item() == 6.0
+
+
+def test_a_scale_that_makes_a_loss_infinite_leaves_what_outputs_and_targets_say():
+    model = network()
+    run, losses = train(
+        model,
+        torch.optim.SGD(model.parameters(), 0.0),
+        steps=15,
+        step=lambda value: (value * torch.tensor(1e38)).backward(),
+    )
+    assert run.records[0].loss == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_a_listener_that_fails_or_is_gone_never_stops_a_backward():
+    class Failing:
+        def hear(self, loss):
+            raise RuntimeError("cannot hear")
+
+    backward, failing = torch.autograd.backward, Failing()
+    listener = BackwardListener(failing.hear)
+    listener.open()
+    listener.open()  # once is enough
+    weight = torch.ones(1, requires_grad=True)
+    (2 * weight).backward()
+    assert weight.grad.item() == 2.0
+    del failing
+    (2 * weight).backward()
+    assert torch.autograd.backward is backward, "the last listener is gone"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -378,3 +380,57 @@ def test_what_could_not_be_measured_is_noted(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("normscope.listening.calls.row_variance", broken)
     losses("mlp", 2, watched=lambda m, o: watch(m, o, every=1, log=tmp_path))
     assert ns.Run(tmp_path).metadata["notes"] == ["5 (rms_norm) could not be measured"]
+
+
+def run_watched(model: nn.Module, x: torch.Tensor, *, steps: int = 3, **options: Any) -> Any:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watch(model, optimizer, overhead=None, **{"every": 1, **options}) as run:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    return run
+
+
+def test_modules_that_are_nested_as_deeply_as_they_can_run_alone_can_be_watched() -> None:
+    model: nn.Module = nn.Linear(4, 4)
+    for _ in range((sys.getrecursionlimit() - len(inspect.stack()) - 100) // 4):  # a module takes four calls alone
+        model = nn.Sequential(model)
+    limit = sys.getrecursionlimit()
+    assert len(run_watched(model, torch.ones(2, 4), tier="standard").records) == 3
+    assert sys.getrecursionlimit() == limit
+
+
+@pytest.mark.parametrize("tier", ["economy", "standard", "full"])
+def test_layers_inside_of_vmap_leave_the_rest_of_the_record(tier: str) -> None:
+    class Mapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.ReLU())
+            self.last = nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = self.last(torch.vmap(self.inner)(x))
+            return made
+
+    run = run_watched(Mapped(), torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), tier=tier)
+    assert len(run.records) == 3
+    assert None not in run.records[-1].of("weight", "log10_norm")
+
+
+def test_weights_of_inference_mode_are_refused_by_torch_and_not_by_watch() -> None:
+    with torch.inference_mode():
+        model = nn.Linear(4, 2)
+    with pytest.raises(RuntimeError, match="nference"), pytest.warns(UserWarning, match="not measured"):
+        run_watched(model, torch.ones(2, 4))
+
+
+def test_batch_norms_in_eval_mode_estimate_nothing_from_a_small_batch() -> None:
+    codes = {}
+    for training in (True, False):
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+        model[1].train(training)
+        run = run_watched(model, torch.randn(2, 4, generator=torch.Generator().manual_seed(0)), steps=60, every=5)
+        codes[training] = {finding.code for finding in run.findings}
+    assert "small-batch" in codes[True]
+    assert "small-batch" not in codes[False]

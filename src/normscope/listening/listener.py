@@ -30,6 +30,8 @@ MODULE_CALLS = {
     *(held for held in nn.Module._call_impl.__code__.co_consts if isinstance(held, CodeType)),
 }
 """What torch runs to call a module: its forward, and the hooks around it."""
+FRAMES_PER_MODULE, LISTENER_FRAMES = 1, 100
+"""Calls inside of each other that hooks add for each module that runs inside of another, and that the listener adds."""
 
 
 class ForwardListener(TorchFunctionMode):
@@ -60,10 +62,14 @@ class ForwardListener(TorchFunctionMode):
             register_module_forward_pre_hook(self._enter_module),
             register_module_forward_hook(self._leave_module, always_call=True),
         ]
+        limit = sys.getrecursionlimit()
+        depth = max((path.count(".") for path in self.modules), default=0)
+        sys.setrecursionlimit(limit + FRAMES_PER_MODULE * depth + LISTENER_FRAMES)  # what runs alone runs here too
         try:
             with self:
                 yield
         finally:
+            sys.setrecursionlimit(limit)
             for hook in hooks:
                 hook.remove()
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
@@ -467,6 +468,8 @@ class FunctionListener(LayerListener):
         if self._readers is not None:
             self._readers.read(site, call.input)
             self._readers.read(None, (call.args[1:], {k: v for k, v in call.kwargs.items() if k != "input"}))
+        if any(map(is_functorch_wrapped_tensor, tensors_in(call.input))):
+            raise TypeError("values inside of torch.vmap cannot be kept")
         self._forward.normalizers[site] = normalizer_seen(call)
 
     def watches_weight(self, call: FunctionCall) -> bool:
@@ -492,6 +495,8 @@ class FunctionListener(LayerListener):
 
     def units(self, site: Site, made: Tensor, axis: int) -> None:
         """Measure the share of units that fired for no sample."""
+        if is_functorch_wrapped_tensor(made):
+            raise TypeError("values inside of torch.vmap cannot be kept")
         others = [dim for dim in range(made.ndim) if dim != axis]
         self._forward.dead[site] = (made.amax(others) <= 0).float().mean()
 
@@ -615,7 +620,8 @@ def _rms(tensor: Tensor) -> Tensor:
 
 def _first_float(value: Any) -> Tensor | None:
     """Return the first float tensor that a module was given or returned."""
-    return next((tensor for tensor in tensors_in(value) if tensor.is_floating_point()), None)
+    tensor = next((tensor for tensor in tensors_in(value) if tensor.is_floating_point()), None)
+    return None if tensor is None or is_functorch_wrapped_tensor(tensor) else tensor
 
 
 # ---- who reads the output of a weight layer: a normalizer alone, or anything else that would see its scale

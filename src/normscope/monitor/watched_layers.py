@@ -147,7 +147,7 @@ def _normalizer_layers(forward: ForwardRecord) -> dict[Site, LayerRecord]:
             family=one.family,
             groups=one.groups,
             eps=one.eps,
-            entries=one.entries,
+            entries=None if one.stored else one.entries,  # statistics of eval mode are of no batch
             samples=one.samples if one.by_channel else one.variance.numel(),
         )
         for site, one in forward.normalizers.items()

@@ -537,5 +537,6 @@ class Sight:
 
 
 def _sum_versions(optimizer: Optimizer) -> int:
-    """Return a number that every change of a weight in place raises."""
-    return sum(p._version for group in optimizer.param_groups for p in group["params"])
+    """Return a number that every change of a weight in place raises; one of inference mode counts none."""
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    return sum(0 if p.is_inference() else p._version for p in parameters)
