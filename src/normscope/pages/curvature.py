@@ -9,7 +9,7 @@ from statistics import median_low
 from ..diagnosis.verdict import sentence
 from ..geometry.curvature import Curvature
 from ..geometry.directions import Invariant
-from ..geometry.flatness import Flatness, NoiseLevel
+from ..geometry.flatness import Flatness, NoiseLevel, Sharpness
 from ..geometry.margins import Margins
 from ..geometry.smoothness import Smoothness, SmoothStep
 from ..geometry.spectrum import ParameterBlock, Spectrum
@@ -336,6 +336,13 @@ def flatness_document(flatness: Flatness, *, brief: bool = False) -> Document:
         ]
         blocks += [Figures(items=tuple(items)), *_charts(flatness)]
     blocks.append(tabulate(flatness.noise, NOISE_COLUMNS, title="Under noise", drop_empty=True))
+    if flatness.others:
+        columns = (
+            ReadColumn[Sharpness]("definition", "name", "name"),
+            ReadColumn[Sharpness]("value, at least", "number", "value"),
+            ReadColumn[Sharpness]("converged", "text", lambda one: "yes" if one.converged else "no"),
+        )
+        blocks.append(tabulate(flatness.others, columns, title="Other definitions of sharpness"))
     if brief:
         sharp = "not measured" if flatness.spherical_sharpness is None else f"{flatness.spherical_sharpness:.4g}"
         text = (
