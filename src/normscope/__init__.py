@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from .diagnosis.verdict import FindingsError
     from .generalize.bounding import generalization
     from .generalize.generalization_table import Generalization
+    from .generalize.measure_table import Measures
+    from .generalize.measures import measures
     from .geometry.flatness import Flatness, flatness
     from .geometry.hessian import hessian
     from .geometry.margins import Margins, margins
@@ -64,6 +66,7 @@ __all__ = [
     "Initialisation",
     "Ladder",
     "Margins",
+    "Measures",
     "NormscopeError",
     "Radii",
     "Run",
@@ -90,6 +93,7 @@ __all__ = [
     "ladder",
     "lipschitz",
     "margins",
+    "measures",
     "rule",
     "smoothness",
     "spectral_norm",
@@ -121,6 +125,8 @@ HOMES = {
     "diagnosis.verdict": ("FindingsError",),
     "generalize.bounding": ("generalization",),
     "generalize.generalization_table": ("Generalization",),
+    "generalize.measure_table": ("Measures",),
+    "generalize.measures": ("measures",),
     "geometry.flatness": ("Flatness", "flatness"),
     "geometry.hessian": ("hessian",),
     "geometry.margins": ("Margins", "margins"),
