@@ -19,6 +19,7 @@ from ..core.shown import Shown
 from ..diagnosis.audit_result import Audit
 from ..diagnosis.checked import Check
 from ..generalize.generalization_table import Generalization
+from ..generalize.measure_table import Measures
 from ..geometry.curvature import KINDS as MEASURED
 from ..geometry.curvature import Curvature
 from ..geometry.symmetries import Symmetries
@@ -68,6 +69,7 @@ def open_saved(path: Path) -> Shown:
         "symmetries": Symmetries,
         "curvature": Curvature,
         "generalization": Generalization,
+        "measures": Measures,
         **MEASURED,
     }
     kind = _type(path)
@@ -123,9 +125,10 @@ def show(
 ) -> None:
     """Show a saved result, or a training run.
 
-    The file is one that `normscope audit`, `check`, `curvature`, `generalization`, `bound radius`, `bound curve`,
-    `bound symmetries` or `bound lipschitz --scope data` wrote with `--json FILE`, or `to_json(path)` of such a result;
-    the folder is one that `ns.watch(..., log=FOLDER)` writes to, also while the run goes on. Nothing is measured again.
+    The file is one that `normscope audit`, `check`, `curvature`, `generalization`, `measures`, `bound radius`,
+    `bound curve`, `bound symmetries` or `bound lipschitz --scope data` wrote with `--json FILE`, or `to_json(path)` of
+    such a result; the folder is one that `ns.watch(..., log=FOLDER)` writes to, also while the run goes on. Nothing is
+    measured again.
 
     With `--live` one or more runs are shown on a page that updates itself while they go on: open the address that is
     printed. The page is served to this machine alone, under an address that nobody can guess, and makes no request to

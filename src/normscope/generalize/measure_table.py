@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import pandas
 
 Invariance = Literal["yes", "no", "with the start", "up to eps"]
-"""Whether a measure stays when layers of a ReLU network are multiplied by c and 1/c: also `with the start`, if the start
-is rescaled alike, and `up to eps`, a constant of the definition that does not follow the scale of the weights."""
+"""Whether a measure stays when two layers of a ReLU network are multiplied by c and 1/c: `with the start` if the start
+is rescaled alike, `up to eps` but for a constant of its definition that does not follow the scale of the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

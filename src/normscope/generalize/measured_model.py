@@ -26,7 +26,7 @@ from ..core.errors import InputError, NormscopeError, NotFiniteError, describe_e
 from ..core.log10 import log10
 from ..geometry.batches import Batch
 from ..geometry.directions import no_directions
-from ..geometry.flatness import Perturbation, Sharpness, grouped, scores
+from ..geometry.flatness import Perturbation, Sharpness, grouped, mean_scores
 from ..geometry.objective import Objective
 from ..graph.call import select
 from ..graph.capturing import trace_model
@@ -197,18 +197,15 @@ class MeasuredModel:
     def data(self) -> DataFigures:
         """Return what one pass over the data gives, forward and back."""
         objective, vector = self.objective, self.objective.vector()
-        loss, parts, squares, slopes = 0.0, 0, 0.0, 0.0
-        total = torch.zeros(objective.size, dtype=torch.float64, device=objective.device)
+        loss, slopes, spread = 0.0, 0.0, _Spread(objective)
         by_sample: list[Tensor] = []
         entropies: list[Tensor] = []
         with objective.measuring():
-            for batch in self._parts():
+            for batch in objective.batches:
                 output, value, gradient, along = objective.differentiate(batch, vector)
                 loss += objective.share(batch) * float(value.double())
-                total += objective.share(batch) * gradient.double()
-                squares += objective.share(batch) * float(gradient.double().square().sum())
+                spread.add(batch, gradient)
                 slopes += float(along.square().sum())
-                parts += 1
                 logits = select(output, None).detach().double()
                 targets = batch.targets
                 classes = isinstance(targets, Tensor) and not targets.is_floating_point()
@@ -218,29 +215,32 @@ class MeasuredModel:
                     entropies.append(-(logarithms.exp() * logarithms).sum(1))
         ordered = torch.cat(by_sample).sort().values if by_sample else None
         rank = max(math.ceil(MARGIN_SHARE * objective.samples) - 1, 0)
-        spread = objective.samples * max(squares - float(total.square().sum()), 0.0)
         return DataFigures(
             loss=loss,
             margin=None if ordered is None else float(ordered[rank]),
             entropy=float(torch.cat(entropies).mean()) if entropies else None,
-            gradient_noise=spread / (parts - 1) if parts > 1 else None,
+            gradient_noise=spread.trace(),
             fisher_rao=math.sqrt(slopes / objective.samples),
         )
 
-    def _parts(self) -> Iterator[Batch]:
-        """Yield the batches; a single one in parts, in a mode in which parts of a batch have the loss of its samples."""
-        batches = self.objective.batches
-        single = batches[0]
-        alike = all(leaf.shape[:1] == (single.samples,) for leaf in _tensors(single))
-        if len(batches) > 1 or single.samples < 2 or self.objective.mode != "eval" or not alike:
-            yield from batches
-            return
-        size = -(-single.samples // NOISE_PARTS)
-        for first in range(0, single.samples, size):
-            part = slice(first, min(first + size, single.samples))
-            targets = single.targets[part] if isinstance(single.targets, Tensor) else single.targets
-            call = single.call.changed(lambda tensor, part=part: tensor[part])
-            yield Batch(call=call, targets=targets, samples=part.stop - part.start)
+    @once
+    def gradient_noise(self) -> float:
+        """Return the trace of the covariance of the gradient of one sample; a single batch is cut into parts for it."""
+        noise, batch = self.data().gradient_noise, self.objective.batches[0]
+        if noise is not None:
+            return noise
+        rows = all(tensor.shape[:1] == (batch.samples,) for tensor in _tensors(batch))
+        if batch.samples < 2 or self.objective.mode != "eval" or not rows:
+            raise InputError("it is a spread between batches: give two or more")
+        spread, size = _Spread(self.objective), -(-batch.samples // NOISE_PARTS)
+        with self.objective.measuring():
+            for first in range(0, batch.samples, size):
+                part = slice(first, min(first + size, batch.samples))
+                targets = batch.targets[part] if isinstance(batch.targets, Tensor) else batch.targets
+                call = batch.call.changed(lambda tensor, part=part: tensor[part])
+                piece = Batch(call=call, targets=targets, samples=part.stop - part.start)
+                spread.add(piece, self.objective.differentiate(piece, self.objective.vector())[2])
+        return spread.trace() or 0.0
 
     def log10_margin(self) -> float:
         """Return log10 of the margin; `-inf` where it is not above 0."""
@@ -287,7 +287,7 @@ class MeasuredModel:
                     below = size
                 else:
                     above = size
-                if 0.0 < below and above <= SCALE_RTOL * below:
+                if below > 0.0 and above <= SCALE_RTOL * below:
                     return math.sqrt(below * above)
                 if not guess * 2.0**-MAX_DOUBLINGS < size < guess * 2.0**MAX_DOUBLINGS:
                     break
@@ -300,7 +300,7 @@ class MeasuredModel:
 
     def _error(self) -> float:
         """Return the share of samples that are classified otherwise than their label."""
-        _, accuracy = scores(self.objective)
+        _, accuracy = mean_scores(self.objective)
         if accuracy is None:
             raise InputError("the error is that of a classifier: a row of 2 or more outputs and a class per sample")
         return 1.0 - accuracy
@@ -388,6 +388,29 @@ class MeasuredModel:
             if value <= loss:
                 return step
         raise InputError(f"the training loss did not reach {loss:g}")
+
+
+class _Spread:
+    """How far the gradients of batches lie apart: the covariance of one sample's gradient, estimated from batches.
+
+    With g_k the gradients of K batches of b_k samples and g their mean, sum b_k norm(g_k - g)^2 / (K - 1) has the trace
+    of that covariance as its expectation.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective, self.batches, self.squares = objective, 0, 0.0
+        self.mean = torch.zeros(objective.size, dtype=torch.float64, device=objective.device)
+
+    def add(self, batch: Batch, gradient: Tensor) -> None:
+        """Count the gradient of one batch."""
+        self.batches += 1
+        self.squares += self.objective.share(batch) * float(gradient.double().square().sum())
+        self.mean += self.objective.share(batch) * gradient.double()
+
+    def trace(self) -> float | None:
+        """Return the trace of the covariance; None from a single batch."""
+        spread = max(self.squares - float(self.mean.square().sum()), 0.0)
+        return self.objective.samples * spread / (self.batches - 1) if self.batches > 1 else None
 
 
 def _start_model(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:

@@ -1,10 +1,10 @@
-"""`measures`: every measure of generalization that the literature compares, of one model. `MEASURES` has a row for each.
+"""`measures`: every measure of generalization that the literature compares, of one model. To add one, see `MEASURES`.
 
-A larger value should mean a larger gap between the losses on fresh and on training data; margins enter as their inverse.
-Only the order of two networks counts, so that the papers' squares are left out of products: those are given as log10 of
-the norms themselves. In the formulas W_i are the d weight layers, norm(W) is an operator norm and norm_F a Frobenius
-norm, V_i the weights at the start, w and v all parameters and their start, n how many there are, m how many samples, and
-gamma the margin that a tenth of the samples does not exceed. What counts as a weight layer, and what is taken for a
+A larger value should mean a larger gap between training and test error; margins enter as their inverse. Only the order
+of two networks counts, so that the papers' squares are left out of products: those are given as log10 of the norms
+themselves. In the formulas W_i are the d weight layers, norm(W) is an operator norm and norm_F a Frobenius norm, V_i
+the weights at the start, w and v all parameters and their start, n how many there are, m how many samples, and gamma
+the margin that a tenth of the samples does not exceed. What counts as a weight layer, and what is taken for a
 convolution, stands in `measured_model.py`.
 """
 
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.budget import Budget, Progress
-from ..core.errors import InputError, NormscopeError, check_numbers, check_positive, describe_error
-from ..core.log10 import log10, log10_sum
+from ..core.errors import InputError, NormscopeError, check_numbers, check_positive
+from ..core.log10 import log10_sum
 from ..core.untouched import Mode, outside_inference_mode, unwrapped
 from ..geometry.batches import LossFunction
 from ..geometry.objective import Objective
@@ -31,6 +31,7 @@ from .measured_model import MAGNITUDE_EPS, MeasuredModel
 
 REACHED_LOSSES = (0.1, 0.01)
 """The training losses between which steps are counted (Jiang et al. 2020)."""
+NO_MARGIN = "a tenth of the samples or more has no margin above 0, so that measures over the margin are infinite"
 JIANG, DZIUGAITE = "Jiang et al. 2020", "Jiang et al. 2020; Dziugaite et al. 2020"
 
 
@@ -91,12 +92,12 @@ def _noise_bound(model: MeasuredModel, reference: Tensor) -> float:
     return float(reference.square().sum()) / (4.0 * sigma**2) + math.log(model.objective.samples / sigma) + 10.0
 
 
-def _magnitude_bound(model: MeasuredModel, reference: Tensor, size: float, logarithm: float = 1.0) -> float:
-    """Return the bound whose prior is centred at the start, for noise in units of the weights' distances from it."""
-    eps, distances, scaled = MAGNITUDE_EPS**2, model.distance().square(), size**2
-    above = eps + (scaled + logarithm) * float(reference.square().sum()) / len(distances)
-    terms = torch.log(above / (eps + scaled * distances))
-    return float(terms.sum()) / 4.0 + math.log(model.objective.samples / size) + 10.0
+def _magnitude_bound(model: MeasuredModel, reference: Tensor) -> float:
+    """Return the same for noise in units of the weights; its last distances are those from the start in both papers."""
+    sigma, eps, distances = model.magnitude_noise(), MAGNITUDE_EPS**2, model.distance().square()
+    above = eps + (sigma**2 + 1.0) * float(reference.square().sum()) / len(distances)
+    terms = torch.log(above / (eps + sigma**2 * distances))
+    return float(terms.sum()) / 4.0 + math.log(model.objective.samples / sigma) + 10.0
 
 
 def _box_bound(model: MeasuredModel, reference: Tensor) -> float:
@@ -106,11 +107,6 @@ def _box_bound(model: MeasuredModel, reference: Tensor) -> float:
     return spread + math.log(model.objective.samples / side) + 10.0
 
 
-def _magnitude_box_bound(model: MeasuredModel, reference: Tensor) -> float:
-    logarithm = 4.0 * math.log(2.0 * len(reference) / 0.5)
-    return _magnitude_bound(model, reference, model.magnitude_box(), logarithm)
-
-
 def _negative_entropy(model: MeasuredModel) -> float:
     entropy = model.data().entropy
     if entropy is None:
@@ -118,21 +114,14 @@ def _negative_entropy(model: MeasuredModel) -> float:
     return -entropy
 
 
-def _gradient_noise(model: MeasuredModel) -> float:
-    noise = model.data().gradient_noise
-    if noise is None:
-        raise InputError("it is a spread between batches: give two or more")
-    return noise
-
-
-def _over_margin(measure: Measure, of: Callable[[MeasuredModel], float] | None = None) -> Measure:
-    """Return a measure over the margin; `of` where that is more than a difference of exponents."""
+def _over_margin(measure: Measure) -> Measure:
+    """Return a measure over the margin."""
     return Measure(
         "capacity over margin",
-        f"{measure.formula} / gamma" if of is None else measure.formula.replace("norm(W_i)^2", "norm(W_i)^2/gamma^2"),
+        f"{measure.formula} / gamma",
         ("data", "margin", *measure.rests_on),
         measure.invariant,
-        of or (lambda model: measure.of(model) - model.log10_margin()),
+        lambda model: measure.of(model) - model.log10_margin(),
         measure.source,
         is_log10=True,
     )
@@ -225,11 +214,11 @@ MEASURES: dict[str, Measure] = {
     ),
     "pac-bayes-magnitude-init": Measure(
         "noise", "1/4 sum ln((e^2 + (s^2 + 1) norm(w - v)^2/n) / (e^2 + s^2 (w_j - v_j)^2)) + ln(m/s) + 10", MOVED,
-        "no", lambda m: _magnitude_bound(m, m.distance(), m.magnitude_noise()),
+        "no", lambda m: _magnitude_bound(m, m.distance()),
     ),
     "pac-bayes-magnitude-orig": Measure(
         "noise", "1/4 sum ln((e^2 + (s^2 + 1) norm(w)^2/n) / (e^2 + s^2 (w_j - v_j)^2)) + ln(m/s) + 10", MOVED, "no",
-        lambda m: _magnitude_bound(m, m.vector(), m.magnitude_noise()),
+        lambda m: _magnitude_bound(m, m.vector()),
     ),
     "pac-bayes-magnitude-flatness": Measure(
         "noise", "1/s^2, noise of variance s^2 w_j^2 + e^2, e = 0.001, raising the error by 0.1", SEARCHED,
@@ -246,14 +235,6 @@ MEASURES: dict[str, Measure] = {
     "sharpness-flatness": Measure(
         "boxes", "1/alpha^2, a move of every weight by at most alpha raising the error by 0.1", SEARCHED, "no",
         lambda m: m.box() ** -2, JIANG,
-    ),
-    "sharpness-magnitude-init": Measure(
-        "boxes", "1/4 sum ln((e^2 + (a^2 + 4 ln(2 n/0.5)) norm(w - v)^2/n) / (e^2 + a^2 (w_j - v_j)^2)) + ln(m/a) + 10",
-        MOVED, "no", lambda m: _magnitude_box_bound(m, m.distance()), JIANG,
-    ),
-    "sharpness-magnitude-orig": Measure(
-        "boxes", "1/4 sum ln((e^2 + (a^2 + 4 ln(2 n/0.5)) norm(w)^2/n) / (e^2 + a^2 (w_j - v_j)^2)) + ln(m/a) + 10",
-        MOVED, "no", lambda m: _magnitude_box_bound(m, m.vector()), JIANG,
     ),
     "sharpness-magnitude-flatness": Measure(
         "boxes", "1/a^2, a move of every weight by at most a abs(w_j) + e, e = 0.001, raising the error by 0.1",
@@ -284,8 +265,8 @@ MEASURES: dict[str, Measure] = {
         lambda m: m.relative_flatness(), "Petzka et al. 2021",
     ),
     "gradient-noise": Measure(
-        "training", "trace of the covariance of the gradient of one sample", ("data", "loss"), "no", _gradient_noise,
-        JIANG,
+        "training", "trace of the covariance of the gradient of one sample", ("data", "loss"), "no",
+        lambda m: m.gradient_noise(), JIANG,
     ),
     "steps-to-loss": Measure(
         "training", "steps until the training loss was 0.1", ("losses",), "yes",
@@ -355,7 +336,7 @@ def measures(
         >>> result["frobenius-sum"], round(result["frobenius-over-spectral"], 2)
         (5.0, 1.25)
 
-    Reference: Jiang et al. 2020, Fantastic Generalization Measures; Dziugaite et al. 2020, In Search of Robust Measures.
+    Reference: Jiang et al. 2020 (Fantastic Generalization Measures) and Dziugaite et al. 2020 (Robust Measures).
     """
     check_numbers(max_seconds=max_seconds, seed=seed)
     check_positive(rho=rho)
@@ -363,6 +344,8 @@ def measures(
     objective = Objective(unwrapped(model), data, labels=labels, loss=loss, mode=mode, batches=batches)
     budget = Budget(max_seconds=max_seconds, what="the measures")
     measured = MeasuredModel(objective, start=start, losses=losses, rho=rho, budget=budget, seed=seed)
+    with objective.measuring():
+        objective.loss()  # A model that does not run on the data, or a loss that does not fit, is refused here.
     with Progress("measures", total=len(chosen)) as progress:
         rows = []
         for name in chosen:
@@ -378,6 +361,7 @@ def measures(
         samples=objective.samples,
         layers=layers,
         rows=tuple(rows),
+        notes=() if all(row.value != math.inf for row in rows) else (NO_MARGIN,),
     )
 
 
@@ -387,9 +371,8 @@ def _chosen(only: Sequence[str] | None) -> list[str]:
         return list(MEASURES)
     wrong = [name for name in only if name not in MEASURES and name not in GROUPS]
     if isinstance(only, str) or wrong:
-        raise InputError(
-            f"only takes names of measures, or of their groups ({', '.join(GROUPS)}), not {wrong[0] if wrong else only!r}"
-        )
+        name = only if isinstance(only, str) else wrong[0]
+        raise InputError(f"only is a list of measures or of groups ({', '.join(GROUPS)}), which {name!r} is not")
     return [name for name, measure in MEASURES.items() if name in only or measure.group in only]
 
 
@@ -399,7 +382,7 @@ def _row(name: str, measure: Measure, model: MeasuredModel) -> MeasureRow:
     try:
         value = float(measure.of(model))
     except NormscopeError as error:
-        reason = describe_error(error)
+        reason = str(error)
     if value is not None and math.isnan(value):
         value, reason = None, "it is not a number"
     return MeasureRow(

@@ -104,7 +104,9 @@ class Flatness(FigureResult):
     """
 
     page = "curvature:flatness_document"
-    JSON: ClassVar[JsonForm] = figures_form("flatness", "flatness", sparse=("ascent_converged", "raw_ascent_converged", "others"))
+    JSON: ClassVar[JsonForm] = figures_form(
+        "flatness", "flatness", sparse=("ascent_converged", "raw_ascent_converged", "others")
+    )
 
     name: str
     mode: str
@@ -194,7 +196,7 @@ def flatness(
     budget = Budget(max_seconds=max_seconds, what="the noise")
     without_effect = find_directions(objective)
     with objective.measuring(), Progress("flatness", total=len(levels) * draws) as progress:
-        mean_loss, accuracy = scores(objective)
+        mean_loss, accuracy = mean_scores(objective)
         perturbation = Perturbation(objective, grouped(objective, without_effect.group), seed, progress)
         noise = perturbation.noise(sorted(map(float, levels)), draws, budget)
         climbing = budget.search("the ascent")
@@ -272,7 +274,7 @@ def grouped(objective: Objective, group: Tensor) -> Tensor:
     return full.unique(return_inverse=True)[1]
 
 
-def scores(objective: Objective) -> tuple[float, float | None]:
+def mean_scores(objective: Objective) -> tuple[float, float | None]:
     """Return the mean loss and the accuracy; the accuracy is None where there are no classes."""
     loss, right, counted = 0.0, 0, 0
     for output, batch in objective.outputs():
@@ -346,7 +348,7 @@ class Perturbation:
             noise = torch.randn(len(self.start), generator=self.generator).to(self.start)
             for kind, scale in (("", self.deviations), ("raw_", deviation_of_all)):
                 self.objective.place(self.start + level * scale * noise)
-                scores[kind].append(scores(self.objective))
+                scores[kind].append(mean_scores(self.objective))
         figures: dict[str, Any] = {}
         for kind, drawn in scores.items():
             accuracies = [accuracy for _, accuracy in drawn if accuracy is not None]

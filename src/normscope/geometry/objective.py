@@ -265,9 +265,7 @@ class Objective:
         dummies = [torch.zeros_like(end, requires_grad=True) for end in ends]
         pulled = torch.autograd.grad(ends, parameters, dummies, create_graph=True, allow_unused=True)
         linear = [(g, v) for g, v in zip(pulled, parts, strict=True) if g is not None]
-        return ends, torch.autograd.grad(
-            [g for g, _ in linear], dummies, [v for _, v in linear], allow_unused=True
-        )
+        return ends, torch.autograd.grad([g for g, _ in linear], dummies, [v for _, v in linear], allow_unused=True)
 
     def differentiate(self, batch: Batch, direction: Tensor) -> tuple[Any, Tensor, Tensor, Tensor]:
         """Return the output of a batch, its mean loss, the gradient, and each sample's slope along a direction.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..diagnosis.verdict import sentence
 from ..generalize.measure_table import MeasureRow, Measures
-from ..report.document import Block, Chart, Document, ReadColumn, Series, Text, tabulate
+from ..report.document import Block, Chart, Column, Document, ReadColumn, Series, Table, Text, tabulate
 from ..report.words import pluralise
 
 READING = (
@@ -22,16 +22,16 @@ COLUMNS: tuple[ReadColumn[MeasureRow], ...] = (
     ReadColumn("source", "text", "source"),
 )
 """The columns of a page; a terminal has the first five."""
-MISSING: tuple[ReadColumn[MeasureRow], ...] = (
-    ReadColumn("measure", "name", "name"),
-    ReadColumn("why it has no value", "text", "reason"),
-)
+MISSING = (Column("why there is no value"), Column("measures"))
 
 
 def measures_document(result: Measures, *, brief: bool = False) -> Document:
     """Return the report: what was measured, the table, and why other measures have no value."""
     taken = [row for row in result.rows if row.value is not None]
-    missing = [row for row in result.rows if row.value is None]
+    missing: dict[str, list[str]] = {}
+    for row in result.rows:
+        if row.value is None:
+            missing.setdefault(row.reason, []).append(row.name)
     head = (
         f"{len(taken)} of {pluralise(len(result.rows), 'measure')} on {pluralise(result.samples, 'sample')} in "
         f"{result.mode} mode, {pluralise(result.layers, 'weight layer')}."
@@ -51,6 +51,7 @@ def measures_document(result: Measures, *, brief: bool = False) -> Document:
         )
     blocks.append(tabulate(taken, COLUMNS[:5] if brief else COLUMNS, title="Measures", caption=READING))
     if missing:
-        blocks.append(tabulate(missing, MISSING, title="Not measured"))
+        rows = tuple((sentence(reason), ", ".join(names)) for reason, names in missing.items())
+        blocks.append(Table(title="Not measured", columns=MISSING, rows=rows))
     blocks += [Text(body=sentence(note)) for note in result.notes]
     return Document(title=f"Measures of {result.name}", blocks=tuple(blocks))
