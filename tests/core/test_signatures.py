@@ -43,6 +43,8 @@ EXCEPTIONS = {
     ("flow", "rtol"): 1e-5,
     ("generalization", "loss"): "probability",
     ("margins", "mode"): "eval",
+    ("measures", "loss"): "cross_entropy",
+    ("measures", "mode"): "eval",
 }
 """Other defaults, each of which its docstring explains (see `REASONS`)."""
 REASONS = {
@@ -50,6 +52,8 @@ REASONS = {
     ("flow", "rtol"): "error of a step",
     ("generalization", "loss"): "largest value",
     ("margins", "mode"): "as it is used",
+    ("measures", "loss"): "classifier",
+    ("measures", "mode"): "as it is used",
     ("weight_sensitivity", "loss"): "Lipschitz constant",
 }
 CHOICES = (

@@ -168,15 +168,15 @@ MEASURES: dict[str, Measure] = {
         lambda m: _sum_of_squares(layer.log10_frobenius - layer.log10_spectral for layer in m.layers()),
     ),
     "distance": Measure(
-        "distance", "sum norm_F(W_i - V_i)^2", NEEDS_START, "no",
+        "distances", "sum norm_F(W_i - V_i)^2", NEEDS_START, "no",
         lambda m: _sum_of_squares(layer.log10_distance for layer in m.moved_layers()),
     ),
     "spectral-distance": Measure(
-        "distance", "sum norm(W_i - V_i)^2", NEEDS_START, "no",
+        "distances", "sum norm(W_i - V_i)^2", NEEDS_START, "no",
         lambda m: _sum_of_squares(layer.log10_spectral_distance for layer in m.moved_layers()),
     ),
     "distance-over-spectral": Measure(
-        "distance", "sum norm_F(W_i - V_i)^2 / norm(W_i)^2", NEEDS_START, "with the start",
+        "distances", "sum norm_F(W_i - V_i)^2 / norm(W_i)^2", NEEDS_START, "with the start",
         lambda m: _sum_of_squares(layer.log10_distance - layer.log10_spectral for layer in m.moved_layers()), JIANG,
     ),
     "path-norm": PATH_NORM,
@@ -313,7 +313,7 @@ def measures(
         start: the model before its training, or its weights by name; None where it is not known.
         losses: the training loss by step, as pairs `(step, loss)`, such as `Run(folder).total("loss")`.
         only: the names, or groups, of the measures to take; None for all. The groups are size, outputs, norms,
-            distance, path, capacity over margin, noise, boxes, flatness and training; noise and boxes take longest.
+            distances, path, capacity over margin, noise, boxes, flatness and training; noise and boxes take longest.
         rho: how far the ascents of sharpness go.
         mode: `"eval"`, which is the default here (a classifier as it is used), `"train"`, or None for the mode the
             model is in. Norms of weights are the same in both.

@@ -314,6 +314,13 @@ NOISE_COLUMNS: tuple[ReadColumn[NoiseLevel], ...] = (
 )
 
 
+SHARPNESS_COLUMNS: tuple[ReadColumn[Sharpness], ...] = (
+    ReadColumn("definition", "name", "name"),
+    ReadColumn("value, at least", "number", "value"),
+    ReadColumn("converged", "text", lambda one: "yes" if one.converged else "no"),
+)
+
+
 def flatness_document(flatness: Flatness, *, brief: bool = False) -> Document:
     """Return the report, in a short form for a terminal if `brief`."""
     worst = next((one for one in flatness.noise if one.loss.value > 2 * flatness.loss), None)
@@ -337,12 +344,7 @@ def flatness_document(flatness: Flatness, *, brief: bool = False) -> Document:
         blocks += [Figures(items=tuple(items)), *_charts(flatness)]
     blocks.append(tabulate(flatness.noise, NOISE_COLUMNS, title="Under noise", drop_empty=True))
     if flatness.others:
-        columns = (
-            ReadColumn[Sharpness]("definition", "name", "name"),
-            ReadColumn[Sharpness]("value, at least", "number", "value"),
-            ReadColumn[Sharpness]("converged", "text", lambda one: "yes" if one.converged else "no"),
-        )
-        blocks.append(tabulate(flatness.others, columns, title="Other definitions of sharpness"))
+        blocks.append(tabulate(flatness.others, SHARPNESS_COLUMNS, title="Other definitions of sharpness"))
     if brief:
         sharp = "not measured" if flatness.spherical_sharpness is None else f"{flatness.spherical_sharpness:.4g}"
         text = (
