@@ -90,6 +90,9 @@ def curvature(
     blocks: Annotated[
         bool, typer.Option("--blocks", help="Find the largest eigenvalue of every parameter's diagonal block.")
     ] = False,
+    block_probes: Annotated[
+        int, typer.Option(min=0, help="With --blocks, how many random vectors for the trace of every block.")
+    ] = 0,
     deflate: Annotated[bool, typer.Option(help="Project out directions that have no effect.")] = True,
     matrix: Annotated[
         Literal["hessian", "gauss-newton"],
@@ -136,6 +139,7 @@ def curvature(
             bottom=bottom,
             probes=probes,
             blocks=blocks,
+            block_probes=block_probes,
             matrix=matrix,
             metric=metric,
             max_seconds=max_seconds,

@@ -208,10 +208,10 @@ class Objective:
         """Return the Hessian of the mean loss times a vector."""
         return self._product(vector, list(self.parameters.values()))
 
-    def block(self, name: str) -> Callable[[Tensor], Tensor]:
-        """Return products with the diagonal block of the Hessian that belongs to one parameter."""
-        chosen = self.parameters[name]
-        return lambda vector: self._product(vector, [chosen])
+    def block(self, *names: str) -> Callable[[Tensor], Tensor]:
+        """Return products with the diagonal block of the Hessian that belongs to one parameter, or to several."""
+        chosen = [self.parameters[name] for name in names]
+        return lambda vector: self._product(vector, chosen)
 
     def gauss_newton(self, vector: Tensor) -> Tensor:
         """Return J^T H J times a vector, J the Jacobian of the outputs and H the Hessian of the loss in the outputs."""

@@ -12,7 +12,7 @@ from ..geometry.directions import Invariant
 from ..geometry.flatness import Flatness, NoiseLevel, Sharpness
 from ..geometry.margins import Margins
 from ..geometry.smoothness import Smoothness, SmoothStep
-from ..geometry.spectrum import ParameterBlock, Spectrum
+from ..geometry.spectrum import GroupRate, ParameterBlock, Spectrum
 from ..report.document import (
     Block,
     Cell,
@@ -79,7 +79,10 @@ def spectrum_document(spectrum: Spectrum, *, brief: bool = False) -> Document:
     blocks += [_eigenvalues(spectrum), *_density_blocks(spectrum, brief)]
     if spectrum.blocks:
         title, caption = "Curvature by parameter", READING_BLOCKS
-        blocks.append(tabulate(spectrum.blocks, BLOCK_COLUMNS, title=title, caption=caption))
+        blocks.append(tabulate(spectrum.blocks, BLOCK_COLUMNS, title=title, caption=caption, drop_empty=True))
+    if spectrum.groups:
+        title = "Learning rates by parameter group"
+        blocks.append(tabulate(spectrum.groups, GROUP_COLUMNS, title=title, caption=LEARNING_RATE))
     if spectrum.invariants:
         blocks.append(_invariants(spectrum))
     blocks.append(Text(heading="" if brief else "About these figures", body=definition(spectrum), folded=not brief))
@@ -237,6 +240,17 @@ BLOCK_COLUMNS: tuple[ReadColumn[ParameterBlock], ...] = (
     ReadColumn("largest eigenvalue", "number", "eigenvalue"),
     ReadColumn("residual", "number", "residual"),
     ReadColumn("converged", "text", lambda block: "yes" if block.converged else "no"),
+    ReadColumn("trace", "number", "trace.value", "the sum of the curvatures of this parameter"),
+    ReadColumn("± trace", "number", "trace.error", "standard error"),
+)
+GROUP_COLUMNS: tuple[ReadColumn[GroupRate], ...] = (
+    ReadColumn("group", "count", "index"),
+    ReadColumn("entries", "count", "size"),
+    ReadColumn("largest eigenvalue", "number", "eigenvalue"),
+    ReadColumn("safe rate", "number", "safe_learning_rate", "2/lambda, for gradient descent of this group alone"),
+    ReadColumn("rate in use", "number", "learning_rate"),
+    ReadColumn("in use / safe", "number", lambda one: one.learning_rate / one.safe_learning_rate),
+    ReadColumn("converged", "text", lambda one: "yes" if one.converged else "no"),
 )
 
 
