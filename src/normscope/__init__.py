@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .diagnosis.auditing import audit
     from .diagnosis.checked import Check
     from .diagnosis.checking import check
+    from .diagnosis.comparison import Comparison, compare
     from .diagnosis.verdict import FindingsError
     from .generalize.bounding import generalization
     from .generalize.generalization_table import Generalization
@@ -55,6 +56,7 @@ __all__ = [
     "Bracket",
     "Check",
     "Choice",
+    "Comparison",
     "DataBracket",
     "Domain",
     "Evidence",
@@ -84,6 +86,7 @@ __all__ = [
     "certified_radius",
     "check",
     "choose",
+    "compare",
     "curve",
     "domain",
     "flatness",
@@ -122,6 +125,7 @@ HOMES = {
     "diagnosis.auditing": ("audit",),
     "diagnosis.checked": ("Check",),
     "diagnosis.checking": ("check",),
+    "diagnosis.comparison": ("Comparison", "compare"),
     "diagnosis.verdict": ("FindingsError",),
     "generalize.bounding": ("generalization",),
     "generalize.generalization_table": ("Generalization",),

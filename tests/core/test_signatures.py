@@ -14,8 +14,9 @@ import normscope_lab as lab
 
 FUNCTIONS = {name: getattr(ns, name) for name in ns.__all__ if inspect.isfunction(getattr(ns, name))}
 FUNCTIONS |= {"flow": lab.flow}
-MEASURING = sorted(FUNCTIONS.keys() - {"rule", "spectral_norm", "watch"})
-"""Functions of a model and data; the others decorate a rule, measure one layer, or have an optimizer for data."""
+MEASURING = sorted(FUNCTIONS.keys() - {"rule", "spectral_norm", "watch", "compare"})
+"""Functions of a model and data; the others decorate a rule, measure one layer, have an optimizer for data, or take
+several models."""
 
 DEFAULTS = {
     "data": None,

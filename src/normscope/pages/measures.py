@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..diagnosis.verdict import sentence
 from ..generalize.measure_table import MeasureRow, Measures
 from ..report.document import Block, Chart, Column, Document, ReadColumn, Series, Table, Text, tabulate
@@ -55,3 +57,24 @@ def measures_document(result: Measures, *, brief: bool = False) -> Document:
         blocks.append(Table(title="Not measured", columns=MISSING, rows=rows))
     blocks += [Text(body=sentence(note)) for note in result.notes]
     return Document(title=f"Measures of {result.name}", blocks=tuple(blocks))
+
+
+def compared_measures(results: Mapping[str, Measures], *, brief: bool = False) -> Document:
+    """Return measures of several models side by side, and how much each differs."""
+    by_name = {name: {row.name: row for row in result.rows} for name, result in results.items()}
+    names = dict.fromkeys(row.name for result in results.values() for row in result.rows)
+    rows = {name: [rows.get(name) for rows in by_name.values()] for name in names}
+    values = {name: tuple(None if row is None else row.value for row in each) for name, each in rows.items()}
+    exponents = [name for name, each in rows.items() if any(row is not None and row.is_log10 for row in each)]
+    columns = (Column("measure", "name"), Column(""), *(Column(name, "number") for name in results))
+    lines = tuple((name, "log10" if name in exponents else "", *values[name]) for name in names)
+    blocks: list[Block] = [Text(body=f"Measures of {pluralise(len(results), 'model')} side by side.", lead=True)]
+    if not brief and exponents:
+        series = tuple(
+            Series(name=model, style="marks", values=tuple(values[name][at] for name in exponents))
+            for at, model in enumerate(results)
+        )
+        title, axis = "Products and ratios", "log10 of the measure"
+        blocks.append(Chart(title=title, labels=tuple(exponents), series=series, axis=axis, sideways=True))
+    blocks.append(Table(title="Measures", columns=columns, rows=lines, caption=READING))
+    return Document(title=f"Measures of {', '.join(results)}", blocks=tuple(blocks))
