@@ -53,7 +53,7 @@ def test_it_is_written_read_shown_and_drawn(checkpoints, tmp_path: Path) -> None
     assert again.changes == result.changes
     assert again.to_html() == result.to_html()
     assert "<svg" in result.to_html()
-    assert list(result.to_pandas().columns)[0] == "audit"
+    assert result.to_pandas().columns[0] == "audit"
     pytest.importorskip("matplotlib")
     assert "layer by layer" in result.plot().get_title()
 

@@ -289,10 +289,12 @@ def measures(
     model: Model,
     data: Data,
     start: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The model before its training, in the same form as MODEL.")
+        str | None,
+        typer.Option("--start", metavar="MODEL", help="The model before its training, in the same form as MODEL."),
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="The watched training run, for how long the loss took.")
+        Path | None,
+        typer.Option("--run", metavar="FOLDER", help="The watched training run, for how long the loss took."),
     ] = None,
     only: Annotated[
         list[str] | None,

@@ -131,7 +131,10 @@ def compare(
     if len(set(chosen)) != len(results):
         raise InputError(f"names are {len(results)} different ones, not {chosen!r}")
     by_name = dict(zip(chosen, results))
-    return Comparison(measures=by_name) if kinds == {Measures} else Comparison(audits=by_name)
+    return Comparison(
+        audits={name: one for name, one in by_name.items() if isinstance(one, Audit)},
+        measures={name: one for name, one in by_name.items() if isinstance(one, Measures)},
+    )
 
 
 def _number_names(names: Sequence[str]) -> list[str]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import wraps
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import torch
@@ -237,7 +238,7 @@ class MeasuredModel:
             for first in range(0, batch.samples, size):
                 part = slice(first, min(first + size, batch.samples))
                 targets = batch.targets[part] if isinstance(batch.targets, Tensor) else batch.targets
-                call = batch.call.changed(lambda tensor, part=part: tensor[part])
+                call = batch.call.changed(itemgetter(part))
                 piece = Batch(call=call, targets=targets, samples=part.stop - part.start)
                 spread.add(piece, self.objective.differentiate(piece, self.objective.vector())[2])
         return spread.trace() or 0.0
@@ -363,19 +364,16 @@ class MeasuredModel:
         columns, generator = weight.shape[1], torch.Generator().manual_seed(self.seed)
         unit = torch.eye(columns).to(weight)
         exact = columns**2 <= MAX_PAIRS
-        pairs: Iterator[tuple[Tensor, Tensor]] = (
-            ((r, z) for r in unit for z in unit)
-            if exact
-            else (
-                (2.0 * torch.randint(2, (2, columns), generator=generator).to(weight) - 1.0).unbind()
-                for _ in range(MAX_PAIRS)
-            )
-        )
+        if exact:
+            signs = [(r, z) for r in unit for z in unit]
+        else:
+            drawn = 2.0 * torch.randint(2, (MAX_PAIRS, 2, columns), generator=generator).to(weight) - 1.0
+            signs = [(r, z) for r, z in drawn]
         with self.objective.measuring():
             self.objective.trace()
             product = self.objective.block(name)
             forms = []
-            for r, z in pairs:
+            for r, z in signs:
                 direction = torch.outer(weight @ r, z).reshape(-1)
                 forms.append(float(direction.double() @ product(direction).double()))
         return math.fsum(forms) / (1 if exact else len(forms))
