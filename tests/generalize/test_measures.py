@@ -238,12 +238,12 @@ def test_a_convolution_counts_with_its_operator_and_its_kernel() -> None:
     expected = math.log10(norm(operator) * norm(model[3].weight.detach()))
     assert result["spectral-product"] == pytest.approx(expected, abs=1e-3)
     assert result["frobenius-product"] == pytest.approx(
-        math.log10(float(model[0].weight.norm() * model[3].weight.norm()))
+        math.log10(float(model[0].weight.detach().norm() * model[3].weight.detach().norm()))
     )
     squared = deepcopy(model)
     for parameter in squared.parameters():
         parameter.data.square_()
-    path = 0.5 * math.log10(float(squared(torch.ones(1, 1, 4, 4).double()).sum()))
+    path = 0.5 * math.log10(float(squared(torch.ones(1, 1, 4, 4).double()).detach().sum()))
     assert result["path-norm"] == pytest.approx(path)
 
 
@@ -288,6 +288,22 @@ def test_a_measure_that_makes_no_sense_says_why(model: nn.Module, name: str, rea
     assert result[name] is None
     assert reason in result.rows[0].reason
     assert reason.split("=")[0].split("`")[-1] in str(result).replace("\n", " ")
+
+
+def test_weights_that_are_in_no_layer_are_named() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.cell, self.last = nn.Embedding(7, 4), nn.LSTM(4, 4, batch_first=True), nn.Linear(4, 3)
+            self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.last(self.normed(self.cell(self.words(ids))[0][:, -1]))
+
+    result = ns.measures(Recurrent(), (torch.arange(12).reshape(4, 3) % 7, torch.arange(4) % 3), only=["norms"])
+    assert result.layers == 2
+    (note,) = result.notes
+    assert "`words.weight`, `cell.weight_ih_l0` and `cell.weight_hh_l0`" in note
 
 
 def test_a_regression_has_norms_and_noise_of_gradients_but_no_margin() -> None:

@@ -50,7 +50,7 @@ NOISE_DRAWS = 10
 """How many random vectors the error under noise is a mean over."""
 SCALE_RTOL = 1.02
 """The largest noise, or box, is known up to this factor."""
-MAX_DOUBLINGS = 40
+MAX_DOUBLINGS = 20
 """How often the size of noise is doubled or halved before the search gives up."""
 BOX_STEPS = 10
 """How many steps of ascent are taken in each box."""
@@ -155,9 +155,14 @@ class MeasuredModel:
         return self.vector() - torch.cat([start[name].detach().to(self.vector()).reshape(-1) for name in names])
 
     @once
+    def graph(self) -> Graph:
+        """Return the model as a graph in eval mode."""
+        return trace_model(self.model, self.inputs, mode="eval")
+
+    @once
     def layers(self) -> tuple[LayerFigures, ...]:
         """Return the norms of the weight layers."""
-        weights = _weight_nodes(trace_model(self.model, self.inputs, mode="eval"))
+        weights = _weight_nodes(self.graph())
         if not weights:
             raise InputError("the model has no weight layer")
         return tuple(_layer_figures(node, weight, None) for node, weight in weights)
@@ -166,11 +171,20 @@ class MeasuredModel:
     def moved_layers(self) -> tuple[LayerFigures, ...]:
         """Return the norms of the weight layers with their distances from the start."""
         before = _weight_nodes(trace_model(self.started(), self.inputs, mode="eval"))
-        now = _weight_nodes(trace_model(self.model, self.inputs, mode="eval"))
+        now = _weight_nodes(self.graph())
         shapes = [[(node.path, weight.shape) for node, weight in nodes] for nodes in (before, now)]
         if shapes[0] != shapes[1]:
             raise InputError("the start has other weight layers than the model")
         return tuple(_layer_figures(node, weight, old) for (node, weight), (_, old) in zip(now, before))
+
+    @once
+    def left_out(self) -> list[str]:
+        """Return the parameters of two axes or more, as those of an LSTM, that no weight layer is made of."""
+        graph = self.graph()
+        weights = {node.name for node in graph if is_weight(node)}
+        origins = frozenset().union(*(read.origins for read in graph.reads if read.node in weights))
+        counted = {graph.constants[origin].name for origin in origins}
+        return [name for name, parameter in self.model.named_parameters() if parameter.ndim > 1 and name not in counted]
 
     @once
     def log10_path_norm(self) -> float:

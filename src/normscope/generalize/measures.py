@@ -25,6 +25,7 @@ from ..core.untouched import Mode, outside_inference_mode, unwrapped
 from ..geometry.batches import LossFunction
 from ..geometry.objective import Objective
 from ..graph.capturing import accepts_graph
+from ..report.words import listed
 from ..theory.losses import Loss
 from .measure_table import Invariance, MeasureRow, Measures
 from .measured_model import MAGNITUDE_EPS, MeasuredModel
@@ -351,17 +352,21 @@ def measures(
         for name in chosen:
             progress.step(name)
             rows.append(_row(name, MEASURES[name], measured))
+    notes = [] if all(row.value != math.inf for row in rows) else [NO_MARGIN]
     try:
-        layers = len(measured.layers())
-    except NormscopeError:
-        layers = 0
+        layers, left_out = len(measured.layers()), measured.left_out()
+    except NormscopeError:  # The rows that need the layers say why there are none.
+        layers, left_out = 0, []
+    if left_out:
+        listed_names = listed([f"`{name}`" for name in left_out], most=4)
+        notes.append(f"norms and distances leave {listed_names} out, which no matrix or convolution is made of")
     return Measures(
         name=type(objective.model).__name__,
         mode=objective.mode,
         samples=objective.samples,
         layers=layers,
         rows=tuple(rows),
-        notes=() if all(row.value != math.inf for row in rows) else (NO_MARGIN,),
+        notes=tuple(notes),
     )
 
 
@@ -384,7 +389,7 @@ def _row(name: str, measure: Measure, model: MeasuredModel) -> MeasureRow:
     except NormscopeError as error:
         reason = str(error)
     if value is not None and math.isnan(value):
-        value, reason = None, "it is not a number"
+        value, reason = None, "it is zero over zero, or the weights are not finite"
     return MeasureRow(
         name=name,
         group=measure.group,
