@@ -38,7 +38,7 @@ def test_there_is_one_example_per_measurement():
     measurements = {"audit", "check", "capture", "spectral_norm", "lipschitz", "ladder", "certified_radius"}
     measurements |= {"symmetries", "hessian", "smoothness", "flatness", "margins", "weight_sensitivity"}
     assert {script.stem for script in EXAMPLES} == measurements | {
-        "certificates", "watch", "twin", "initialise", "choose", "generalization", "claims", "flow",
+        "certificates", "watch", "twin", "initialise", "choose", "generalization", "measures", "claims", "flow",
     }  # fmt: skip
 
 

@@ -30,9 +30,12 @@ if TYPE_CHECKING:
     from .diagnosis.auditing import audit
     from .diagnosis.checked import Check
     from .diagnosis.checking import check
+    from .diagnosis.comparison import Comparison, compare
     from .diagnosis.verdict import FindingsError
     from .generalize.bounding import generalization
     from .generalize.generalization_table import Generalization
+    from .generalize.measure_table import Measures
+    from .generalize.measures import measures
     from .geometry.flatness import Flatness, flatness
     from .geometry.hessian import hessian
     from .geometry.margins import Margins, margins
@@ -53,6 +56,7 @@ __all__ = [
     "Bracket",
     "Check",
     "Choice",
+    "Comparison",
     "DataBracket",
     "Domain",
     "Evidence",
@@ -64,6 +68,7 @@ __all__ = [
     "Initialisation",
     "Ladder",
     "Margins",
+    "Measures",
     "NormscopeError",
     "Radii",
     "Run",
@@ -81,6 +86,7 @@ __all__ = [
     "certified_radius",
     "check",
     "choose",
+    "compare",
     "curve",
     "domain",
     "flatness",
@@ -90,6 +96,7 @@ __all__ = [
     "ladder",
     "lipschitz",
     "margins",
+    "measures",
     "rule",
     "smoothness",
     "spectral_norm",
@@ -118,9 +125,12 @@ HOMES = {
     "diagnosis.auditing": ("audit",),
     "diagnosis.checked": ("Check",),
     "diagnosis.checking": ("check",),
+    "diagnosis.comparison": ("Comparison", "compare"),
     "diagnosis.verdict": ("FindingsError",),
     "generalize.bounding": ("generalization",),
     "generalize.generalization_table": ("Generalization",),
+    "generalize.measure_table": ("Measures",),
+    "generalize.measures": ("measures",),
     "geometry.flatness": ("Flatness", "flatness"),
     "geometry.hessian": ("hessian",),
     "geometry.margins": ("Margins", "margins"),

@@ -174,3 +174,33 @@ def test_a_choice(work, run):
     assert "Nothing can be recommended" in done.out  # after two steps
     assert [one.run.key for one in ns.Choice.from_json(work / "c.json").outcomes] == ["none batch=8 lr=0.01 seed=0"]
     assert "Recommendation" in (work / "c.html").read_text()
+
+
+def test_the_measures_of_a_model_are_printed_written_and_shown_again(work, written):
+    chosen = ("--only", "norms", "--only", "distance", "--only", "steps-to-loss")
+    options = ("--samples", 100, "--start", "net.py:model", *chosen)
+    out, page, shown = written("measures", "net.py:model", "--data", "digits", *options)
+    assert "spectral-product" in out
+    assert "pass losses=" in out
+    assert out == shown.replace("wrote again.html", "wrote a.html") + "wrote a.json\n"
+    data = json.loads((work / "a.json").read_text())
+    assert (data["type"], data["samples"]) == ("measures", 100)
+    (distance,) = (row["value"] for row in data["rows"] if row["name"] == "distance")
+    assert distance == 0.0
+    assert "Products and ratios" in page
+
+
+def test_models_are_audited_to_be_compared(work, run):
+    done = run("compare", "net.py:model", "normscope.networks:mlp", "--data", "digits", "--html", "out.html")
+    assert done.code == 0, done.err
+    assert "Comparison of net.py:model and normscope.networks:mlp" in done.out
+    assert (work / "out.html").exists()
+
+
+def test_measures_are_compared_with_measures_alone(work, run):
+    for name in ("a", "b"):
+        run(
+            "measures", "net.py:model", "--data", "digits", "--samples", 50, "--only", "norms", "--json", f"{name}.json"
+        )
+    assert "spectral-product" in run("compare", "a.json", "b.json").out
+    assert "holds measures and net.py:model does not" in run("compare", "a.json", "net.py:model").err

@@ -93,6 +93,7 @@ LABELS_NEEDED: dict[str, Callable[[nn.Module, Any], Any]] = {
     "audit with a loss": lambda model, data: ns.audit(model, data, loss="cross_entropy"),
     "hessian": lambda model, data: ns.hessian(model, data, loss="cross_entropy", k=1),
     "flatness": lambda model, data: ns.flatness(model, data, loss="cross_entropy", draws=1, ascent_steps=1),
+    "measures": lambda model, data: ns.measures(model, data, only=["norms", "outputs", "gradient-noise"]),
     "smoothness": lambda model, data: ns.smoothness(model, data, loss="cross_entropy", steps=1, trial_steps=1),
     "generalization": lambda model, data: ns.generalization(model, data, steps=0),
     "choose": lambda model, data: ns.choose(

@@ -14,8 +14,9 @@ import normscope_lab as lab
 
 FUNCTIONS = {name: getattr(ns, name) for name in ns.__all__ if inspect.isfunction(getattr(ns, name))}
 FUNCTIONS |= {"flow": lab.flow}
-MEASURING = sorted(FUNCTIONS.keys() - {"rule", "spectral_norm", "watch"})
-"""Functions of a model and data; the others decorate a rule, measure one layer, or have an optimizer for data."""
+MEASURING = sorted(FUNCTIONS.keys() - {"rule", "spectral_norm", "watch", "compare"})
+"""Functions of a model and data; the others decorate a rule, measure one layer, have an optimizer for data, or take
+several models."""
 
 DEFAULTS = {
     "data": None,
@@ -43,6 +44,8 @@ EXCEPTIONS = {
     ("flow", "rtol"): 1e-5,
     ("generalization", "loss"): "probability",
     ("margins", "mode"): "eval",
+    ("measures", "loss"): "cross_entropy",
+    ("measures", "mode"): "eval",
 }
 """Other defaults, each of which its docstring explains (see `REASONS`)."""
 REASONS = {
@@ -50,6 +53,8 @@ REASONS = {
     ("flow", "rtol"): "error of a step",
     ("generalization", "loss"): "largest value",
     ("margins", "mode"): "as it is used",
+    ("measures", "loss"): "classifier",
+    ("measures", "mode"): "as it is used",
     ("weight_sensitivity", "loss"): "Lipschitz constant",
 }
 CHOICES = (

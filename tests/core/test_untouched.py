@@ -67,6 +67,7 @@ CALLS = {
     "hessian": lambda model, batch: ns.hessian(model, (batch, LABELS), loss=LOSS, k=1, probes=1, blocks=True),
     "smoothness": lambda model, batch: ns.smoothness(model, (batch, LABELS), loss=LOSS, steps=1, trial_steps=1),
     "flatness": lambda model, batch: ns.flatness(model, (batch, LABELS), loss=LOSS, levels=(0.1,), draws=1),
+    "measures": lambda model, batch: ns.measures(model, (batch, LABELS), start=model, max_seconds=2.0),
     "symmetries": lambda model, batch: ns.symmetries(model, batch),
     "generalization": lambda model, batch: ns.generalization(model, (batch, LABELS), steps=2, cells=(1,)),
     "initialise": lambda model, batch: ns.initialise(model, batch),
@@ -74,7 +75,7 @@ CALLS = {
     "flow": lambda model, batch: lab.flow(model, (batch, LABELS), loss=LOSS, time=0.1),
 }
 TROUBLES = ("random", "rule", "branch", "shape", "interrupt")
-MOVING = ("hessian", "smoothness", "flatness", "generalization", "flow")
+MOVING = ("hessian", "smoothness", "flatness", "measures", "generalization", "flow")
 """They write other values into the weights, and put them back."""
 CASES = [
     *((name, training, None) for name in CALLS for training in (True, False)),

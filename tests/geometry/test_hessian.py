@@ -252,6 +252,37 @@ class TestMore:
             )
             assert abs(found.trace.value - 118.0) < 200 * found.trace.error
 
+    def test_groups_have_the_rate_of_their_own_block_beside_the_rate_in_use(self) -> None:
+        model, x, y = made("plain")
+        dense = written_out(model, [(x, y)], "train")
+        first, *others = model.parameters()
+        groups = [{"params": [first], "lr": 0.5}, {"params": others}]
+        found = ns.hessian(
+            model, (x, y), loss=CROSS_ENTROPY, mode="train", rtol=1e-8, optimizer=torch.optim.SGD(groups, lr=0.1)
+        )
+        cut = first.numel()
+        tops = [float(torch.linalg.eigvalsh(part)[-1]) for part in (dense[:cut, :cut], dense[cut:, cut:])]
+        assert [group.eigenvalue for group in found.groups] == pytest.approx(tops, rel=1e-6)
+        assert [group.safe_learning_rate for group in found.groups] == pytest.approx(
+            [2 / top for top in tops], rel=1e-6
+        )
+        assert [group.learning_rate for group in found.groups] == [0.5, 0.1]
+        assert ns.Spectrum.from_json(found.to_json()).groups == found.groups
+        assert "Learning rates by parameter group" in str(found)
+        with pytest.raises(InputError, match="group 0 of the optimizer"):
+            ns.hessian(
+                model, (x, y), loss=CROSS_ENTROPY, optimizer=torch.optim.SGD([torch.ones(2, requires_grad=True)])
+            )
+
+    def test_the_traces_of_blocks_are_those_of_the_dense_hessian(self) -> None:
+        model, x, y = made("batch")
+        diagonal = written_out(model, [(x, y)], "train").diagonal()
+        found = ns.hessian(model, (x, y), loss=CROSS_ENTROPY, mode="train", blocks=True, block_probes=400, k=1)
+        sizes = [parameter.numel() for parameter in model.parameters()]
+        for block, part in zip(found.blocks, diagonal.split(sizes), strict=True):
+            assert abs(block.trace.value - float(part.sum())) <= 4 * block.trace.error + 1e-12
+            assert block.trace.error < 0.2 * max(abs(float(d.sum())) for d in diagonal.split(sizes))
+
     def test_blocks_are_those_of_the_dense_hessian(self) -> None:
         model, x, y = made("plain")
         dense = written_out(model, [(x, y)], "train")

@@ -44,7 +44,7 @@ app = typer.Typer(
 )
 VERBS = {
     "check": "auditing", "audit": "auditing", "show": "saved", "compare": "saved", "choose": "training",
-    "curvature": "training", "generalization": "training", "demo": "demo",
+    "curvature": "training", "generalization": "training", "measures": "training", "demo": "demo",
     "bound lipschitz": "bounding", "bound domain": "bounding", "bound curve": "bounding", "bound radius": "bounding",
     "bound symmetries": "training", "bound verify": "bounding", "bound ops": "bounding",
 }  # fmt: skip

@@ -17,8 +17,11 @@ from ..core.errors import InputError
 from ..core.files import read_json
 from ..core.shown import Shown
 from ..diagnosis.audit_result import Audit
+from ..diagnosis.auditing import audit as audit_model
 from ..diagnosis.checked import Check
+from ..diagnosis.comparison import Comparison
 from ..generalize.generalization_table import Generalization
+from ..generalize.measure_table import Measures
 from ..geometry.curvature import KINDS as MEASURED
 from ..geometry.curvature import Curvature
 from ..geometry.symmetries import Symmetries
@@ -26,9 +29,12 @@ from ..monitor.log import FILE
 from ..monitor.run import Run
 from ..pages.audit_comparison import compare_document
 from ..pages.live import Followed, LiveServer
+from ..pages.measures import compared_measures
 from ..pages.run_comparison import compare_runs_document
+from .data_forms import open_data
 from .messages import PlainResult, check_targets, one_line, show_result
-from .options import Html, Json
+from .model_forms import open_runnable
+from .options import DataOrNoise, Html, Json, Mode, Seed
 
 SHOW_EXAMPLES = """
 normscope check normscope.networks:mlp --data digits --json check.json
@@ -45,6 +51,7 @@ normscope audit normscope.networks:residual_mlp --data digits --mode eval --json
 normscope compare plain.json residual.json --html difference.html
 
 normscope compare epoch1.json epoch10.json epoch100.json --html training.html
+normscope compare net.py:before net.py:after --data digits
 normscope compare runs/a runs/b --html runs.html
 """
 
@@ -68,6 +75,8 @@ def open_saved(path: Path) -> Shown:
         "symmetries": Symmetries,
         "curvature": Curvature,
         "generalization": Generalization,
+        "measures": Measures,
+        "comparison": Comparison,
         **MEASURED,
     }
     kind = _type(path)
@@ -123,9 +132,10 @@ def show(
 ) -> None:
     """Show a saved result, or a training run.
 
-    The file is one that `normscope audit`, `check`, `curvature`, `generalization`, `bound radius`, `bound curve`,
-    `bound symmetries` or `bound lipschitz --scope data` wrote with `--json FILE`, or `to_json(path)` of such a result;
-    the folder is one that `ns.watch(..., log=FOLDER)` writes to, also while the run goes on. Nothing is measured again.
+    The file is one that `normscope audit`, `check`, `curvature`, `generalization`, `measures`, `bound radius`,
+    `bound curve`, `bound symmetries` or `bound lipschitz --scope data` wrote with `--json FILE`, or `to_json(path)` of
+    such a result; the folder is one that `ns.watch(..., log=FOLDER)` writes to, also while the run goes on. Nothing is
+    measured again.
 
     With `--live` one or more runs are shown on a page that updates itself while they go on: open the address that is
     printed. The page is served to this machine alone, under an address that nobody can guess, and makes no request to
@@ -162,20 +172,36 @@ def _serve(files: Sequence[Path], port: int) -> None:
             typer.echo("ended")
 
 
+def _audit_model(text: str, data: str | None, mode: str | None, seed: int) -> Audit:
+    """Return the audit of a model that the command line names."""
+    subject = open_runnable(text, trust=False, device=None, mode=mode)
+    batches = open_data(data, subject, batch_size=None, seed=seed)
+    options: dict[str, Any] = {"loader": batches.loader, "mode": mode, "seed": seed, "name": subject.name}
+    return audit_model(subject.module, batches.first, **options)
+
+
 def compare(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="Two or more audits as JSON, or folders of runs.", show_default=False),
+        typer.Argument(
+            metavar="FILE...",
+            help="Two or more audits as JSON, models (with --data), measures as JSON, or folders of runs.",
+            show_default=False,
+        ),
     ],
+    data: DataOrNoise = None,
     html: Html = None,
     json: Json = None,
+    mode: Mode = None,
+    seed: Seed = 0,
 ) -> None:
-    """Compare saved audits, or training runs.
+    """Compare models, saved audits or measures, or training runs, and show what changed most, layer by layer.
 
-    Audits are files that `normscope audit --json FILE` or `audit.to_json(path)` wrote: the comparison has their bounds,
-    what their normalizers do, and the findings of each. Runs are folders that `ns.watch(..., log=FOLDER)` writes to:
-    the comparison has their losses, products and variances, the settings that differ, and the alarms of each. Nothing
-    is measured again.
+    Audits are files that `normscope audit --json FILE` or `audit.to_json(path)` wrote: the comparison has the layers
+    that differ most, their bounds, what their normalizers do, and the findings of each. A model, in the forms that
+    `normscope audit` takes but for files and folders, is audited first. Measures are files of `normscope measures
+    --json FILE`. Runs are folders that `ns.watch(..., log=FOLDER)` writes to:
+    the comparison has their losses, products and variances, the settings that differ, and the alarms of each.
     """
     if len(files) < 2:
         raise InputError("a comparison takes two audits or more, or two runs or more: normscope compare a.json b.json")
@@ -184,9 +210,23 @@ def compare(
         other = next(path for path in files if path not in folders)
         raise InputError(f"{folders[0]} is a run and {other} is none: compare runs with runs, audits with audits")
     check_targets(html, json, inputs=files)
-    results: list[Any] = [Run(path) if folders else open_audit(path) for path in files]
+    measured = [path for path in files if _type(path) == "measures"]
+    if measured and len(measured) < len(files):
+        other = next(path for path in files if path not in measured)
+        raise InputError(f"{measured[0]} holds measures and {other} does not: compare measures with measures")
+    results: list[Any] = [
+        Run(path)
+        if folders
+        else Measures.from_json(path)
+        if measured
+        else open_audit(path)
+        if path.exists() or ":" not in path.name
+        else _audit_model(str(path), data, mode, seed)
+        for path in files
+    ]
     own = [result.name for result in results]
     names = unique_names(own, [p.as_posix() if folders else f"{n} ({p.stem})" for p, n in zip(files, own, strict=True)])
-    document: Any = partial(compare_runs_document if folders else compare_document, dict(zip(names, results)))
+    pages = compare_runs_document if folders else compared_measures if measured else compare_document
+    document: Any = partial(pages, dict(zip(names, results)))
     whole = document(brief=False)
     show_result(PlainResult(whole, whole.to_json()), html, json, page=document(brief=True))

@@ -1,4 +1,4 @@
-"""The verbs about weights and training: `curvature`, `symmetries`, `generalization` and `choose`."""
+"""The verbs about weights and training: `curvature`, `symmetries`, `generalization`, `measures` and `choose`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from ..choosing.task import MOST_SAMPLES
 from ..core.errors import InputError
 from ..generalize.bounding import CELLS
 from ..generalize.bounding import generalization as bound_generalization
+from ..generalize.measures import GROUPS
+from ..generalize.measures import measures as take_measures
 from ..geometry.curvature import Curvature
 from ..geometry.flatness import flatness
 from ..geometry.hessian import hessian
 from ..geometry.margins import margins
 from ..geometry.smoothness import smoothness
 from ..geometry.symmetries import symmetries as find_symmetries
+from ..monitor.run import Run
 from ..theory.losses import LOSSES
 from .data_forms import open_data, open_split, open_with_labels
 from .messages import measuring, show_result
@@ -48,6 +51,12 @@ normscope generalization normscope.networks:mlp --data digits --samples 500 --st
 
 normscope generalization net.py:trained --data mnist:raw:~/data --input-range 0 1 --samples 10000 --steps 5000
 normscope generalization mypackage.models:cnn --data mypackage.data:train --test mypackage.data:test --device cuda
+"""
+MEASURES_EXAMPLES = """
+normscope measures normscope.networks:mlp --data digits --only norms --only path --only outputs
+
+normscope measures net.py:trained --data digits --start net.py:build --html measures.html
+normscope measures mypackage.models:cnn --data mypackage.data:train --run runs/a --max-seconds 300
 """
 CHOOSE_EXAMPLES = """
 normscope choose normscope.networks:mlp --data digits --normalizers none,layer --batch-sizes 32 --steps 50 --seeds 1
@@ -81,6 +90,9 @@ def curvature(
     blocks: Annotated[
         bool, typer.Option("--blocks", help="Find the largest eigenvalue of every parameter's diagonal block.")
     ] = False,
+    block_probes: Annotated[
+        int, typer.Option(min=0, help="With --blocks, how many random vectors for the trace of every block.")
+    ] = 0,
     deflate: Annotated[bool, typer.Option(help="Project out directions that have no effect.")] = True,
     matrix: Annotated[
         Literal["hessian", "gauss-newton"],
@@ -127,6 +139,7 @@ def curvature(
             bottom=bottom,
             probes=probes,
             blocks=blocks,
+            block_probes=block_probes,
             matrix=matrix,
             metric=metric,
             max_seconds=max_seconds,
@@ -269,6 +282,61 @@ def generalization(
             seed=seed,
         )
     result = dataclasses.replace(result, name=subject.name, notes=(*notes, *more, *subject.notes, *result.notes))
+    show_result(result, html, json)
+
+
+def measures(
+    model: Model,
+    data: Data,
+    start: Annotated[
+        str | None,
+        typer.Option("--start", metavar="MODEL", help="The model before its training, in the same form as MODEL."),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", metavar="FOLDER", help="The watched training run, for how long the loss took."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help=f"A measure or a group ({', '.join(GROUPS)}); may be given several times."),
+    ] = None,
+    loss: Annotated[
+        str, typer.Option(help="The name of a loss, or package.module:function of outputs and targets.")
+    ] = "cross_entropy",
+    samples: Annotated[int, typer.Option(min=1, help="How many samples to use at most.")] = 1000,
+    html: Html = None,
+    json: Json = None,
+    max_seconds: MaxSeconds = None,
+    seed: Seed = 0,
+    device: Device = None,
+    trust: Trust = False,
+) -> None:
+    """Take every measure of generalization that the literature compares, of a trained classifier.
+
+    The table has norms of the weights, their products over the margin, distances from the start, path norms, the
+    largest noise and the largest box that keep the training error, sharpness in several definitions, and what the
+    training run shows (Jiang et al. 2020, Dziugaite et al. 2020). Each row says what it rests on, and whether it stays
+    when layers are rescaled without effect. A larger value should mean a larger gap; none of them is a bound, for which
+    see `normscope generalization`. A measure that makes no sense for the model has a reason in place of a value.
+
+    MODEL is what `normscope audit` takes, trained on DATA; it is measured in eval mode. Of `digits`, `mnist:FOLDER` and
+    `cifar10:FOLDER` the training part is read, as `normscope generalization` does.
+    """
+    with measuring(model, data, html, json):
+        subject = open_runnable(model, trust=trust, device=device, mode="eval")
+        begun = None if start is None else open_runnable(start, trust=trust, device=device).module
+        train, _, notes = open_split(data, subject, samples=samples, seed=seed)
+        result = take_measures(
+            subject.module,
+            train,
+            loss=_loss(loss),
+            start=begun,
+            losses=None if run is None else Run(run).total("loss"),
+            only=only,
+            max_seconds=max_seconds,
+            seed=seed,
+        )
+    result = dataclasses.replace(result, name=subject.name, notes=(*notes, *subject.notes, *result.notes))
     show_result(result, html, json)
 
 

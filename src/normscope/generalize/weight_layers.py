@@ -138,7 +138,7 @@ def read_network(
         ),
         homogeneous=_for_all_nodes(
             graph,
-            _is_homogeneous,
+            is_homogeneous,
             "what stands between weight layers lets positive factors through (ReLU, leaky ReLU, pooling)",
             "does not",
         ),
@@ -170,7 +170,7 @@ def _for_all_nodes(graph: Graph, holds: Callable[[Node], bool], what: str, other
     return condition(what, exception is None, why)
 
 
-def _is_homogeneous(node: Node) -> bool:
+def is_homogeneous(node: Node) -> bool:
     """Whether a positive factor passes through a node; weight layers and normalizers have conditions of their own.
 
     It does not if a constant is added, concatenated or used as padding: that is a bias outside of the weight layers.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -38,6 +38,19 @@ DEFINITIONS = {
     "the ascent has converged",
 }
 """What each figure of the result means, by its name."""
+SHARPNESSES = {
+    "elementwise adaptive": "the largest increase of the loss where the moves, each in units of the size of its own "
+    "weight, have a norm of at most rho (Kwon et al. 2021)",
+    "l-infinity adaptive": "the largest increase where no weight moves by more than rho times its size (Kwon et al. "
+    "2021)",
+    "Keskar's box": "100 times the largest increase over 1 + loss, where no weight moves by more than 0.001 times its "
+    "size plus 1 (Keskar et al. 2017)",
+    "m-sharpness": "the mean over the batches, as they are given, of the largest increase of each batch's own loss "
+    "within rho (Foret et al. 2021)",
+}
+"""What the other definitions of sharpness mean; ascent finds each of them from below."""
+KESKAR_RADIUS = 1e-3
+"""The size of Keskar's box relative to the weights plus 1."""
 AFAR = 4.0
 """One start of ascent comes from so many times rho away, where small rises of the loss do not stop it."""
 AT_REST = 5e-3
@@ -62,6 +75,15 @@ class NoiseLevel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sharpness:
+    """Another definition of sharpness: its value, and whether the search for it came to rest."""
+
+    name: str
+    value: float
+    converged: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flatness(FigureResult):
     """How flat a loss is around the weights. Prints as a table; in a notebook as HTML.
 
@@ -76,12 +98,15 @@ class Flatness(FigureResult):
         ascent, raw_ascent: the largest increase of the loss that was found within rho; the true maximum may be larger.
         ascent_converged, raw_ascent_converged: whether the best start of the ascent came to rest, and more than half of
             all starts ended within 2 % of it. `notes` say what to raise otherwise.
+        others: other definitions of sharpness, where asked for.
         definitions: what the figures mean.
         notes: what the reader must know.
     """
 
     page = "curvature:flatness_document"
-    JSON: ClassVar[JsonForm] = figures_form("flatness", "flatness", sparse=("ascent_converged", "raw_ascent_converged"))
+    JSON: ClassVar[JsonForm] = figures_form(
+        "flatness", "flatness", sparse=("ascent_converged", "raw_ascent_converged", "others")
+    )
 
     name: str
     mode: str
@@ -96,6 +121,7 @@ class Flatness(FigureResult):
     raw_ascent: float
     ascent_converged: bool = False
     raw_ascent_converged: bool = False
+    others: tuple[Sharpness, ...] = ()
     definitions: tuple[tuple[str, str], ...] = tuple(DEFINITIONS.items())
     notes: tuple[str, ...] = ()
 
@@ -114,6 +140,7 @@ def flatness(
     ascent_steps: int = 20,
     ascent_starts: int = 5,
     sharpness: bool = True,
+    adaptive: bool = False,
     mode: Mode | None = None,
     batches: int | None = None,
     max_seconds: float | None = None,
@@ -136,13 +163,16 @@ def flatness(
         ascent_starts: from how many places ascent starts: the weights as found, the end of an ascent within 4 rho, the
             way down, and random ones. A trained network has many local maxima within rho.
         sharpness: whether to find the largest eigenvalue on the quotient too.
+        adaptive: whether to search for the sharpness of Kwon et al. with every weight in units of its own size (in the
+            l2 norm and in the largest entry), of Keskar et al. and of single batches (m-sharpness) too; each takes as
+            long as the ascent.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         batches: read at most this many batches of the data; None for all.
         max_seconds: cuts short what takes longer, and `notes` say so.
         seed: the seed of the noise.
 
     Returns:
-        The figures: `.noise`, `.spherical_sharpness`, `.ascent`, `.raw_ascent`.
+        The figures: `.noise`, `.spherical_sharpness`, `.ascent`, `.raw_ascent`, `.others`.
 
     Raises:
         InputError: as in `normscope.hessian`, or a level, rho or a number of draws, steps or starts is not above 0.
@@ -154,7 +184,7 @@ def flatness(
         >>> [one.level for one in found.noise], found.ascent > 0
         ([0.1, 1.0], True)
 
-    Reference: Foret et al. 2021 (SAM); Kwon et al. 2021 (ASAM).
+    Reference: Foret et al. 2021 (SAM); Kwon et al. 2021 (ASAM); Keskar et al. 2017.
     """
     check_numbers(max_seconds=max_seconds, seed=seed)
     several = isinstance(levels, Sequence) and not isinstance(levels, str)
@@ -166,12 +196,14 @@ def flatness(
     budget = Budget(max_seconds=max_seconds, what="the noise")
     without_effect = find_directions(objective)
     with objective.measuring(), Progress("flatness", total=len(levels) * draws) as progress:
-        mean_loss, accuracy = _scores(objective)
-        perturbation = _Perturbation(objective, grouped(objective, without_effect.group), seed, progress)
+        mean_loss, accuracy = mean_scores(objective)
+        perturbation = Perturbation(objective, grouped(objective, without_effect.group), seed, progress)
         noise = perturbation.noise(sorted(map(float, levels)), draws, budget)
         climbing = budget.search("the ascent")
-        ascent = perturbation.ascent(mean_loss, rho, ascent_steps, ascent_starts, climbing, raw=False)
-        raw_ascent = perturbation.ascent(mean_loss, rho, ascent_steps, ascent_starts, climbing, raw=True)
+        ball = Ball(rho)
+        ascent = perturbation.ascent(mean_loss, ball, ascent_steps, ascent_starts, climbing, perturbation.norms)
+        raw_ascent = perturbation.ascent(mean_loss, ball, ascent_steps, ascent_starts, climbing)
+        others = perturbation.sharpnesses(mean_loss, rho, ascent_steps, ascent_starts, budget) if adaptive else ()
     spectrum: Spectrum | None = None
     if sharpness and not budget.late:
         wanted = Wanted(k=1, metric="quotient", max_seconds=max_seconds, seed=seed)
@@ -190,6 +222,8 @@ def flatness(
         raw_ascent=raw_ascent.increase,
         ascent_converged=ascent.converged,
         raw_ascent_converged=raw_ascent.converged,
+        others=others,
+        definitions=tuple((DEFINITIONS | (SHARPNESSES if adaptive else {})).items()),
         notes=(*without_effect.notes, *budget.cuts, *_unsettled({"ascent": ascent, "raw ascent": raw_ascent})),
     )
 
@@ -240,7 +274,7 @@ def grouped(objective: Objective, group: Tensor) -> Tensor:
     return full.unique(return_inverse=True)[1]
 
 
-def _scores(objective: Objective) -> tuple[float, float | None]:
+def mean_scores(objective: Objective) -> tuple[float, float | None]:
     """Return the mean loss and the accuracy; the accuracy is None where there are no classes."""
     loss, right, counted = 0.0, 0, 0
     for output, batch in objective.outputs():
@@ -254,7 +288,29 @@ def _scores(objective: Objective) -> tuple[float, float | None]:
     return loss, right / counted if counted else None
 
 
-class _Perturbation:
+@dataclass(frozen=True, slots=True)
+class Ball:
+    """The moves of length rho at most, in the l2 norm, or with `box` in the largest entry."""
+
+    rho: float
+    box: bool = False
+
+    def dual_norm(self, slope: Tensor) -> float:
+        """Return the largest <slope, u> over moves u of length 1."""
+        return float(slope.double().norm(p=1 if self.box else 2))
+
+    def along(self, slope: Tensor, length: float) -> Tensor:
+        """Return the move of some length along which a slope rises most."""
+        return length * slope.sign() if self.box else length * slope / max(self.dual_norm(slope), MIN_LENGTH)
+
+    def within(self, move: Tensor) -> Tensor:
+        """Return the nearest move that is in the ball."""
+        if self.box:
+            return move.clamp(-self.rho, self.rho)
+        return move * min(1.0, self.rho / max(self.dual_norm(move), MIN_LENGTH))
+
+
+class Perturbation:
     """Moves the weights away from where they were found, and measures loss and accuracy there.
 
     Attributes:
@@ -292,7 +348,7 @@ class _Perturbation:
             noise = torch.randn(len(self.start), generator=self.generator).to(self.start)
             for kind, scale in (("", self.deviations), ("raw_", deviation_of_all)):
                 self.objective.place(self.start + level * scale * noise)
-                scores[kind].append(_scores(self.objective))
+                scores[kind].append(mean_scores(self.objective))
         figures: dict[str, Any] = {}
         for kind, drawn in scores.items():
             accuracies = [accuracy for _, accuracy in drawn if accuracy is not None]
@@ -300,53 +356,90 @@ class _Perturbation:
             figures[f"{kind}accuracy"] = Estimate.of(accuracies) if accuracies else None
         return NoiseLevel(level=level, **figures)
 
-    def ascent(self, loss: float, rho: float, steps: int, starts: int, budget: Budget, *, raw: bool) -> _Ascent:
-        """Return the largest increase of the loss that ascent finds within rho, in norms of the groups or raw."""
-        scale = torch.ones_like(self.start) if raw else self.norms
+    def ascent(
+        self, loss: float, ball: Ball, steps: int, starts: int, budget: Budget, scale: Tensor | None = None
+    ) -> _Ascent:
+        """Return the largest increase of the loss that ascent finds in a ball, in units of a scale or else raw."""
+        scale = torch.ones_like(self.start) if scale is None else scale
         ends: list[_Ascent] = []
-        for move in self._starts(loss, rho, steps, scale, budget):
-            ends.append(self._climb(move, loss, rho, steps, scale, budget))
+        for move in self._starts(loss, ball, steps, scale, budget):
+            ends.append(self._climb(move, loss, ball, steps, scale, budget))
             if len(ends) == starts or budget.late:
                 break
         best = max(ends, key=lambda end: end.increase)
         alike = sum(end.increase >= (1 - AGREEMENT) * best.increase for end in ends)
         return replace(best, agreed=1 < starts < 2 * alike)
 
-    def _starts(self, loss: float, rho: float, steps: int, scale: Tensor, budget: Budget) -> Iterator[Tensor]:
+    def _starts(self, loss: float, ball: Ball, steps: int, scale: Tensor, budget: Budget) -> Iterator[Tensor]:
         """Yield where ascent starts, in units of the scale; infinitely many."""
         here = torch.zeros_like(self.start)
         yield here
-        yield _within(rho, self._climb(here, loss, AFAR * rho, -(-steps // 2), scale, budget).move)
+        afar = replace(ball, rho=AFAR * ball.rho)
+        yield ball.within(self._climb(here, loss, afar, -(-steps // 2), scale, budget).move)
         slope = self._slope(here, scale)[1]
-        yield -rho * slope / max(_length(slope), MIN_LENGTH)
+        yield ball.along(-slope, ball.rho)
         while True:
-            noise = torch.randn(len(here), generator=self.generator).to(here)
-            yield rho * noise / _length(noise)
+            yield ball.along(torch.randn(len(here), generator=self.generator).to(here), ball.rho)
 
-    def _climb(self, move: Tensor, loss: float, rho: float, steps: int, scale: Tensor, budget: Budget) -> _Ascent:
-        """Ascend from one start: steps that raise the loss by too little shrink, others grow, none leaves rho.
+    def _climb(self, move: Tensor, loss: float, ball: Ball, steps: int, scale: Tensor, budget: Budget) -> _Ascent:
+        """Ascend from one start: steps that raise the loss by too little shrink, others grow, none leaves the ball.
 
-        The gradient g promises at most rho norm(g) - <g, move> more anywhere within rho: where that is next to nothing,
-        the ascent is at rest.
+        The gradient g promises at most the largest <g, u> of the ball less <g, move> anywhere in it: where that is next
+        to nothing, the ascent is at rest.
         """
         value, slope = self._slope(move, scale)
-        highest, step = value, rho
+        highest, step = value, ball.rho
         for taken in range(steps + 1):
             if not math.isfinite(highest):
                 return _Ascent(increase=math.inf, at_rest=True, move=move)
-            length = _length(slope)
-            promised = rho * length - float(slope.double() @ move.double())
-            at_rest = promised <= AT_REST * max(highest - loss, 0.0) or step <= SHORTEST_STEP * rho
+            promised = ball.rho * ball.dual_norm(slope) - float(slope.double() @ move.double())
+            at_rest = promised <= AT_REST * max(highest - loss, 0.0) or step <= SHORTEST_STEP * ball.rho
             if at_rest or taken == steps or (taken and budget.late):
                 break
-            trial = _within(rho, move + step * slope / length)
+            trial = ball.within(move + ball.along(slope, step))
             trial_value, trial_slope = self._slope(trial, scale)
             highest = max(highest, trial_value)
             if trial_value > value + 0.1 * float(slope.double() @ (trial - move).double()):
-                move, value, slope, step = trial, trial_value, trial_slope, min(2 * step, 4 * rho)
+                move, value, slope, step = trial, trial_value, trial_slope, min(2 * step, 4 * ball.rho)
             else:
                 step /= 3
         return _Ascent(increase=max(highest - loss, 0.0), at_rest=at_rest, move=move)
+
+    def sharpnesses(self, loss: float, rho: float, steps: int, starts: int, budget: Budget) -> tuple[Sharpness, ...]:
+        """Return the other definitions of sharpness; those that the clock leaves no time for are left out."""
+        sizes = self.start.abs()
+        entrywise: dict[str, tuple[Ball, Tensor, Callable[[float], float]]] = {
+            "elementwise adaptive": (Ball(rho), sizes, lambda increase: increase),
+            "l-infinity adaptive": (Ball(rho, box=True), sizes, lambda increase: increase),
+            "Keskar's box": (Ball(KESKAR_RADIUS, box=True), sizes + 1, lambda increase: 100 * increase / (1 + loss)),
+        }
+        values: list[Sharpness] = []
+        for name, (ball, scale, of_increase) in entrywise.items():
+            search = budget.search(f"the ascent of {name}")
+            if search.late:
+                return tuple(values)
+            climbed = self.ascent(loss, ball, steps, starts, search, scale)
+            values.append(Sharpness(name=name, value=of_increase(climbed.increase), converged=climbed.converged))
+        search = budget.search("the ascents of m-sharpness")
+        if not search.late:
+            values.append(self._m_sharpness(rho, steps, starts, search))
+        self.objective.place(self.start)
+        return tuple(values)
+
+    def _m_sharpness(self, rho: float, steps: int, starts: int, budget: Budget) -> Sharpness:
+        """Return the mean over the batches of the increase of each batch's own loss within rho."""
+        objective, batches, samples = self.objective, self.objective.batches, self.objective.samples
+        increases, converged = [], True
+        try:
+            for batch in batches:
+                objective.batches, objective.samples = [batch], batch.samples
+                objective.place(self.start)
+                climbed = self.ascent(objective.loss(), Ball(rho), steps, starts, budget)
+                increases.append(batch.samples * climbed.increase)
+                converged &= climbed.converged
+        finally:
+            objective.batches, objective.samples = batches, samples
+        return Sharpness(name="m-sharpness", value=math.fsum(increases) / samples, converged=converged)
 
     def _slope(self, move: Tensor, scale: Tensor) -> tuple[float, Tensor]:
         """Return the loss at moved weights, infinite if it is not finite, and its gradient in units of the scale."""
@@ -356,12 +449,3 @@ class _Perturbation:
         except NotFiniteError:
             return math.inf, torch.zeros_like(move)
         return value, scale * gradient
-
-
-def _length(vector: Tensor) -> float:
-    return float(vector.double().norm())
-
-
-def _within(rho: float, move: Tensor) -> Tensor:
-    """Return the nearest move that is at most rho long."""
-    return move * min(1.0, rho / max(_length(move), MIN_LENGTH))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -20,7 +20,7 @@ from ..theory.losses import Loss
 from .batches import LossFunction
 from .directions import Directions, by_entry, find_directions, no_directions, verify_directions
 from .objective import Objective
-from .spectrum import Density, Estimate, ParameterBlock, Share, Spectrum, standard_errors
+from .spectrum import Density, Estimate, GroupRate, ParameterBlock, Share, Spectrum, standard_errors
 
 MATRICES = ("hessian", "gauss-newton")
 METRICS = ("flat", "quotient")
@@ -67,6 +67,7 @@ def hessian(
     bottom: int = 0,
     probes: int = 0,
     blocks: bool = False,
+    block_probes: int = 0,
     whole: bool = False,
     undeflated: bool = False,
     matrix: Literal["hessian", "gauss-newton"] = "hessian",
@@ -75,6 +76,7 @@ def hessian(
     products: int = 300,
     batches: int | None = None,
     start: Tensor | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
     max_seconds: float | None = None,
     seed: int = 0,
 ) -> Spectrum:
@@ -102,6 +104,8 @@ def hessian(
         bottom: how many of the smallest (most negative) eigenvalues to find.
         probes: how many random vectors to take for trace and density, about 30 products each; 0 for neither figure.
         blocks: whether to find the largest eigenvalue of each parameter's diagonal block too.
+        block_probes: with `blocks`, how many random vectors to take for the trace of each block, one product each for
+            all of them.
         whole: whether to find all eigenvalues, and so the condition number. It takes one product per parameter, and
             5,000 parameters at most.
         undeflated: whether to find the largest eigenvalues without the projection too.
@@ -112,6 +116,9 @@ def hessian(
         products: how many products the search for the largest and smallest eigenvalues may take.
         batches: read at most this many batches of the data; None for all.
         start: eigenvectors `[m, parameters]` of an earlier spectrum, near this one, from which the search starts.
+        optimizer: an optimizer of the model; the result then has the safe learning rate of each of its parameter
+            groups beside the rate in use. The safe rate is that of plain gradient descent: momentum a allows 1 + a
+            times as much, and Adam's steps have another scale.
         max_seconds: cuts short what takes longer, and `converged` and `advice` say so.
         seed: the seed of the random vectors.
 
@@ -133,7 +140,7 @@ def hessian(
     Reference: Pearlmutter 1994; Wu and Simon 2000 (thick restart); Ghorbani et al. 2019 (density).
     """
     check_counts(least=1, k=k, products=products)
-    check_counts(bottom=bottom, probes=probes)
+    check_counts(bottom=bottom, probes=probes, block_probes=block_probes)
     check_numbers(rtol=rtol, max_seconds=max_seconds, seed=seed)
     if matrix not in MATRICES or metric not in METRICS:
         raise InputError(f"matrix is one of {', '.join(MATRICES)} and metric one of {', '.join(METRICS)}")
@@ -147,6 +154,7 @@ def hessian(
         bottom=bottom,
         probes=probes,
         blocks=blocks,
+        block_probes=block_probes,
         whole=whole,
         undeflated=undeflated,
         matrix=matrix,
@@ -154,6 +162,7 @@ def hessian(
         rtol=rtol,
         products=products,
         start=start,
+        optimizer=optimizer,
         max_seconds=max_seconds,
         seed=seed,
     )
@@ -169,6 +178,7 @@ class Wanted:
     bottom: int = 0
     probes: int = 0
     blocks: bool = False
+    block_probes: int = 0
     whole: bool = False
     undeflated: bool = False
     matrix: str = "hessian"
@@ -176,6 +186,7 @@ class Wanted:
     rtol: float = 1e-3
     products: int = 300
     start: Tensor | None = None
+    optimizer: torch.optim.Optimizer | None = None
     max_seconds: float | None = None
     seed: int = 0
 
@@ -259,6 +270,7 @@ class _SpectrumSearch:
             density=density,
             probes=probes,
             blocks=self._blocks() if wanted.blocks else (),
+            groups=() if wanted.optimizer is None else self._groups(wanted.optimizer),
             condition_number=condition_number,
             zero_modes=zero_modes,
             norms=_norms(removed),
@@ -321,7 +333,44 @@ class _SpectrumSearch:
                 value, residual, converged = ends.top[0], ends.residuals[0], ends.converged[0]
             block = ParameterBlock(name=name, size=size, eigenvalue=value, residual=residual, converged=converged)
             blocks.append(block)
-        return tuple(blocks)
+        traces = self._block_traces()
+        return tuple(replace(block, trace=trace) for block, trace in zip(blocks, traces)) if traces else tuple(blocks)
+
+    def _block_traces(self) -> list[Estimate]:
+        """Return the trace of every parameter's block, from the same products; an empty list where none was asked for.
+
+        For a vector z of random signs the mean of z_b (H z)_b over the entries b of a block is the trace of that block.
+        """
+        search = self.budget.search("the traces of blocks", self.wanted.block_probes)
+        sizes = [parameter.numel() for parameter in self.objective.parameters.values()]
+        forms: list[list[float]] = []
+        while search.spend():
+            signs = 2 * torch.randint(2, (self.objective.size,), generator=self.generator).to(self.gradient) - 1
+            products = (signs * self.product(signs)).double()
+            forms.append([float(part.sum()) for part in products.split(sizes)])
+        return [Estimate.of(column) for column in zip(*forms)]
+
+    def _groups(self, optimizer: torch.optim.Optimizer) -> tuple[GroupRate, ...]:
+        """Return the largest eigenvalue of the block of every parameter group, beside its learning rate."""
+        names = {id(parameter): name for name, parameter in self.objective.parameters.items()}
+        groups = []
+        for index, group in enumerate(optimizer.param_groups):
+            chosen = [names[id(parameter)] for parameter in group["params"] if id(parameter) in names]
+            if not chosen:
+                raise InputError(f"parameter group {index} of the optimizer holds no parameter of the model")
+            size = sum(self.objective.parameters[name].numel() for name in chosen)
+            start = torch.randn(size, generator=self.generator).to(self.gradient)
+            ends = self._ends(self.objective.block(*chosen), start, 1)
+            groups.append(
+                GroupRate(
+                    index=index,
+                    size=size,
+                    eigenvalue=ends.top[0] if ends.top else math.nan,
+                    converged=bool(ends.converged) and ends.converged[0],
+                    learning_rate=float(group["lr"]),
+                )
+            )
+        return tuple(groups)
 
     def _condition(self) -> tuple[float, int] | tuple[None, None]:
         """Return the condition number without zeros, and how many zeros there are besides the projected directions.

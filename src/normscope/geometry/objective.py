@@ -208,10 +208,10 @@ class Objective:
         """Return the Hessian of the mean loss times a vector."""
         return self._product(vector, list(self.parameters.values()))
 
-    def block(self, name: str) -> Callable[[Tensor], Tensor]:
-        """Return products with the diagonal block of the Hessian that belongs to one parameter."""
-        chosen = self.parameters[name]
-        return lambda vector: self._product(vector, [chosen])
+    def block(self, *names: str) -> Callable[[Tensor], Tensor]:
+        """Return products with the diagonal block of the Hessian that belongs to one parameter, or to several."""
+        chosen = [self.parameters[name] for name in names]
+        return lambda vector: self._product(vector, chosen)
 
     def gauss_newton(self, vector: Tensor) -> Tensor:
         """Return J^T H J times a vector, J the Jacobian of the outputs and H the Hessian of the loss in the outputs."""
@@ -230,17 +230,8 @@ class Objective:
     def _curved(
         self, output: Any, batch: Batch, parameters: list[nn.Parameter], parts: list[Tensor]
     ) -> Sequence[Tensor | None]:
-        """Return J^T H J times a vector for one batch.
-
-        The product J v is the derivative of the backward pass, v -> J^T v, with respect to a vector of zeros.
-        """
-        ends = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
-        if not ends:
-            raise InputError("the outputs of the model do not depend on its parameters")
-        dummies = [torch.zeros_like(end, requires_grad=True) for end in ends]
-        pulled = torch.autograd.grad(ends, parameters, dummies, create_graph=True, allow_unused=True)
-        linear = [(g, v) for g, v in zip(pulled, parts, strict=True) if g is not None]
-        moved = torch.autograd.grad([g for g, _ in linear], dummies, [v for _, v in linear], allow_unused=True)
+        """Return J^T H J times a vector for one batch."""
+        ends, moved = self._moved_ends(output, parameters, parts)
         leaves, shape = tree_flatten(output)
         indices = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
         for index, end in zip(indices, ends, strict=True):
@@ -259,6 +250,47 @@ class Objective:
             allow_unused=True,
         )
         return torch.autograd.grad(ends, parameters, bent, allow_unused=True)
+
+    @staticmethod
+    def _moved_ends(
+        output: Any, parameters: list[nn.Parameter], parts: list[Tensor]
+    ) -> tuple[list[Tensor], Sequence[Tensor | None]]:
+        """Return the outputs that depend on the parameters, and J v of each, v a move of the parameters.
+
+        The product J v is the derivative of the backward pass, u -> J^T u, with respect to a vector of zeros.
+        """
+        ends = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
+        if not ends:
+            raise InputError("the outputs of the model do not depend on its parameters")
+        dummies = [torch.zeros_like(end, requires_grad=True) for end in ends]
+        pulled = torch.autograd.grad(ends, parameters, dummies, create_graph=True, allow_unused=True)
+        linear = [(g, v) for g, v in zip(pulled, parts, strict=True) if g is not None]
+        return ends, torch.autograd.grad([g for g, _ in linear], dummies, [v for _, v in linear], allow_unused=True)
+
+    def differentiate(self, batch: Batch, direction: Tensor) -> tuple[Any, Tensor, Tensor, Tensor]:
+        """Return the output of a batch, its mean loss, the gradient, and each sample's slope along a direction.
+
+        Everything comes from one forward pass. The slope of a sample is the derivative of its own loss; the loss of the
+        batch must be the mean of these, and no sample may influence the output of another.
+        """
+        if self.function is None:
+            raise InputError("slopes of single samples need outputs and a loss apart: pass loss=")
+        self.gradients += 1
+        parameters = list(self.parameters.values())
+        with self._twice():
+            output = self._output(batch)
+            loss = self._differentiable(loss_of(self.function, output, batch))
+            ends, moved = self._moved_ends(output, parameters, self.parts(direction))
+            count("backwards", 2 * batch.samples)
+            slopes = torch.autograd.grad(loss, ends, retain_graph=True, materialize_grads=True, allow_unused=True)
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        by_sample = torch.zeros(batch.samples, dtype=torch.float64, device=self.device)
+        for end, slope, move in zip(ends, slopes, moved, strict=True):
+            if end.ndim == 0 or end.shape[0] != batch.samples:
+                raise InputError(f"an output has shape {tuple(end.shape)}, and not one row for each sample")
+            if move is not None:
+                by_sample += batch.samples * (slope.double() * move.double()).reshape(batch.samples, -1).sum(1)
+        return output, loss.detach(), self.flat(gradients), by_sample
 
     def _product(self, vector: Tensor, chosen: list[nn.Parameter]) -> Tensor:
         """Return the block of the Hessian that belongs to some parameters times a vector."""

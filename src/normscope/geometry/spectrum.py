@@ -82,14 +82,43 @@ class Density:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterBlock:
-    """The largest eigenvalue of the diagonal block of one parameter."""
+class ParameterBlock(Part):
+    """The largest eigenvalue of the diagonal block of one parameter, and its trace where random vectors were asked for.
+
+    The trace comes from products with the whole matrix, of which every block reads its own part.
+    """
+
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("trace",), nan=True)
 
     name: str
     size: int
     eigenvalue: float
     residual: float
     converged: bool
+    trace: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRate:
+    """A parameter group of an optimizer: the largest eigenvalue of its block, and its learning rate beside 2/lambda.
+
+    Attributes:
+        index: the number of the group in the optimizer.
+        size: how many parameters it has.
+        eigenvalue, converged: the largest eigenvalue of the diagonal block of its parameters.
+        learning_rate: the rate in use.
+    """
+
+    index: int
+    size: int
+    eigenvalue: float
+    converged: bool
+    learning_rate: float
+
+    @property
+    def safe_learning_rate(self) -> float:
+        """2/lambda: plain gradient descent of this group alone diverges above it on a quadratic of this curvature."""
+        return 2.0 / self.eigenvalue if self.eigenvalue > 0 else math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +150,8 @@ class Spectrum(FigureResult):
         density: the density of the eigenvalues; None where it was not asked for.
         probes: over how many random vectors the density is a mean; the trace has ten times as many. The standard error
             of few is rough: of two it is less than the distance to the truth in half of all cases.
-        blocks: the largest eigenvalue of each parameter's diagonal block, where asked for.
+        blocks: the largest eigenvalue of each parameter's diagonal block, and its trace, where asked for.
+        groups: the parameter groups of the optimizer, where one was given.
         condition_number: the largest size of an eigenvalue over the smallest that is not zero; None where not all
             eigenvalues are known.
         zero_modes: how many eigenvalues, besides the projected directions, are zero up to rounding; None likewise.
@@ -136,7 +166,7 @@ class Spectrum(FigureResult):
     """
 
     page = "curvature:spectrum_document"
-    JSON: ClassVar[JsonForm] = figures_form("spectrum", "hessian", left_out=("vectors",), sparse=("probes",))
+    JSON: ClassVar[JsonForm] = figures_form("spectrum", "hessian", left_out=("vectors",), sparse=("probes", "groups"))
 
     name: str
     mode: str
@@ -159,6 +189,7 @@ class Spectrum(FigureResult):
     density: Density | None = None
     probes: int = 0
     blocks: tuple[ParameterBlock, ...] = ()
+    groups: tuple[GroupRate, ...] = ()
     condition_number: float | None = None
     zero_modes: int | None = None
     norms: Mapping[str, float] = field(default_factory=dict)

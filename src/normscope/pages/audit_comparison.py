@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Literal
 
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
 from ..core.finding import Finding, Severity
 from ..diagnosis.audit_result import Audit, Row
+from ..diagnosis.comparison import Comparison, Key, difference, find_changes, match_rows
 from ..diagnosis.findings.facts import useful
 from ..diagnosis.scope_shares import SHARE
 from ..diagnosis.verdict import groups, places, sentence
@@ -33,6 +33,7 @@ from ..report.glossary import glossary
 from ..report.words import PLAIN, factor, format_cell, listed, pluralise
 from .audit import cut_short, not_measured, own_gain, part, sensitivity_lower, useful_bound
 from .check import NAMED, notices, steps, tally, to_see_more, why_useless
+from .measures import compared_measures
 from .radii import compared_curves, compared_radii
 
 
@@ -144,13 +145,32 @@ def _any_input(audit: Audit) -> Cell:
     return "none" if useless else read_from(audit, "lipschitz.log10_upper")
 
 
-Key = tuple[str, str, int]
-"""A row among those of an audit: its path, its role, and which of its runs."""
-Name = TypeVar("Name", bound=Hashable)
-
 LEFT_OUT = "Bounds that are infinite or a millionfold above the data are not drawn; the table has them."
 
 READING = "Every figure is an exponent of ten (log10) unless its heading says otherwise; a dash is not measured."
+
+
+MOST_CHANGED = 10
+"""How many layers the table of the largest changes has."""
+
+
+def comparison_document(comparison: Comparison, *, brief: bool = False) -> Document:
+    """Return audits, or measures, as one comparison."""
+    if comparison.measures:
+        return compared_measures(comparison.measures, brief=brief)
+    return compare_document(comparison.audits, brief=brief)
+
+
+def _changes_table(audits: Mapping[str, Audit]) -> Table | None:
+    """Return the layers that differ most between the audits, the largest difference first; None where none does."""
+    changes = find_changes(audits)
+    rows = tuple((one.path, one.quantity, *_compare_values(one.values)) for one in changes[:MOST_CHANGED])
+    caption = _reading_delta(audits)
+    if len(changes) > MOST_CHANGED:
+        caption += f" The {MOST_CHANGED} largest of {len(changes):,} changes."
+    columns = (Column("layer", "name"), Column("what", "text"), *_compared_columns(audits))
+    title = "What changed most, layer by layer (log10)"
+    return Table(title=title, caption=caption, columns=columns, rows=rows) if rows else None
 
 
 def compare_document(
@@ -182,6 +202,7 @@ def compare_document(
         Text(body=about) if about and not brief else None,
         Text(body=warning) if len({audit.mode for audit in audits.values()}) > 1 else None,
         headline_table(audits, accuracy or {}),
+        _changes_table(audits),
         first,
         *compared_findings(audits),
         *cut_short(audits),
@@ -221,40 +242,6 @@ def _about_layers(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, R
         body=f"{pluralise(len(audits), 'audit')}, compared with {next(iter(audits))}: "
         f"{pluralise(len(rows), 'layer')} by path, of which {common:,} in every audit."
     )
-
-
-def match_rows(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:
-    """Return every row of any audit by its path, in the order of each audit as far as these agree."""
-    keyed: dict[str, dict[Key, Row]] = {}
-    for name, audit in audits.items():
-        runs: Counter[tuple[str, str]] = Counter()
-        keyed[name] = {}
-        for row in audit.layers:
-            keyed[name][row.path, row.role, runs[row.path, row.role]] = row
-            runs[row.path, row.role] += 1
-    order = merged_order(keyed.values())
-    return {key: {name: rows[key] for name, rows in keyed.items() if key in rows} for key in order}
-
-
-def merged_order(lists: Iterable[Iterable[Name]]) -> list[Name]:
-    """Return every name once, in an order that keeps the order of each list as far as the lists agree.
-
-    Example:
-        >>> merged_order([["a", "b", "d"], ["a", "c", "d", "e"]])
-        ['a', 'c', 'b', 'd', 'e']
-    """
-    following: dict[Name | None, Name | None] = {None: None}  # of each name the next; of None the first
-    for names in lists:
-        before = None
-        for name in names:
-            if name not in following:
-                following[name], following[before] = following[before], name
-            before = name
-    order, last = [], following[None]
-    while last is not None:
-        order.append(last)
-        last = following[last]
-    return order
 
 
 def _left_out(audits: Mapping[str, Audit]) -> str:
@@ -322,13 +309,6 @@ def _compared_columns(audits: Mapping[str, Audit]) -> list[Column]:
 def _compare_values(values: Sequence[float | None]) -> list[Cell]:
     first, *others = values
     return [*values, *(difference(value, first) for value in others)]
-
-
-def difference(value: float | None, base: float | None) -> float | None:
-    """Return how much larger an exponent is, or None where one is not measured or both are the same infinity."""
-    if value is None or base is None:
-        return None
-    return None if value == base and value in (float("inf"), float("-inf")) else value - base
 
 
 def _ladder_chart(audits: Mapping[str, Audit]) -> Chart | None:

@@ -9,10 +9,10 @@ from statistics import median_low
 from ..diagnosis.verdict import sentence
 from ..geometry.curvature import Curvature
 from ..geometry.directions import Invariant
-from ..geometry.flatness import Flatness, NoiseLevel
+from ..geometry.flatness import Flatness, NoiseLevel, Sharpness
 from ..geometry.margins import Margins
 from ..geometry.smoothness import Smoothness, SmoothStep
-from ..geometry.spectrum import ParameterBlock, Spectrum
+from ..geometry.spectrum import GroupRate, ParameterBlock, Spectrum
 from ..report.document import (
     Block,
     Cell,
@@ -79,7 +79,10 @@ def spectrum_document(spectrum: Spectrum, *, brief: bool = False) -> Document:
     blocks += [_eigenvalues(spectrum), *_density_blocks(spectrum, brief)]
     if spectrum.blocks:
         title, caption = "Curvature by parameter", READING_BLOCKS
-        blocks.append(tabulate(spectrum.blocks, BLOCK_COLUMNS, title=title, caption=caption))
+        blocks.append(tabulate(spectrum.blocks, BLOCK_COLUMNS, title=title, caption=caption, drop_empty=True))
+    if spectrum.groups:
+        title = "Learning rates by parameter group"
+        blocks.append(tabulate(spectrum.groups, GROUP_COLUMNS, title=title, caption=LEARNING_RATE))
     if spectrum.invariants:
         blocks.append(_invariants(spectrum))
     blocks.append(Text(heading="" if brief else "About these figures", body=definition(spectrum), folded=not brief))
@@ -237,6 +240,17 @@ BLOCK_COLUMNS: tuple[ReadColumn[ParameterBlock], ...] = (
     ReadColumn("largest eigenvalue", "number", "eigenvalue"),
     ReadColumn("residual", "number", "residual"),
     ReadColumn("converged", "text", lambda block: "yes" if block.converged else "no"),
+    ReadColumn("trace", "number", "trace.value", "the sum of the curvatures of this parameter"),
+    ReadColumn("± trace", "number", "trace.error", "standard error"),
+)
+GROUP_COLUMNS: tuple[ReadColumn[GroupRate], ...] = (
+    ReadColumn("group", "count", "index"),
+    ReadColumn("entries", "count", "size"),
+    ReadColumn("largest eigenvalue", "number", "eigenvalue"),
+    ReadColumn("safe rate", "number", "safe_learning_rate", "2/lambda, for gradient descent of this group alone"),
+    ReadColumn("rate in use", "number", "learning_rate"),
+    ReadColumn("in use / safe", "number", lambda one: one.learning_rate / one.safe_learning_rate),
+    ReadColumn("converged", "text", lambda one: "yes" if one.converged else "no"),
 )
 
 
@@ -314,6 +328,13 @@ NOISE_COLUMNS: tuple[ReadColumn[NoiseLevel], ...] = (
 )
 
 
+SHARPNESS_COLUMNS: tuple[ReadColumn[Sharpness], ...] = (
+    ReadColumn("definition", "name", "name"),
+    ReadColumn("value, at least", "number", "value"),
+    ReadColumn("converged", "text", lambda one: "yes" if one.converged else "no"),
+)
+
+
 def flatness_document(flatness: Flatness, *, brief: bool = False) -> Document:
     """Return the report, in a short form for a terminal if `brief`."""
     worst = next((one for one in flatness.noise if one.loss.value > 2 * flatness.loss), None)
@@ -336,6 +357,8 @@ def flatness_document(flatness: Flatness, *, brief: bool = False) -> Document:
         ]
         blocks += [Figures(items=tuple(items)), *_charts(flatness)]
     blocks.append(tabulate(flatness.noise, NOISE_COLUMNS, title="Under noise", drop_empty=True))
+    if flatness.others:
+        blocks.append(tabulate(flatness.others, SHARPNESS_COLUMNS, title="Other definitions of sharpness"))
     if brief:
         sharp = "not measured" if flatness.spherical_sharpness is None else f"{flatness.spherical_sharpness:.4g}"
         text = (

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from ..core.errors import InputError
 from ..core.finding import Severity
+from ..diagnosis.comparison import difference, merged_order
 from ..diagnosis.verdict import sentence
 from ..monitor.run import Run
 from ..report.document import Block, Column, Curves, Document, Kind, ReadColumn, Table, Text, tabulate
 from ..report.glossary import glossary
 from ..report.words import listed, pluralise
 from .audit import part
-from .audit_comparison import difference, merged_order
 from .check import notices, tally
 from .run import (
     NORM,

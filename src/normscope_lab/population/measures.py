@@ -18,6 +18,7 @@ from torch import Tensor
 from normscope import (
     Flatness,
     Ladder,
+    Measures,
     NormscopeError,
     domain,
     flatness,
@@ -25,9 +26,9 @@ from normscope import (
     hessian,
     ladder,
     lipschitz,
-    margins,
+    measures,
 )
-from normscope.toolkit import InputError, describe_error, log10, log10_sum
+from normscope.toolkit import InputError, describe_error, log10_sum
 
 from .noisy import NoisyData
 from .stacked_training import TrainedMember
@@ -40,8 +41,12 @@ BATCH = 250
 """The number of samples in a batch."""
 SHARE, CONFIDENCE = 0.95, 0.95
 """The share and the confidence of DATA, for which 59 samples suffice."""
-MARGIN = 0.1
-"""The margin is the one that this share of the training samples does not exceed (Jiang et al. 2020)."""
+INSTRUMENT = (
+    "parameters", "frobenius-sum", "frobenius-product", "spectral-product", "distance", "distance-over-spectral",
+    "inverse-margin", "frobenius-product/margin", "spectral-product/margin", "spectral-complexity/margin",
+    "pac-bayes-complexity/margin",
+)  # fmt: skip
+"""The measures that `normscope.measures` takes."""
 NOISE, DRAWS = 0.1, 8
 """The size of the noise on the weights, relative to them, and how often it is drawn."""
 RTOL = 0.05
@@ -71,21 +76,9 @@ class MemberFigures:
         return list(zip(self.images.split(BATCH), self.labels.split(BATCH)))
 
     @cached_property
-    def weights(self) -> list[tuple[Tensor, Tensor]]:
-        """Matrices and kernels, after and before the training, in float64."""
-        before = dict(self.trained.start.named_parameters())
-        after = self.model.named_parameters()
-        return [(now.detach().double(), before[name].detach().double()) for name, now in after if now.ndim > 1]
-
-    @cached_property
     def everywhere(self) -> Ladder:
         """The bounds over all inputs by method, and the constant of every layer."""
         return ladder(self.model, self.images[:2], sides="upper", mode="eval")
-
-    @cached_property
-    def spectral(self) -> list[float]:
-        """Log10 of the operator norm of every weight layer."""
-        return [layer.log10_upper for layer in self.everywhere.layers if not layer.normalizer]
 
     @cached_property
     def domain(self) -> float:
@@ -108,10 +101,21 @@ class MemberFigures:
         return lipschitz(self.model, [inputs], scope="data", mode="eval", **options).log10_upper  # type: ignore[arg-type]
 
     @cached_property
+    def instrument(self) -> Measures:
+        """The measures that `normscope measures` takes of any model."""
+        return measures(self.model, self.batches, start=self.trained.start, only=INSTRUMENT)
+
+    def taken(self, name: str) -> float:
+        """Return one of these measures."""
+        value = self.instrument[name]
+        if value is None:
+            raise InputError(next(row.reason for row in self.instrument.rows if row.name == name))
+        return value
+
+    @property
     def log10_margin(self) -> float:
         """Log10 of the margin; `-inf` where it is not above 0."""
-        margin = margins(self.model, self.batches, constants=False).quantile(MARGIN)
-        return log10(max(margin, 0.0))
+        return -self.taken("inverse-margin")
 
     @cached_property
     def bounds(self) -> dict[str, float]:
@@ -150,40 +154,12 @@ def _over_margin(of: Callable[[MemberFigures], float]) -> Callable[[MemberFigure
     return lambda figures: of(figures) - figures.log10_margin
 
 
-def _parameters(figures: MemberFigures) -> float:
-    return float(sum(parameter.numel() for parameter in figures.model.parameters()))
-
-
-def _frobenius_product(figures: MemberFigures) -> float:
-    return math.fsum(log10(float(now.norm())) for now, _ in figures.weights)
-
-
-def _spectral_product(figures: MemberFigures) -> float:
-    return math.fsum(figures.spectral)
-
-
 def _mean_observed(figures: MemberFigures) -> float:
     return log10_sum(figures.observed) - math.log10(len(figures.observed))
 
 
-def _distance_over_spectral(figures: MemberFigures) -> float:
-    pairs = zip(figures.weights, figures.spectral, strict=True)
-    return math.fsum(float((now - before).square().sum()) * 10.0 ** (-2.0 * norm) for (now, before), norm in pairs)
-
-
-def _spectral_complexity(figures: MemberFigures) -> float:
-    """Return log10 of Bartlett, Foster and Telgarsky's spectral complexity, from the weights at the start."""
-    pairs = zip(figures.weights, figures.spectral, strict=True)
-    rows = [log10(float((now - before).flatten(1).norm(dim=1).sum())) - norm for (now, before), norm in pairs]
-    return _spectral_product(figures) + 1.5 * log10_sum(2.0 / 3.0 * ratio for ratio in rows)
-
-
-def _pac_bayes_complexity(figures: MemberFigures) -> float:
-    """Return log10 of the root of Neyshabur, Bhojanapalli and Srebro's prod norm(W)^2 sum (norm(W)_F/norm(W))^2."""
-    pairs = zip(figures.weights, figures.spectral, strict=True)
-    return _spectral_product(figures) + 0.5 * log10_sum(
-        2.0 * (log10(float(now.norm())) - norm) for (now, _), norm in pairs
-    )
+def _taken(name: str, about: str, group: Group) -> Measure:
+    return Measure(about, group, lambda figures: figures.taken(name))
 
 
 def _bound(name: str, about: str) -> Measure:
@@ -195,23 +171,26 @@ def _or_nan(value: float | None) -> float:
 
 
 MEASURES: dict[str, Measure] = {
-    "parameters": Measure("number of parameters", "size", _parameters),
-    "frobenius-sum": Measure(
-        "sum of the squared Frobenius norms of the weights", "norms",
-        lambda s: math.fsum(float(now.square().sum()) for now, _ in s.weights),
+    "parameters": _taken(
+        "parameters", "number of parameters", "size"
     ),
-    "frobenius-product": Measure("product of the Frobenius norms", "norms", _frobenius_product),
-    "spectral-product": Measure("product of the operator norms of the weight layers", "norms", _spectral_product),
-    "distance": Measure(
-        "squared distance of the weights from where they started", "norms",
-        lambda s: math.fsum(float((now - before).square().sum()) for now, before in s.weights),
+    "frobenius-sum": _taken(
+        "frobenius-sum", "sum of the squared Frobenius norms of the weights", "norms"
     ),
-    "distance-over-spectral": Measure(
-        "the same, layer by layer over the squared operator norm", "norms", _distance_over_spectral
+    "frobenius-product": _taken(
+        "frobenius-product", "product of the Frobenius norms", "norms"
     ),
-    "inverse-margin": Measure(
-        "one over the margin that a tenth of the training samples does not exceed", "margin",
-        lambda s: -s.log10_margin,
+    "spectral-product": _taken(
+        "spectral-product", "product of the operator norms of the weight layers", "norms"
+    ),
+    "distance": _taken(
+        "distance", "squared distance of the weights from where they started", "norms"
+    ),
+    "distance-over-spectral": _taken(
+        "distance-over-spectral", "the same, layer by layer over the squared operator norm", "norms"
+    ),
+    "inverse-margin": _taken(
+        "inverse-margin", "one over the margin that a tenth of the training samples does not exceed", "margin"
     ),
     "printed": Measure(
         "product of the operator norms and the printed constants of the normalizers (Than et al.)", "capacity",
@@ -222,18 +201,18 @@ MEASURES: dict[str, Measure] = {
     "data": Measure("what 95 % of fresh inputs do not exceed (DATA)", "capacity", lambda s: s.fresh),
     "observed-largest": Measure("largest Jacobian norm at training samples", "capacity", lambda s: max(s.observed)),
     "observed-mean": Measure("mean Jacobian norm at training samples", "capacity", _mean_observed),
-    "frobenius-product/margin": Measure(
-        "product of the Frobenius norms over the margin", "capacity over margin", _over_margin(_frobenius_product)
+    "frobenius-product/margin": _taken(
+        "frobenius-product/margin", "product of the Frobenius norms over the margin", "capacity over margin"
     ),
-    "spectral-product/margin": Measure(
-        "product of the operator norms over the margin", "capacity over margin", _over_margin(_spectral_product)
+    "spectral-product/margin": _taken(
+        "spectral-product/margin", "product of the operator norms over the margin", "capacity over margin"
     ),
-    "spectral-complexity/margin": Measure(
-        "spectral complexity over the margin (the leading term of Bartlett et al. 2017)", "capacity over margin",
-        _over_margin(_spectral_complexity),
+    "spectral-complexity/margin": _taken(
+        "spectral-complexity/margin", "spectral complexity over the margin (the leading term of Bartlett et al. 2017)",
+        "capacity over margin",
     ),
-    "pac-bayes-complexity/margin": Measure(
-        "the leading term of Neyshabur et al. 2018", "capacity over margin", _over_margin(_pac_bayes_complexity)
+    "pac-bayes-complexity/margin": _taken(
+        "pac-bayes-complexity/margin", "the leading term of Neyshabur et al. 2018", "capacity over margin"
     ),
     "printed/margin": Measure(
         "the printed product over the margin", "capacity over margin",
