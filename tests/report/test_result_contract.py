@@ -25,8 +25,6 @@ WITHOUT = {
     ("Domain", "from_json"): "`save` and `load`",
     ("Graph", "to_json"): "it holds the weights and the operators of the model: capture it again",
     ("Graph", "from_json"): "capture it again",
-    ("Run", "to_json"): "its log is the file, and `Run(folder)` reads it",
-    ("Run", "from_json"): "`Run(folder)`",
 }
 """What a result does not have, and why."""
 WITHOUT_CHART = ("Graph", "Twin")

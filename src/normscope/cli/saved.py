@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +14,7 @@ from ..bounds.data.quantile import DataBracket
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
 from ..core.files import read_json
-from ..core.shown import Shown
+from ..core.shown import Comparison, Shown, unique_names
 from ..diagnosis.audit_result import Audit
 from ..diagnosis.checked import Check
 from ..generalize.generalization_table import Generalization
@@ -24,9 +23,7 @@ from ..geometry.curvature import Curvature
 from ..geometry.symmetries import Symmetries
 from ..monitor.log import FILE
 from ..monitor.run import Run
-from ..pages.audit_comparison import compare_document
 from ..pages.live import Followed, LiveServer
-from ..pages.run_comparison import compare_runs_document
 from .messages import PlainResult, check_targets, one_line, show_result
 from .options import Html, Json
 
@@ -63,6 +60,7 @@ def open_saved(path: Path) -> Shown:
     kinds: dict[str, Any] = {
         "check": Check,
         "radii": Radii,
+        "run": Run,
         "data_bracket": DataBracket,
         "share_curve": ShareCurve,
         "symmetries": Symmetries,
@@ -73,17 +71,6 @@ def open_saved(path: Path) -> Shown:
     kind = _type(path)
     result: Shown = kinds.get(kind if isinstance(kind, str) else "", Audit).from_json(path)
     return result
-
-
-def unique_names(names: Sequence[str], longer: Sequence[str]) -> list[str]:
-    """Return names that all differ: a longer one where several share a name, and with a prime where even that is so."""
-    chosen: list[str] = []
-    for name, other in zip(names, longer, strict=True):
-        name = name if names.count(name) == 1 else other
-        while name in chosen:
-            name += "'"
-        chosen.append(name)
-    return chosen
 
 
 def open_audit(path: Path) -> Audit:
@@ -142,8 +129,6 @@ def show(
         )
     check_targets(html, json, inputs=files)
     result = open_saved(files[0])
-    if json is not None and isinstance(result, Run):
-        raise InputError(f"{files[0]} is a run, whose log {FILE} is JSON already, one line a record: leave --json out")
     show_result(result, html, json)
 
 
@@ -187,6 +172,6 @@ def compare(
     results: list[Any] = [Run(path) if folders else open_audit(path) for path in files]
     own = [result.name for result in results]
     names = unique_names(own, [p.as_posix() if folders else f"{n} ({p.stem})" for p, n in zip(files, own, strict=True)])
-    document: Any = partial(compare_runs_document if folders else compare_document, dict(zip(names, results)))
-    whole = document(brief=False)
-    show_result(PlainResult(whole, whole.to_json()), html, json, page=document(brief=True))
+    compared = Comparison(zip(names, results))
+    whole = compared.document()
+    show_result(PlainResult(whole, whole.to_json()), html, json, page=compared.document(brief=True))

@@ -1,11 +1,14 @@
-"""`Shown`: results that show themselves: on a terminal, in a notebook, as a page, as a data frame, as a plot."""
+"""`Shown`: results that show themselves: on a terminal, in a notebook, as a page, as a data frame, as a plot.
+
+`Comparable` ones are set side by side in a `Comparison`.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from .errors import InputError
 from .files import write_text
@@ -35,9 +38,7 @@ class Shown:
         Args:
             brief: whether to make the short form that a terminal shows.
         """
-        file, function = self.page.split(":")
-        module = file if "." in file else f"..pages.{file}"
-        return getattr(import_module(module, __package__), function)(self, brief=brief)
+        return _page(self.page)(self, brief=brief)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return one self-contained HTML page, and write it to a file if a path is given.
@@ -93,6 +94,61 @@ class Shown:
         """Return the brief form as text."""
         text: str = _report("terminal").render(self.document(brief=True), width=width, color=color)
         return text
+
+
+class Comparable(Shown):
+    """A result with a `name`, which can be set beside others of its kind.
+
+    Attributes:
+        comparison: as `page`, for results by name.
+    """
+
+    __slots__ = ()
+
+    comparison: ClassVar[str]
+
+    def compare(self, *others: Self) -> Comparison:
+        """Return this result and others side by side: the first is what the others are compared with.
+
+        Args:
+            others: results of the same kind, one or more; where names are alike, the later ones get a prime.
+
+        Raises:
+            InputError: there is no other, or it is of another kind.
+        """
+        if not others or any(type(other) is not type(self) for other in others):
+            kinds = ", ".join(type(other).__name__ for other in others) or "nothing"
+            raise InputError(f"compare takes one {type(self).__name__} or more, not {kinds}")
+        results: tuple[Any, ...] = (self, *others)
+        names = [result.name for result in results]
+        return Comparison(zip(unique_names(names, names), results))
+
+
+class Comparison(dict[str, Any], Shown):
+    """Results by name, side by side; the first is what the others are compared with."""
+
+    __slots__ = ()
+
+    def document(self, *, brief: bool = False) -> Any:
+        """Return the comparison as plain blocks."""
+        return _page(next(iter(self.values())).comparison)(self, brief=brief)
+
+
+def unique_names(names: Sequence[str], longer: Sequence[str]) -> list[str]:
+    """Return names that all differ: a longer one where several share a name, and with a prime where even that is so."""
+    chosen: list[str] = []
+    for name, other in zip(names, longer, strict=True):
+        name = name if names.count(name) == 1 else other
+        while name in chosen:
+            name += "'"
+        chosen.append(name)
+    return chosen
+
+
+def _page(place: str) -> Any:
+    """Return a function of the room `pages/`, or of another package."""
+    file, function = place.split(":")
+    return getattr(import_module(file if "." in file else f"..pages.{file}", __package__), function)
 
 
 def _report(name: str) -> Any:

@@ -13,7 +13,7 @@ from ..core.budget import Cost
 from ..core.codec import JsonForm, Part, Saved
 from ..core.errors import InputError, visible
 from ..core.finding import Finding
-from ..core.shown import Shown
+from ..core.shown import Comparable
 from .normalizer_effects import NormalizerEffects
 from .signal import Signal
 from .verdict import Judged, verdict
@@ -123,7 +123,7 @@ class Row(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit(Judged, Saved, Shown):
+class Audit(Judged, Saved, Comparable):
     """What `normscope.audit` found. Prints as tables; in a notebook it shows itself as HTML.
 
     Attributes:
@@ -153,6 +153,7 @@ class Audit(Judged, Saved, Shown):
     """
 
     page = "audit:audit_document"
+    comparison = "audit_comparison:compare_document"
     JSON: ClassVar[JsonForm] = JsonForm(
         kind="audit",
         nan=True,
