@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.graph.data_reader import FIRST_ALONE
+from normscope.graph.data_reader import FIRST_ALONE, Batches
 
 SAMPLES, FEATURES, CLASSES = 24, 3, 2
 
@@ -288,3 +288,27 @@ class TestLabels:
         assert ns.hessian(model, loader, loss="cross_entropy", k=1).eigenvalues[0] > 0
         assert len(ns.lipschitz(model, loader, scope="point").per_sample) == 8
         assert ns.check(model, loader, loss="cross_entropy").batches == 3
+
+
+def test_names_of_files_that_forward_does_not_take_are_left_out() -> None:
+    model, x, y = nn.Linear(3, 2), torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
+    files = ["a.png", "b.png", "c.png", "d.png"]
+    as_tuple, as_dict = (files, x, y), {"file": files, "input": x, "labels": y}
+    for data in (as_tuple, [as_tuple], as_dict, [as_dict]):
+        inputs, labels = Batches(model, data, with_loss=True).first
+        assert torch.equal(inputs["input"] if isinstance(inputs, dict) else inputs, x)
+        assert torch.equal(labels, y)
+
+    class OfText(nn.Module):
+        def forward(self, file: list[str], input: torch.Tensor) -> torch.Tensor:
+            return input * len(file)
+
+    inputs, _ = Batches(OfText(), as_dict, with_loss=True).first
+    assert inputs["file"] == files
+
+
+def test_a_packed_sequence_is_refused_with_what_to_pass() -> None:
+    packed = nn.utils.rnn.pack_sequence([torch.randn(3, 2), torch.randn(2, 2)])
+    for data in (packed, (packed, torch.tensor([0, 1]))):
+        with pytest.raises(InputError, match="call pack_padded_sequence in the model's forward"):
+            ns.check(nn.LSTM(2, 3), data)
