@@ -12,7 +12,7 @@ SHOWN = {
     "ns.check(": "Check of",
     'ns.Run("runs/first")': "measured",
     "audit = ns.audit(": "Audit of after",
-    "normscope compare": "before",
+    "ns.compare(": "Comparison of before and after",
     "ns.hessian(": "eigenvalue",
 }
 """By a part of a cell: words that the page behind it has."""

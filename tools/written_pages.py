@@ -54,11 +54,11 @@ def architecture_page(page: str) -> str:
 
 REMARKS = {
     "Bracket": "`save` writes a proof, which `normscope bound verify` reads",
-    "Domain": "`Domain.load(path, model, data)` reads what `save` wrote: its limits are those of one model",
-    "Graph": "holds the weights and operators of the model: capture it again; it is a list, with nothing to draw",
+    "Domain": "`Domain.load(path, model, data)` reads what `save` wrote: its limits are arrays, and those of one model",
+    "Graph": "no file: it holds the model itself and is captured in a moment; it is a list, with nothing to draw",
     "Initialisation": "from a file without its model",
     "Ladder": "from a file without its graph",
-    "Run": "its log is its file, which `Run(folder)` reads",
+    "Run": "its log is a file too, which `Run(folder)` reads",
     "Symmetries": "from a file without its model",
     "Twin": "from a file without its model; it is a list of changes, with nothing to draw",
 }

@@ -40,6 +40,11 @@ for axes, (name, audit) in zip(both, audits.items()):
     audit.plot(axes).set_title(name)
 
 # %%
+# ``compare`` sets them side by side; in a notebook the comparison shows itself as a page:
+
+print(ns.compare(audits["before"], audits["after"]))
+
+# %%
 # Both are files, for later and for others:
 
 folder = Path(tempfile.mkdtemp())

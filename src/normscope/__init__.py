@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .bounds.weights.weight_constants import weight_sensitivity
     from .choosing.choice import Choice
     from .choosing.choose import choose
+    from .choosing.comparison import Comparison, compare
     from .core.bracket import Bracket, Evidence, Scope
     from .core.errors import NormscopeError
     from .core.finding import Finding, Severity
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from .diagnosis.auditing import audit
     from .diagnosis.checked import Check
     from .diagnosis.checking import check
-    from .diagnosis.comparison import Comparison, compare
     from .diagnosis.verdict import FindingsError
     from .generalize.bounding import generalization
     from .generalize.generalization_table import Generalization
@@ -125,7 +125,7 @@ HOMES = {
     "diagnosis.auditing": ("audit",),
     "diagnosis.checked": ("Check",),
     "diagnosis.checking": ("check",),
-    "diagnosis.comparison": ("Comparison", "compare"),
+    "choosing.comparison": ("Comparison", "compare"),
     "diagnosis.verdict": ("FindingsError",),
     "generalize.bounding": ("generalization",),
     "generalize.generalization_table": ("Generalization",),

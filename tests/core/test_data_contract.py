@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.graph.data_reader import FIRST_ALONE
+from normscope.graph.data_reader import FIRST_ALONE, Batches
 
 SAMPLES, FEATURES, CLASSES = 24, 3, 2
 
@@ -289,3 +289,20 @@ class TestLabels:
         assert ns.hessian(model, loader, loss="cross_entropy", k=1).eigenvalues[0] > 0
         assert len(ns.lipschitz(model, loader, scope="point").per_sample) == 8
         assert ns.check(model, loader, loss="cross_entropy").batches == 3
+
+
+def test_names_of_files_that_forward_does_not_take_are_left_out() -> None:
+    model, x, y = nn.Linear(3, 2), torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
+    files = ["a.png", "b.png", "c.png", "d.png"]
+    as_tuple, as_dict = (files, x, y), {"file": files, "input": x, "labels": y}
+    for data in (as_tuple, [as_tuple], as_dict, [as_dict]):
+        inputs, labels = Batches(model, data, with_loss=True).first
+        assert torch.equal(inputs["input"] if isinstance(inputs, dict) else inputs, x)
+        assert torch.equal(labels, y)
+
+    class OfText(nn.Module):
+        def forward(self, file: list[str], input: torch.Tensor) -> torch.Tensor:
+            return input * len(file)
+
+    inputs, _ = Batches(OfText(), as_dict, with_loss=True).first
+    assert inputs["file"] == files

@@ -80,7 +80,7 @@ def parameters() -> list[tuple[str, str]]:
 
 def described(function: str, parameter: str) -> str:
     """Return what the docstring says of a parameter."""
-    found = re.search(rf"\n        {parameter}: ((?:.|\n(?!        \w+: |\n))*)", FUNCTIONS[function].__doc__)
+    found = re.search(rf"\n    {parameter}: ((?:.|\n(?!    \w+: |\n))*)", inspect.getdoc(FUNCTIONS[function]))
     return "" if found is None else " ".join(found.group(1).split())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import os
 import stat
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch._dynamo  # `uncompiled` has something to do once it was imported
 
 from normscope.core.files import write_text
 from normscope.core.threads import (
@@ -118,6 +120,30 @@ def test_precision_set_by_the_newer_names_is_no_obstacle_and_is_put_back(backend
     finally:
         torch.set_float32_matmul_precision(held)  # the older name sets the newer ones, too
     assert torch.get_float32_matmul_precision() == held
+
+
+@pytest.mark.parametrize(
+    ("part", "value"), [("cudnn.conv", "ieee"), ("mkldnn.matmul", "bf16"), ("", "ieee"), ("cudnn", "ieee")]
+)
+def test_older_names_of_precision_can_be_read_again_once_the_user_undoes_the_newer_ones(part, value):
+    changed = operator.attrgetter(part)(torch.backends) if part else torch.backends
+    held = changed.fp32_precision
+    before = all_precisions(), torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    try:
+        changed.fp32_precision = value
+        with full_precision():
+            assert set(all_precisions()) == {"ieee"}
+            assert not torch.backends.cudnn.allow_tf32  # torch.export reads it
+    finally:
+        changed.fp32_precision = held
+    assert before == (all_precisions(), torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision())
+
+
+def all_precisions() -> list[str]:
+    backends = torch.backends
+    products = [backends.cuda.matmul] + [getattr(backends.mkldnn, name) for name in ("conv", "rnn", "matmul")]
+    parts = backends, backends.cudnn, backends.mkldnn, backends.cudnn.conv, backends.cudnn.rnn, *products
+    return [part.fp32_precision for part in parts]
 
 
 def test_a_file_gets_the_permissions_of_the_umask_without_changing_it(tmp_path, monkeypatch):

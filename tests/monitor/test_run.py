@@ -71,6 +71,37 @@ def test_steps_that_are_done_again_replace_those_of_the_abandoned_end(tmp_path):
     assert (run.resumed, run.ended, run.findings) == ((50,), None, (logs.ALARM,))
 
 
+def test_a_run_comes_back_whole_from_one_file(tmp_path):
+    logs.write(tmp_path / "a")
+    writer = LogWriter(tmp_path / "a")
+    logs.begin(writer, 3, step=50)
+    writer.write("step", logs.record(50, 3, loss=math.inf).to_json())
+    writer.write("metrics", {"step": 50, "metrics": {"accuracy": 0.5}})
+    writer.close()
+    run = ns.Run(tmp_path / "a")
+    run.to_json(tmp_path / "run.json")
+    assert ns.Run.from_json(tmp_path / "run.json") == run
+    assert ns.Run.from_json(run.between(20, 40).to_json()).records == run.records[2:5]
+    for damage in ({"lines": [{"type": "step"}]}, {"resumed": ["x"]}):
+        with pytest.raises(InputError, match="damaged"):
+            ns.Run.from_json(run.to_json() | damage)
+
+
+def test_runs_are_compared_with_runs(tmp_path):
+    for name in "ab":
+        logs.write(tmp_path / name / "first")
+    run, other = (ns.Run(tmp_path / name / "first") for name in "ab")
+    result = ns.compare(run, other)
+    assert list(result.runs) == ["first 1", "first 2"]
+    assert "first 2" in str(result)
+    assert "Comparison" in result._repr_html_()
+    result.to_json(tmp_path / "runs.json")
+    assert ns.Comparison.from_json(tmp_path / "runs.json").to_html() == result.to_html()
+    for wrong in ((run,), (run, "runs/b")):
+        with pytest.raises(InputError, match=r"two or more|compared with their like"):
+            ns.compare(*wrong)
+
+
 def test_a_step_written_twice_counts_once(tmp_path):
     logs.write(tmp_path, ended=False)
     writer = LogWriter(tmp_path)

@@ -25,8 +25,6 @@ WITHOUT = {
     ("Domain", "from_json"): "`save` and `load`",
     ("Graph", "to_json"): "it holds the weights and the operators of the model: capture it again",
     ("Graph", "from_json"): "capture it again",
-    ("Run", "to_json"): "its log is the file, and `Run(folder)` reads it",
-    ("Run", "from_json"): "`Run(folder)`",
 }
 """What a result does not have, and why."""
 WITHOUT_CHART = ("Graph", "Twin")
@@ -78,6 +76,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "Bracket": ns.lipschitz(model, x[:4], scope="point"),
         "Check": ns.check(model, (x, y)),
         "Choice": ns.choose(model, **labelled, normalizers=("none", "layer"), capacity=False, **short),
+        "Comparison": ns.compare(ns.Run(folder), ns.Run(folder)),
         "DataBracket": ns.lipschitz(model, x, scope="data", share=0.5),
         "Domain": ns.domain(model, x),
         "Flatness": ns.flatness(model, **labelled, draws=1, ascent_steps=1),
@@ -86,6 +85,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "Initialisation": ns.initialise(model, x),
         "Ladder": ns.ladder(model, x[:4]),
         "Margins": ns.margins(model, (x, y)),
+        "Measures": ns.measures(model, (x, y), only=["norms"]),
         "Radii": ns.certified_radius(model, (x[:4], y[:4]), attack=False),
         "Run": ns.Run(folder),
         "ShareCurve": ns.curve(model, x, margins=(0.0,), share=0.5),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,13 +12,13 @@ import typer
 from ..bounds.curve.curve import ShareCurve
 from ..bounds.data.quantile import DataBracket
 from ..bounds.radius.radii import Radii
+from ..choosing.comparison import Comparison, unique_names
 from ..core.errors import InputError
 from ..core.files import read_json
 from ..core.shown import Shown
 from ..diagnosis.audit_result import Audit
 from ..diagnosis.auditing import audit as audit_model
 from ..diagnosis.checked import Check
-from ..diagnosis.comparison import Comparison
 from ..generalize.generalization_table import Generalization
 from ..generalize.measure_table import Measures
 from ..geometry.curvature import KINDS as MEASURED
@@ -27,10 +26,7 @@ from ..geometry.curvature import Curvature
 from ..geometry.symmetries import Symmetries
 from ..monitor.log import FILE
 from ..monitor.run import Run
-from ..pages.audit_comparison import compare_document
 from ..pages.live import Followed, LiveServer
-from ..pages.measures import compared_measures
-from ..pages.run_comparison import compare_runs_document
 from .data_forms import open_data
 from .messages import PlainResult, check_targets, one_line, show_result
 from .model_forms import open_runnable
@@ -70,6 +66,7 @@ def open_saved(path: Path) -> Shown:
     kinds: dict[str, Any] = {
         "check": Check,
         "radii": Radii,
+        "run": Run,
         "data_bracket": DataBracket,
         "share_curve": ShareCurve,
         "symmetries": Symmetries,
@@ -82,17 +79,6 @@ def open_saved(path: Path) -> Shown:
     kind = _type(path)
     result: Shown = kinds.get(kind if isinstance(kind, str) else "", Audit).from_json(path)
     return result
-
-
-def unique_names(names: Sequence[str], longer: Sequence[str]) -> list[str]:
-    """Return names that all differ: a longer one where several share a name, and with a prime where even that is so."""
-    chosen: list[str] = []
-    for name, other in zip(names, longer, strict=True):
-        name = name if names.count(name) == 1 else other
-        while name in chosen:
-            name += "'"
-        chosen.append(name)
-    return chosen
 
 
 def open_audit(path: Path) -> Audit:
@@ -152,8 +138,6 @@ def show(
         )
     check_targets(html, json, inputs=files)
     result = open_saved(files[0])
-    if json is not None and isinstance(result, Run):
-        raise InputError(f"{files[0]} is a run, whose log {FILE} is JSON already, one line a record: leave --json out")
     show_result(result, html, json)
 
 
@@ -226,7 +210,7 @@ def compare(
     ]
     own = [result.name for result in results]
     names = unique_names(own, [p.as_posix() if folders else f"{n} ({p.stem})" for p, n in zip(files, own, strict=True)])
-    pages = compare_runs_document if folders else compared_measures if measured else compare_document
-    document: Any = partial(pages, dict(zip(names, results)))
-    whole = document(brief=False)
-    show_result(PlainResult(whole, whole.to_json()), html, json, page=document(brief=True))
+    by_name = dict(zip(names, results))
+    compared = Comparison(**{"runs" if folders else "measures" if measured else "audits": by_name})
+    whole = compared.document()
+    show_result(PlainResult(whole, whole.to_json()), html, json, page=compared.document(brief=True))

@@ -103,26 +103,28 @@ def full_precision() -> Iterator[None]:
     On CUDA devices torch lets convolutions round their operands to TF32, which has 10 bits: two ways to the same value
     then differ by 1e-3 of it, where float32 differs by 1e-6.
     """
-    cudnn, mkldnn = (cast(Any, module) for module in (torch.backends.cudnn, torch.backends.mkldnn))
-    parts = cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul, mkldnn.matmul  # on these are the newer settings
-    held = [part.fp32_precision for part in parts]
-    matmul = allowed = None
-    # torch refuses to read the older names once the newer ones disagree with them; then the newer ones say it all
-    with contextlib.suppress(RuntimeError):
-        matmul = torch.get_float32_matmul_precision()
+    backends = cast(Any, torch.backends)
+    cudnn, mkldnn = backends.cudnn, backends.mkldnn
+    products = cudnn.conv, cudnn.rnn, backends.cuda.matmul, mkldnn.conv, mkldnn.rnn, mkldnn.matmul
+    parts = backends, cudnn, mkldnn, *products  # a part that says "none" follows the one above it
+    held = []
+    for part in parts:
+        held.append(part.fp32_precision)
+        part.fp32_precision = "none"
+    # torch refuses to read an older name that disagrees with the newer ones. Beside "none" only cuDNN's can: it may
+    # allow TF32. Both are put back, or torch.export, which reads them, would fail after the next change of a newer one.
+    matmul, allowed = torch.get_float32_matmul_precision(), True
     with contextlib.suppress(RuntimeError):
         allowed = cudnn.allow_tf32
     try:
-        torch.set_float32_matmul_precision("highest")  # the older names come first: torch refuses a disagreement
+        torch.set_float32_matmul_precision("highest")
         cudnn.allow_tf32 = False
         for part in parts:
             part.fp32_precision = "ieee"
         yield
     finally:
-        if matmul is not None:
-            torch.set_float32_matmul_precision(matmul)
-        if allowed is not None:
-            cudnn.allow_tf32 = allowed
+        torch.set_float32_matmul_precision(matmul)
+        cudnn.allow_tf32 = allowed
         for part, value in zip(parts, held, strict=True):
             part.fp32_precision = value
 

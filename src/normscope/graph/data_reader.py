@@ -133,6 +133,7 @@ class Batches:
     def _placed(self, batch: Any) -> Any:
         """Return a batch as tensors on the model's device, with its labels behind it where they can be told."""
         batch = dict(batch) if isinstance(batch, Mapping) and type(batch) not in SUPPORTED_NODES else batch
+        batch = _without_text(self.model, batch)
         batch, labels = map_leaves(self._as_tensor, (batch, None if isinstance(self.labels, str) else self.labels))
         if labels is not None:
             try:
@@ -195,6 +196,27 @@ def _without_labels(batch: Mapping[Any, Any], keys: Sequence[str]) -> tuple[dict
     return {key: value for key, value in batch.items() if key != held}, None if held is None else batch[held]
 
 
+def _is_text(value: Any) -> bool:
+    """Whether a value is text, or a list of it."""
+    return isinstance(value, str) or (
+        isinstance(value, list | tuple) and bool(value) and all(isinstance(part, str) for part in value)
+    )
+
+
+def _without_text(model: nn.Module, batch: Any) -> Any:
+    """Return a batch without its entries of text, such as names of files, that `forward` does not take."""
+    names, taken = parameters_of(model), arguments_taken(model)
+    if isinstance(batch, Mapping):
+        open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values())
+        extra = [key for key, value in batch.items() if key not in names and _is_text(value)]
+        if not extra or open_ended or not names.keys() & batch.keys():
+            return batch
+        return {key: value for key, value in batch.items() if key not in extra}
+    if isinstance(batch, list | tuple) and taken is not None and len(batch) > taken + 1:
+        return tuple(value for value in batch if not _is_text(value)) if any(map(_is_text, batch)) else batch
+    return batch
+
+
 def inputs_and_labels(model: nn.Module, batch: Any, *, expected: bool = False) -> tuple[Any, Any]:
     """Return the inputs of a batch and its labels, None without any.
 
@@ -255,7 +277,9 @@ def _is_one_batch(model: nn.Module, data: Any, *, with_loss: bool, labelled: boo
         plain = [isinstance(entry, Tensor | np.ndarray) for entry in data]
         pair = len(data) == 2 and (plain[1] or (whole and with_loss and plain[0]))
         mixed = whole and plain[0] and not all(plain)  # such as an input and its state, no two batches
-        return pair or mixed or not all(nested) or (whole and len(data) == 1 and not isinstance(data[0], Mapping))
+        beside_text = any(plain) and any(map(_is_text, data))
+        alone = whole and len(data) == 1 and not isinstance(data[0], Mapping)
+        return pair or mixed or beside_text or alone or not all(nested)
     if arguments_needed(model) > 1:
         return True
     taken = arguments_taken(model)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..core.codec import JsonForm, decode, encode, open_json, save_json
 from ..core.errors import InputError, visible
 from ..core.shown import Shown
 from ..diagnosis.verdict import Findings
@@ -59,6 +60,7 @@ class Run(Shown):
     """
 
     page = "run:run_document"
+    JSON: ClassVar[JsonForm] = JsonForm(kind="run", noun="run", write="write one with run.to_json(path)")
 
     path: Path
     metadata: Mapping[str, Any] = field(hash=False)
@@ -103,6 +105,46 @@ class Run(Shown):
         """
         run = object.__new__(cls)
         run._fill(path, reading)
+        return run
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Return the run as plain data, and write it to one file if a path is given.
+
+        Args:
+            path: a file to write (whole or not at all).
+
+        Returns:
+            The lines of a log that says the same, without what was done again, and what such a log cannot say.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        lines = [
+            {"type": "run", **self.metadata, "layers": self.layers},
+            *({"type": "step", **record.to_json()} for record in self.records),
+            *({"type": "metrics", "step": step, "metrics": figures} for step, figures in self.metrics),
+            *({"type": "finding", **finding.to_json()} for finding in self.findings),
+            *([] if self.ended is None else [{"type": "end", **asdict(self.ended)}]),
+        ]
+        header = {"type": "run", "schema_version": self.JSON.version, "path": str(self.path), "resumed": self.resumed}
+        return save_json(encode({**header, "lines": lines}), path)
+
+    @classmethod
+    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Run:
+        """Return the run that `to_json` wrote.
+
+        Args:
+            source: a path, or the plain data itself.
+
+        Raises:
+            InputError: the file is missing, holds no run of this version, or is damaged.
+        """
+        with open_json(cls.JSON, source) as data:
+            reading = LogReading()
+            for line in data["lines"]:
+                reading.take_from("the file", line)
+            run = cls.of_reading(Path(data["path"]), reading)
+            run._set(resumed=decode(tuple[int, ...], data["resumed"], "resumed"))
         return run
 
     def between(self, low: float, high: float) -> Run:

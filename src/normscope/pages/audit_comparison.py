@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Literal
 
 from ..bounds.radius.radii import Radii
+from ..choosing.comparison import Key, difference, find_changes, match_rows
 from ..core.errors import InputError
 from ..core.finding import Finding, Severity
 from ..diagnosis.audit_result import Audit, Row
-from ..diagnosis.comparison import Comparison, Key, difference, find_changes, match_rows
 from ..diagnosis.findings.facts import useful
 from ..diagnosis.scope_shares import SHARE
 from ..diagnosis.verdict import groups, places, sentence
@@ -33,7 +33,6 @@ from ..report.glossary import glossary
 from ..report.words import PLAIN, factor, format_cell, listed, pluralise
 from .audit import cut_short, not_measured, own_gain, part, sensitivity_lower, useful_bound
 from .check import NAMED, notices, steps, tally, to_see_more, why_useless
-from .measures import compared_measures
 from .radii import compared_curves, compared_radii
 
 
@@ -152,13 +151,6 @@ READING = "Every figure is an exponent of ten (log10) unless its heading says ot
 
 MOST_CHANGED = 10
 """How many layers the table of the largest changes has."""
-
-
-def comparison_document(comparison: Comparison, *, brief: bool = False) -> Document:
-    """Return audits, or measures, as one comparison."""
-    if comparison.measures:
-        return compared_measures(comparison.measures, brief=brief)
-    return compare_document(comparison.audits, brief=brief)
 
 
 def _changes_table(audits: Mapping[str, Audit]) -> Table | None:

@@ -148,7 +148,7 @@ def _spectrum_figures(spectrum: Spectrum) -> list[Figure]:
     if rates:
         name = max(rates, key=lambda key: rates[key])
         note = f"at most, at `{name}`"
-        label, term = "Its effective learning rate", "effective learning rate"
+        label, term = "The same for weights whose scale has no effect", "effective learning rate"
         items.append(Figure(label=label, value=rates[name], kind="number", note=note, term=term))
     if spectrum.trace is not None:
         note = f"± {spectrum.trace.error:.2g}"
@@ -167,7 +167,7 @@ def _eigenvalue_chart(spectrum: Spectrum) -> Chart:
         series=(Series(name="eigenvalue", style="marks", values=values),),
         axis="curvature of the loss",
         rules=(("zero", 0.0),),
-        caption=f"{READING} {LEARNING_RATE}",
+        caption=LEARNING_RATE,  # the table has the other words
         term="sharpness",
     )
 

@@ -1,4 +1,4 @@
-"""`compare_runs_document`: training runs side by side."""
+"""`comparison_document`: what `ns.compare` shows; `compare_runs_document`: training runs side by side."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from ..choosing.comparison import Comparison, difference, merged_order
 from ..core.errors import InputError
 from ..core.finding import Severity
-from ..diagnosis.comparison import difference, merged_order
 from ..diagnosis.verdict import sentence
 from ..monitor.run import Run
 from ..report.document import Block, Column, Curves, Document, Kind, ReadColumn, Table, Text, tabulate
 from ..report.glossary import glossary
 from ..report.words import listed, pluralise
 from .audit import part
+from .audit_comparison import compare_document
 from .check import notices, tally
+from .measures import compared_measures
 from .run import (
     NORM,
     PRODUCTS,
@@ -30,6 +32,15 @@ from .run import (
 
 NOT_SETTINGS = ("began",)
 """Entries that differ between any two runs, and that a comparison leaves out."""
+
+
+def comparison_document(comparison: Comparison, *, brief: bool = False) -> Document:
+    """Return audits, measures or runs as one comparison."""
+    if comparison.runs:
+        return compare_runs_document(comparison.runs, brief=brief)
+    if comparison.measures:
+        return compared_measures(comparison.measures, brief=brief)
+    return compare_document(comparison.audits, brief=brief)
 
 
 def compare_runs_document(runs: Mapping[str, Run], *, brief: bool = False) -> Document:

@@ -1,22 +1,24 @@
-"""`compare`: models, audits or measures side by side, and what changed most between them, layer by layer."""
+"""`compare`: models, audits, measures or runs side by side, and what changed most between them, layer by layer."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from torch import nn
 
-from ..core.codec import JsonForm
+from ..core.codec import JsonForm, encode, open_json, save_json
 from ..core.errors import InputError
 from ..core.untouched import Mode
+from ..diagnosis.audit_result import Audit, Row
+from ..diagnosis.auditing import audit as audit_model
 from ..generalize.measure_table import Measures
+from ..monitor.run import Run
 from ..report.document import FigureResult, Read, figures_form, read_from
-from .audit_result import Audit, Row
-from .auditing import audit as audit_model
 
 Key = tuple[str, str, int]
 """A row among those of an audit: its path, its role, and which of its runs."""
@@ -51,18 +53,48 @@ class LayerChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison(FigureResult):
-    """Audits, or measures, side by side. Prints as tables; in a notebook as HTML.
+    """Audits, measures or runs side by side. Prints as tables; in a notebook as HTML.
+
+    Of the three attributes one is filled, by the names to show; the first entry is what others are compared with.
 
     Attributes:
-        audits: the audits by name; the first is what others are compared with. Empty where measures are compared.
-        measures: measures by name. Empty where audits are compared.
+        audits: audits, also of models that were given.
+        measures: results of `normscope.measures`.
+        runs: training runs.
     """
 
-    page = "audit_comparison:comparison_document"
-    JSON: ClassVar[JsonForm] = figures_form("comparison", "compare")
+    page = "run_comparison:comparison_document"
+    JSON: ClassVar[JsonForm] = figures_form("comparison", "compare", left_out=("runs",))
 
     audits: Mapping[str, Audit] = field(default_factory=dict)
     measures: Mapping[str, Measures] = field(default_factory=dict)
+    runs: Mapping[str, Run] = field(default_factory=dict)
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Return plain data, and write it to a file if a path is given.
+
+        Args:
+            path: a file to write (whole or not at all).
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        runs = {name: run.to_json() for name, run in self.runs.items()}
+        return save_json(encode(self) | {"runs": runs}, path)
+
+    @classmethod
+    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Self:
+        """Return the comparison that `to_json` wrote.
+
+        Args:
+            source: a path, or the plain data itself.
+
+        Raises:
+            InputError: the file is missing, holds no comparison of this version, or is damaged.
+        """
+        with open_json(cls.JSON, source) as data:
+            runs = {name: Run.from_json(run) for name, run in data["runs"].items()}
+            return cls(runs=runs) if runs else super().from_json(data)
 
     @property
     def changes(self) -> tuple[LayerChange, ...]:
@@ -71,7 +103,7 @@ class Comparison(FigureResult):
 
 
 def compare(
-    *subjects: nn.Module | Audit | Measures,
+    *subjects: nn.Module | Audit | Measures | Run,
     data: Any = None,
     names: Sequence[str] | None = None,
     labels: Any = None,
@@ -81,11 +113,11 @@ def compare(
     max_seconds: float | None = None,
     seed: int = 0,
 ) -> Comparison:
-    """Set models, audits or measures side by side, and show what changed most, layer by layer.
+    """Set models, audits, measures or runs side by side, and show what changed most, layer by layer.
 
     Args:
-        subjects: two or more models and audits, or two or more results of `normscope.measures`. Models are audited on
-            `data`, one after the other.
+        subjects: two or more models and audits, results of `normscope.measures`, or runs. Models are audited on `data`,
+            one after the other.
         data: what models are audited on, as in `normscope.audit`.
         names: the names to show; None for those that the subjects have.
         labels: as in `normscope.audit`.
@@ -113,10 +145,7 @@ def compare(
         ('2', 2.0)
     """
     if len(subjects) < 2:
-        raise InputError("a comparison needs two or more models, audits or measures")
-    kinds = {Measures if isinstance(one, Measures) else Audit for one in subjects}
-    if len(kinds) > 1:
-        raise InputError("measures are compared with measures, and audits or models with audits or models")
+        raise InputError("a comparison needs two or more models, audits, measures or runs")
     if any(isinstance(one, nn.Module) for one in subjects) and data is None:
         raise InputError("a model is audited to be compared: pass data=")
     options: dict[str, Any] = {"labels": labels, "loss": loss, "mode": mode, "output": output, "seed": seed}
@@ -124,22 +153,27 @@ def compare(
         audit_model(one, data, max_seconds=max_seconds, **options) if isinstance(one, nn.Module) else one
         for one in subjects
     ]
-    wrong = [type(one).__name__ for one in results if not isinstance(one, Audit | Measures)]
-    if wrong:
-        raise InputError(f"models, audits and measures are compared, and no {wrong[0]}")
-    chosen = _number_names([one.name for one in results]) if names is None else list(names)
+    kinds = {Audit: "audits", Measures: "measures", Run: "runs"}
+    if type(results[0]) not in kinds or len({type(one) for one in results}) > 1:
+        mixed = ", ".join(sorted({type(one).__name__ for one in results}))
+        raise InputError(f"models and audits, measures, or runs are compared with their like; these are {mixed}")
+    own = [one.name for one in results]
+    chosen = unique_names(own, [f"{name} {at + 1}" for at, name in enumerate(own)]) if names is None else list(names)
     if len(set(chosen)) != len(results):
         raise InputError(f"names are {len(results)} different ones, not {chosen!r}")
-    by_name = dict(zip(chosen, results))
-    return Comparison(
-        audits={name: one for name, one in by_name.items() if isinstance(one, Audit)},
-        measures={name: one for name, one in by_name.items() if isinstance(one, Measures)},
-    )
+    by_kind: dict[str, Any] = {kinds[type(results[0])]: dict(zip(chosen, results))}
+    return Comparison(**by_kind)
 
 
-def _number_names(names: Sequence[str]) -> list[str]:
-    """Return names that all differ: those that several share get a number."""
-    return [f"{name} {at + 1}" if names.count(name) > 1 else name for at, name in enumerate(names)]
+def unique_names(names: Sequence[str], longer: Sequence[str]) -> list[str]:
+    """Return names that all differ: a longer one where several share a name, and with a prime where even that is so."""
+    chosen: list[str] = []
+    for name, other in zip(names, longer, strict=True):
+        name = name if names.count(name) == 1 else other
+        while name in chosen:
+            name += "'"
+        chosen.append(name)
+    return chosen
 
 
 def find_changes(audits: Mapping[str, Audit]) -> tuple[LayerChange, ...]:

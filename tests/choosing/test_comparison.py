@@ -66,7 +66,7 @@ def test_measures_are_compared_with_measures(checkpoints) -> None:
     values = [float(cell) for cell in row.split()[2:]]
     assert values[1] - values[0] == pytest.approx(math.log10(30), abs=2e-3)
     assert ns.Comparison.from_json(result.to_json()) == result
-    with pytest.raises(InputError, match="measures are compared with measures"):
+    with pytest.raises(InputError, match="compared with their like"):
         ns.compare(taken[0], models[1], data=x)
 
 
