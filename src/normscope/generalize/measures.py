@@ -94,7 +94,7 @@ def _noise_bound(model: MeasuredModel, reference: Tensor) -> float:
 
 
 def _magnitude_bound(model: MeasuredModel, reference: Tensor) -> float:
-    """Return the same for noise in units of the weights; its last distances are those from the start in both papers."""
+    """Return the same for noise in units of the weights, with distances from the start as in Dziugaite's code."""
     sigma, eps, distances = model.magnitude_noise(), MAGNITUDE_EPS**2, model.distance().square()
     above = eps + (sigma**2 + 1.0) * float(reference.square().sum()) / len(distances)
     terms = torch.log(above / (eps + sigma**2 * distances))
