@@ -15,7 +15,6 @@ Where T^* T has the smaller blocks, the same is done with T^*.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -189,7 +188,7 @@ def _solve(plain: Convolution, inputs: bool, bound: float, columns: Tensor, squa
     single = plain._with_weight(plain.weight.to(columns.dtype), 0.0)
     solution, residual = torch.zeros_like(columns), columns.clone()
     direction, square = residual.clone(), residual.square().sum(dim=1)
-    for step in itertools.count(1):
+    for _ in range(_STEPS):
         check_time()
         count("products", 2 * len(columns))
         image, _ = _apply_shifted(single, inputs, bound, columns, direction)
@@ -197,6 +196,7 @@ def _solve(plain: Convolution, inputs: bool, bound: float, columns: Tensor, squa
         solution += length[:, None] * direction
         residual -= length[:, None] * image
         before, square = square, residual.square().sum(dim=1)
-        if step == _STEPS or not float(square.sum()) > square_enough:
-            return solution
+        if not float(square.sum()) > square_enough:
+            break
         direction = residual + (square / before.clamp(min=1e-30))[:, None] * direction
+    return solution

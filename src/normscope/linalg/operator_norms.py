@@ -362,7 +362,7 @@ def _tighten(
     side = NormBound(smallest([side.upper, _loosened(tighter, linear)]), side.start, tighten)
     if start is None or start.shape != linear.in_shape:
         return side, lower
-    gain = attained(linear, start)
+    gain: tuple[float, Tensor | None] = attained(linear, start)
     if gain[0] > lower[0] and side.upper.log10 > gain[0] + math.log10(1.0 + rtol):
         value, witness, _ = budget.attempt(
             lambda: _lower(linear, NormBound(side.upper, start), rtol, budget, seed, steps), lambda: (*gain, False)
