@@ -159,11 +159,10 @@ class Measurement:
         graded = {("gradient", name): _dense(p.grad) for name, p in parameters.items() if p.grad is not None}
         norms = l2_norms({**sizes, **graded}, careful=self._kept.memory.careful)
         together = torch.stack(list(norms.values())) if norms else torch.zeros(0)
-        for what, part, numbers in zip(
-            ("size", "gradient"), (sizes, graded), together.split([len(sizes), len(graded)])
-        ):
+        numbers = dict(zip(("size", "gradient"), together.split([len(sizes), len(graded)]), strict=True))
+        for what, part in (("size", list(sizes)), ("gradient", list(graded))):
             if part:
-                self._kept.names[what], self._contents[what] = [name for _, name in part], numbers
+                self._kept.names[what], self._contents[what] = [name for _, name in part], numbers[what]
         scale = getattr(self.optimizer, "grad_scale", None)  # a GradScaler that leaves unscaling to the optimizer
         if scale is not None and graded:
             self._contents["gradient"] = self._contents["gradient"] / scale.to(self._contents["gradient"])
