@@ -13,8 +13,8 @@ import normscope_lab
 from normscope.core.shown import Shown
 
 PACKAGES = [Path(package.__file__).parent for package in (normscope, normscope_lab)]
-FAMILIES = {"Shown", "FigureResult", "Comparable", "Comparison"}
-"""What results are made of; a `Comparison` has the page that its results name for it."""
+FAMILIES = {"Shown", "FigureResult"}
+"""What results are made of."""
 
 
 def results() -> dict[str, ast.ClassDef]:
