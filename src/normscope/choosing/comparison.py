@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from torch import nn
 
-from ..core.codec import JsonForm, encode, open_json, save_json
+from ..core.codec import JsonForm, decode, encode, open_json, save_json
 from ..core.errors import InputError
 from ..core.untouched import Mode
 from ..diagnosis.audit_result import Audit, Row
@@ -94,7 +94,8 @@ class Comparison(FigureResult):
         """
         with open_json(cls.JSON, source) as data:
             runs = {name: Run.from_json(run) for name, run in data["runs"].items()}
-            return cls(runs=runs) if runs else super().from_json(data)
+            result: Self = cls(runs=runs) if runs else decode(cls, data)
+            return result
 
     @property
     def changes(self) -> tuple[LayerChange, ...]:

@@ -471,8 +471,8 @@ def is_fresh(model: torch.nn.Module) -> bool:
         weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
         if weight is not None and bias is None and weight.ndim == 1 and bool((weight != weight[0]).any()):
             return False
-        if weight is None or bias is None or not weight.numel():  # what is computed at each reading is left alone
-            continue
+        if weight is None or bias is None or not weight.numel() or weight.is_complex():
+            continue  # what is computed at each reading is left alone, and torch draws no complex weights
         if weight.ndim == 1:
             if bool((weight != 1).any()) or bool((bias != 0).any()):
                 return False

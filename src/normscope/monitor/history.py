@@ -468,7 +468,9 @@ class ParameterFollower:
             chosen |= {path: held[0] for path, held in before}
         self.evaluated = {path: self.evaluated.get(path) or Since(step) for path in evaluated}
         earlier = self.frozen
-        versions = {path: 0 if weight.is_inference() else weight._version for path, weight in chosen.items()}
+        versions = {
+            path: 0 if is_lazy(weight) or weight.is_inference() else weight._version for path, weight in chosen.items()
+        }
         self.frozen = {path: Since(step, version) for path, version in versions.items()}
         for path, since in self.frozen.items():
             if path in earlier and earlier[path].version == since.version:  # else somebody writes into it

@@ -145,7 +145,9 @@ def weights_still(history: History) -> Iterator[Finding]:
     drifts = [value for r in history.records if (value := r.total.get("log10_drift")) is not None]
     path = sum(10.0 ** min(value, 300.0) for value in drifts)
     unmoved = history.step >= SLOW_STEPS and len(drifts) > 1 and path <= SLOW_PATH
-    slow = unmoved and history.is_unlearned and _is_flat(history)
+    begun, now = history.first_loss, _recent_loss(history)
+    slow = unmoved and history.is_unlearned and None not in (begun, now)
+    slow = slow and now >= FLAT_SHARE * max(begun, history.records[0].loss or 0.0)
     if rates[-1] > rates[-2] and not slow:
         return  # a warm-up
     if gradient is None or gradient == -math.inf or not math.isfinite(max(steps)):

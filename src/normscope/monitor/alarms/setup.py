@@ -14,6 +14,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ...core.finding import Finding
@@ -537,6 +538,9 @@ class Sight:
 
 
 def _sum_versions(optimizer: Optimizer) -> int:
-    """Return a number that every change of a weight in place raises; one of inference mode counts none."""
+    """Return a number that every change of a weight in place raises; one that is not made yet counts none.
+
+    Nor do those of inference mode.
+    """
     parameters = (p for group in optimizer.param_groups for p in group["params"])
-    return sum(0 if p.is_inference() else p._version for p in parameters)
+    return sum(0 if is_lazy(p) or p.is_inference() else p._version for p in parameters)
