@@ -283,3 +283,23 @@ def test_bounds_name_a_layer_without_units_and_a_forward_that_draws():
     noisy = Around(lambda net, x: net(x) + torch.randn(4)).eval()
     with pytest.raises(RandomOperatorError, match="a random function has no Lipschitz constant"):
         ns.lipschitz(noisy, X)
+
+
+class AddMM(nn.Module):
+    """A layer that multiplies as GPT-2's do, with the bias first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(8, 8) / 3), nn.Parameter(torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(self.bias, x, self.weight)
+
+
+def test_an_input_with_a_gradient_is_no_weight_in_place_of_a_layers_own() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), AddMM(), nn.Tanh(), nn.Linear(8, 2))
+    model[2].requires_grad_(False)
+    check = ns.check(model, torch.randn(16, 8))
+    assert check.signal.replaced == ()
+    assert "frozen-layer" in [finding.code for finding in check.findings]

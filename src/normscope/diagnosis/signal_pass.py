@@ -628,7 +628,8 @@ class _SignalListener(ForwardListener):
         family = _family(call, result)
         if family is None:
             return result
-        if family in WEIGHTS.values() and any(isinstance(v, Tensor) and v.grad_fn is not None for v in call.args[1:3]):
+        weights = call.args[0:3:2] if call.name == "addmm" else call.args[1:3]  # `addmm` takes the bias first
+        if family in WEIGHTS.values() and any(isinstance(v, Tensor) and v.grad_fn is not None for v in weights):
             self.replaced.setdefault(self.path)
         if family == "embedding" and torch.is_grad_enabled() and not result.requires_grad:
             result = self._leaf(result)
