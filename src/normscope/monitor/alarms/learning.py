@@ -146,8 +146,9 @@ def weights_still(history: History) -> Iterator[Finding]:
     path = sum(10.0 ** min(value, 300.0) for value in drifts)
     unmoved = history.step >= SLOW_STEPS and len(drifts) > 1 and path <= SLOW_PATH
     begun, now = history.first_loss, _recent_loss(history)
-    slow = unmoved and history.is_unlearned and None not in (begun, now)
-    slow = slow and now >= FLAT_SHARE * max(begun, history.records[0].loss or 0.0)
+    slow = False
+    if unmoved and history.is_unlearned and begun is not None and now is not None:
+        slow = now >= FLAT_SHARE * max(begun, history.records[0].loss or 0.0)
     if rates[-1] > rates[-2] and not slow:
         return  # a warm-up
     if gradient is None or gradient == -math.inf or not math.isfinite(max(steps)):
@@ -306,7 +307,9 @@ def steps_too_large(history: History) -> Iterator[Finding]:
         return
     large, began_at = max(sizes[:2]), max(start, history.records[0].loss or 0.0)
     thrown = len(sizes) >= 2 and (median(sizes) >= THROWN_STEP_LOG10 or large >= THROWN_AT_ONCE_LOG10)
-    lost = now >= began_at > 0.0 and (begun >= STAYS_STEPS / 2 or large >= THROWN_AT_ONCE_LOG10)
+    many = len(history.records) > 2 or history.records[-1].metrics.get("loss_count", 1.0) >= PLAIN_STEPS
+    # two losses of single batches may differ by as much in a healthy run
+    lost = now >= began_at > 0.0 and ((begun >= STAYS_STEPS / 2 and many) or large >= THROWN_AT_ONCE_LOG10)
     latest = history.total("log10_step").last()
     settled = bool(latest) and max(latest) < SETTLED_STEP_LOG10 and now <= began_at  # there was little to learn
     stays = begun > 2 * PLAIN_STEPS and now >= 0.9 * start > 0.0 and not _had_learned(history) and not settled
