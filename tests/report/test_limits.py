@@ -6,7 +6,6 @@ import pytest
 
 from normscope.report.document import (
     Chart,
-    Circle,
     Column,
     Curve,
     Curves,
@@ -38,7 +37,6 @@ LONG = {
         MAX_ROWS,
         "marks",
     ),
-    "circle": (Circle(paths=tuple(Curve(name=name, points=COURSE) for name in NAMES)), MAX_CURVES, "curves"),
     "notice": (Notice(level="error", heading="h", lines=tuple(("l", name) for name in NAMES)), MAX_ROWS, "lines"),
     "folded": (
         Notice(level="error", heading="h", lines=(("a", "b"),), more=tuple(("l", name) for name in NAMES[1:])),

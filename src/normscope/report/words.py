@@ -17,7 +17,6 @@ from .document import (
     Block,
     Cell,
     Chart,
-    Circle,
     Curves,
     Document,
     Glossary,
@@ -164,7 +163,6 @@ def _cut(block: Any) -> Any:
         Table: (("rows", MAX_ROWS, "row"),),
         Chart: (("labels", MAX_ROWS, "place"),),
         Curves: (("curves", MAX_CURVES, "curve"), ("marks", MAX_ROWS, "mark")),
-        Circle: (("paths", MAX_CURVES, "curve"),),
         Steps: (("items", MAX_ROWS, "step"),),
         Glossary: (("items", MAX_ROWS, "term"),),
     }
