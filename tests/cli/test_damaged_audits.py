@@ -77,17 +77,6 @@ def damaged(path: str, value: object) -> dict:
     return data
 
 
-def test_how_long_it_took_is_read_of_older_files_and_not_written():
-    data = WHOLE.to_json()
-    assert "seconds" not in data
-    assert Audit.from_json(data) == WHOLE
-    assert Audit.from_json(data).seconds is None
-    assert Audit.from_json(data | {"seconds": 1.5}).seconds == 1.5
-    for wrong in ("x", [1]):
-        with pytest.raises(InputError, match="seconds"):
-            Audit.from_json(data | {"seconds": wrong})
-
-
 @pytest.mark.parametrize("path", DAMAGE)
 def test_every_damaged_value_is_refused_with_its_place(path):
     for value in DAMAGE[path]:

@@ -1,6 +1,5 @@
 """Files of version 1, written before there was one codec: they load, and are written again byte for byte."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any, cast
@@ -75,34 +74,6 @@ def test_a_ladder_is_written_as_before() -> None:
     layers = decode(tuple[LayerConstant, ...], old["layers"])
     ladder = ns.Ladder(rungs=rungs, layers=layers, graph=cast(ns.Graph, None))
     assert json.dumps(ladder.to_json(), indent=1, allow_nan=False) + "\n" == text
-
-
-@pytest.mark.parametrize(
-    ("name", "place", "fields"),
-    [
-        ("audit", (), ("radii", "curve", "signal", "cost")),
-        ("audit", ("layers", 0), ("sensitivity", "follows", "bypassed", "log10_trunk_cumulative")),
-        ("audit", ("lipschitz",), ("per_output", "products")),
-        ("radii", (), ("labelled",)),
-        ("data_bracket", (), ("per_class", "per_layer")),
-        ("choice", ("outcomes", 0), ("noise", "log10_domain", "notes")),
-    ],
-)
-def test_what_was_added_within_version_1_may_be_missing(
-    name: str, place: tuple[str | int, ...], fields: tuple[str, ...]
-) -> None:
-    data: Any = json.loads((DATA / f"{name}.json").read_text())
-    inner = data
-    for key in place:
-        inner = inner[key]
-    for field in fields:
-        del inner[field]
-    found: Any = SAVED[name].from_json(data)
-    for key in place:
-        found = found[key] if isinstance(key, int) else getattr(found, key)
-    defaults = {field.name: field for field in dataclasses.fields(found)}
-    for field in fields:
-        assert getattr(found, field) in (defaults[field].default, {})
 
 
 @pytest.mark.parametrize(("key", "value"), [("schema_version", 2), ("schema_version", True), ("type", "check")])

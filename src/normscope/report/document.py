@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, Self, TypeVar
 
-from ..core.codec import JsonForm, Saved, encode
+from ..core.codec import JsonForm, Saved
 from ..core.shown import Shown
 
 Kind = Literal["text", "sentence", "name", "count", "number", "log10", "factor", "percent", "seconds"]
@@ -315,11 +315,6 @@ class Document:
 
     blocks: tuple[Block, ...]
     title: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data: each block with its `type`; infinities become strings, `None` stays `None`."""
-        blocks = [{"type": type(block).__name__.lower(), **encode(asdict(block))} for block in self.blocks]
-        return {"title": self.title, "blocks": blocks}
 
 
 class FigureResult(Saved, Shown):
