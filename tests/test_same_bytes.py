@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -22,8 +21,6 @@ import normscope as ns
 import normscope_lab
 from normscope.bounds import lower
 from normscope.bounds.applied import multiplications, passes
-from normscope.core.budget import Budget
-from normscope.core.errors import CaptureError
 from normscope.diagnosis.bare_weights import audit_weights
 
 SOURCE = Path(ns.__file__).parent
@@ -186,95 +183,14 @@ class TestLargeNetworks:
         assert tokens[2] > 10.5 * tokens[1] > 100 * tokens[0]
 
 
-def offences(files: dict[str, str]) -> list[str]:
-    """Return the files that read a clock and may not."""
-    return [
-        name for name, text in files.items() if READS_A_CLOCK.search(text) and not name.startswith(MAY_READ_A_CLOCK)
-    ]
-
-
 def test_no_other_file_reads_a_clock() -> None:
     files = {path.relative_to(SOURCE).as_posix(): path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
-    assert len(files) > 100
-    assert offences(files) == []
-    assert READS_A_CLOCK.search(files["core/budget.py"])
+    reading = {name for name, text in files.items() if READS_A_CLOCK.search(text)}
+    assert "core/budget.py" in reading
+    assert [name for name in reading if not name.startswith(MAY_READ_A_CLOCK)] == []
 
 
 def test_of_the_lab_only_the_day_of_a_result_is_read_off_a_clock() -> None:
     lab = Path(normscope_lab.__file__).parent
     reading = [path.relative_to(lab) for path in lab.rglob("*.py") if READS_A_CLOCK.search(path.read_text())]
     assert reading == [Path("experiments/origin.py")]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import time\nlimit = time.monotonic() + 3",
-        "from time import perf_counter",
-        "began = time.time()",
-        "import datetime",
-        "clock = time.process_time",
-    ],
-)
-def test_a_file_that_reads_a_clock_is_found(text: str) -> None:
-    assert offences({"bounds/global_attack.py": text, "monitor/forward_listening.py": text}) == [
-        "bounds/global_attack.py"
-    ]
-
-
-def in_a_hurry(patch: pytest.MonkeyPatch) -> None:
-    """A search that looks at the clock although nobody asked it to hurry."""
-    real = Budget.spend
-    began = time.monotonic()
-    patch.setattr(Budget, "spend", lambda self, steps=1.0: time.monotonic() < began + 3600.0 and real(self, steps))
-
-
-def in_a_hurry_at_the_end(patch: pytest.MonkeyPatch) -> None:
-    """A default deadline."""
-    real = Budget.__init__
-
-    def begun(self: Budget, steps: float | None = None, **more: Any) -> None:
-        real(self, steps, **(more | {"max_seconds": more.get("max_seconds") or 3600.0}))
-
-    patch.setattr(Budget, "__init__", begun)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("plant", [in_a_hurry, in_a_hurry_at_the_end])
-def test_a_search_that_looks_at_the_clock_is_caught(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        plant(patch)
-        with pytest.raises((AssertionError, CaptureError)):  # a trace may be refused for want of time, too
-            test_neither_the_clock_nor_a_second_run_changes_a_byte("lipschitz", "gelu")
-
-
-def unseeded(patch: pytest.MonkeyPatch) -> None:
-    """Generators that start anew every time."""
-    seeds = iter(range(10**6))
-
-    class Drawn(torch.Generator):
-        def manual_seed(self, seed: int) -> torch.Generator:
-            return super().manual_seed(next(seeds))
-
-    patch.setattr(torch, "Generator", Drawn)
-
-
-def timed(patch: pytest.MonkeyPatch) -> None:
-    """A duration among the figures."""
-    real = ns.Bracket.to_json
-    patch.setattr(ns.Bracket, "to_json", lambda self: real(self) | {"seconds": time.perf_counter()})
-
-
-def steps_by_speed(patch: pytest.MonkeyPatch) -> None:
-    """As many steps as a measured speed allows, which is another one each time."""
-    allowed = itertools.count(2, 7)
-    patch.setattr(lower, "passes", lambda *_, **__: next(allowed))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("plant", "call"), [(unseeded, "ball"), (timed, "point"), (steps_by_speed, "lipschitz")])
-def test_other_causes_of_other_bytes_are_caught(plant: Callable[[pytest.MonkeyPatch], None], call: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        plant(patch)
-        with pytest.raises(AssertionError):
-            test_neither_the_clock_nor_a_second_run_changes_a_byte(call, "gelu")

@@ -2,15 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 import normscope as ns
 import normscope_lab as lab
 from normscope.bounds.data.quantile import DataBracket
-from normscope.bounds.ladder import LayerConstant
-from normscope.core.codec import decode
 from normscope.core.errors import InputError
 from normscope.geometry.curvature import Curvature
 from normscope.monitor.log import LogReading
@@ -48,12 +46,6 @@ def test_a_file_of_version_1_loads_and_is_written_again_byte_for_byte(name: str,
     assert repr(SAVED[name].from_json(found.to_json())) == repr(found)  # NaN is NaN
 
 
-@pytest.mark.parametrize("name", ["bracket", "infinite_bracket"])
-def test_a_bracket_of_version_1_loads_and_is_written_again(name: str) -> None:
-    text = (DATA / f"{name}.json").read_text()
-    assert json.dumps(ns.Bracket.from_json(json.loads(text)).to_json(), indent=1, allow_nan=False) + "\n" == text
-
-
 def test_a_log_of_version_1_loads_and_its_lines_are_written_again() -> None:
     reading = LogReading()
     lines = (DATA / "run.jsonl").read_text().splitlines()
@@ -65,15 +57,6 @@ def test_a_log_of_version_1_loads_and_its_lines_are_written_again() -> None:
     steps = [f'{{"type":"step",{record.text()[1:]}' for record in reading.records()]
     findings = [json.dumps({"type": "finding", **finding.to_json()}) for finding in reading.findings]
     assert [*steps, *findings] == steps_and_findings
-
-
-def test_a_ladder_is_written_as_before() -> None:
-    text = (DATA / "ladder.json").read_text()
-    old = json.loads(text)
-    rungs = {name: ns.Bracket.from_json(rung) for name, rung in old["rungs"].items()}
-    layers = decode(tuple[LayerConstant, ...], old["layers"])
-    ladder = ns.Ladder(rungs=rungs, layers=layers, graph=cast(ns.Graph, None))
-    assert json.dumps(ladder.to_json(), indent=1, allow_nan=False) + "\n" == text
 
 
 @pytest.mark.parametrize(("key", "value"), [("schema_version", 2), ("schema_version", True), ("type", "check")])
