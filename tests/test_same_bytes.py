@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import normscope as ns
 import normscope_lab
@@ -23,38 +23,14 @@ from normscope.bounds import lower
 from normscope.bounds.applied import multiplications, passes
 from normscope.diagnosis.bare_weights import audit_weights
 
+from .core.clocks import made
+
 SOURCE = Path(ns.__file__).parent
 READS_A_CLOCK = re.compile(
     r"\b(time\.monotonic|from time import|perf_counter|process_time|thread_time|time_ns|time\.time|timeit|datetime)\b"
 )
 MAY_READ_A_CLOCK = ("core/budget.py", "monitor/", "pages/live.py")  # the last for the age of a log
 
-
-class Residual(nn.Module):
-    """Two branches that meet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.inner, self.head = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Add what the inner layer does to what it reads."""
-        x = torch.relu(self.first(x))
-        return self.head(x + torch.tanh(self.inner(x)))
-
-
-MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "relu": (lambda: nn.Sequential(nn.Linear(4, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3)), (5, 4)),
-    "gelu": (lambda: nn.Sequential(nn.Linear(5, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3)), (4, 5)),
-    "residual": (Residual, (4, 6)),
-    "convolutions": (
-        lambda: nn.Sequential(
-            nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(27, 4)
-        ),
-        (4, 1, 6, 6),
-    ),
-    "attention": (lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True), (2, 3, 6)),
-}
 
 CALLS: dict[str, Callable[..., Any]] = {
     "lipschitz": ns.lipschitz,
@@ -74,15 +50,15 @@ CALLS: dict[str, Callable[..., Any]] = {
 }
 
 QUICK = [
-    *((call, "relu") for call in CALLS if call not in ("tight radii", "differences")),
-    ("lipschitz", "gelu"),
-    ("audit", "residual"),
-    ("tight", "convolutions"),
+    *((call, "chain") for call in CALLS if call not in ("tight radii", "differences")),
+    ("lipschitz", "normalized"),
+    ("audit", "skip"),
+    ("tight", "convolution"),
 ]
 PAIRS = [
     pytest.param(call, name, marks=[] if (call, name) in QUICK else [pytest.mark.slow])
     for call in CALLS
-    for name in MODELS
+    for name in ("chain", "normalized", "skip", "convolution", "attention")
     if name != "attention" or call in ("lipschitz", "tight", "point", "ball", "ladder", "audit", "weights")
 ]
 
@@ -91,14 +67,6 @@ PAIRS = [
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer steps, so that the tests are quick: the count does not matter here."""
     monkeypatch.setattr(lower, "ATTACK_STEPS", 60)
-
-
-def made(name: str) -> tuple[nn.Module, Tensor]:
-    """Return a model in eval mode and a batch, the same ones every time."""
-    build, shape = MODELS[name]
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return build().eval(), torch.randn(shape)
 
 
 def written(call: str, name: str, **more: Any) -> str:
@@ -137,10 +105,10 @@ def test_neither_the_clock_nor_a_second_run_changes_a_byte(call: str, name: str)
 
 SCRIPT = """
 import json, sys
-sys.path[:0] = [{tests!r}, {source!r}]
+sys.path[:0] = [{root!r}, {source!r}]
 import torch
 torch.set_num_threads(1)
-import test_same_bytes as cases
+from tests import test_same_bytes as cases
 cases.lower.ATTACK_STEPS = 60
 for call, name in {pairs!r}:
     print(cases.written(call, name))
@@ -148,7 +116,7 @@ for call, name in {pairs!r}:
 
 
 def process(pairs: list[tuple[str, str]], hash_seed: int) -> subprocess.Popen[str]:
-    code = SCRIPT.format(tests=str(Path(__file__).parent), source=str(SOURCE.parent), pairs=pairs)
+    code = SCRIPT.format(root=str(Path(__file__).parents[1]), source=str(SOURCE.parent), pairs=pairs)
     given = os.environ | {"PYTHONHASHSEED": str(hash_seed), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=given)
 
@@ -156,7 +124,7 @@ def process(pairs: list[tuple[str, str]], hash_seed: int) -> subprocess.Popen[st
 @pytest.mark.slow
 def test_processes_side_by_side_write_the_same_bytes() -> None:
     """Three at once on whatever cores there are, with other orders of sets: each keeps the others busy."""
-    pairs = [("audit", "relu"), ("ladder", "residual")]
+    pairs = [("audit", "chain"), ("ladder", "skip")]
     running = [process(pairs, hash_seed) for hash_seed in (1, 2, 3)]
     first, *others = (each.communicate(timeout=600)[0] for each in running)
     assert len(first.splitlines()) == len(pairs)
