@@ -111,7 +111,7 @@ CASES = {
     "net.py": ("net.py is a Python file: name what builds the model in it too, as in net.py:build", []),
     "notes.txt": ("a file of no known form", []),
     "what is this": ("neither a file nor a folder", []),
-    "no-such-org/no-such-model": ("no file, no folder, no package.module:name and no Hugging Face model", []),
+    "no-such-org/no-such-model": ("the hub cannot be reached", []),
     "missing.pt2": ("no file missing.pt2", ["--trust"]),
     "program.pt2": ("add --trust", []),
     "program.pt2 trusted": ("no exported program", ["--trust"]),

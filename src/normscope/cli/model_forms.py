@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import os
 import re
+import socket
 import sys
 import sysconfig
 import traceback
@@ -20,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlparse
+from urllib.request import getproxies
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +85,7 @@ def open_model(text: str, *, trust: bool) -> GivenModel:
     if os.path.isfile(path) or not _ID.fullmatch(text):
         what = "is a file of no known form" if os.path.isfile(path) else "is neither a file nor a folder"
         raise InputError(f"{text!r} {what}: MODEL is {FORMS}")
-    return _hugging_face(text, *_load_model(text))
+    return _hugging_face(text, *load_id(text))
 
 
 def open_runnable(
@@ -253,24 +256,42 @@ def load_folder(folder: Path) -> tuple[nn.Module, tuple[str, ...]]:
                 "model.save_pretrained(folder, safe_serialization=True)"
             )
         raise InputError(f"{folder} holds no *.safetensors file")
-    return _load_model(str(folder))
+    return _load_model(str(folder), local=True)
 
 
-def _load_model(source: str) -> tuple[nn.Module, tuple[str, ...]]:
-    """Load a model from a folder, or by its id from the local cache or the hub."""
+def load_id(name: str) -> tuple[nn.Module, tuple[str, ...]]:
+    """Load a model by its id, from the local cache or else from the hub."""
+    try:
+        return _load_model(name, local=True)
+    except InputError as error:
+        if not isinstance(error.__cause__, _NotCached):
+            raise
+    if not _hub_answers():
+        raise InputError(
+            f"{name!r} is no file, no folder, no package.module:name and not in the local Hugging Face cache, and the "
+            "hub cannot be reached"
+        )
+    return _load_model(name, local=False)
+
+
+class _NotCached(Exception):
+    """The config of a model is not in the local cache."""
+
+
+def _load_model(source: str, *, local: bool) -> tuple[nn.Module, tuple[str, ...]]:
+    """Load a model from a folder or by id; `local` says that the hub is not asked."""
     try:
         import transformers
     except ImportError as error:
         raise InputError("Hugging Face models need the package transformers: pip install 'normscope[hf]'") from error
-    local = os.path.isdir(source)
     with _quiet():
         try:
             config = transformers.AutoConfig.from_pretrained(source, local_files_only=local, trust_remote_code=False)
         except Exception as error:
-            others = "" if local else "no file, no folder, no package.module:name and "
+            cause = _NotCached() if local and not os.path.isdir(source) else error
             raise InputError(
-                f"{source!r} is {others}no Hugging Face model that transformers can read ({describe_error(error)})"
-            ) from error
+                f"{source} is no Hugging Face model that transformers can read ({describe_error(error)})"
+            ) from cause
         build = _class_of(config, source, transformers)
         try:
             model, loading = build.from_pretrained(
@@ -279,7 +300,8 @@ def _load_model(source: str) -> tuple[nn.Module, tuple[str, ...]]:
         except Exception as error:
             raise InputError(
                 f"the weights of {source} cannot be loaded ({describe_error(error)}); only safetensors are read, "
-                "since pickles can run code"
+                "since pickles "
+                "can run code"
             ) from error
     notes = ["a Hugging Face model in float32"]
     missing = sorted(loading["missing_keys"])
@@ -321,6 +343,20 @@ def _quiet() -> Iterator[None]:
         log.set_verbosity(before)
         if bars:
             log.enable_progress_bar()
+
+
+def _hub_answers() -> bool:
+    """Whether the hub can be reached; if it cannot, every request would be retried for half a minute."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return False
+    if getproxies().get("https"):
+        return True
+    try:
+        host = urlparse(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname or ""
+        socket.create_connection((host, 443), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def noise(model: nn.Module, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
