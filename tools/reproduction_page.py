@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import normscope_lab as lab
-from normscope.report.document import Chart, Circle, Curves, Table
+from normscope.report.document import Chart, Curves, Table
 from normscope.report.export import picture
 from normscope.report.words import factor, format_cell
 from normscope_lab.experiments import judging
@@ -144,7 +144,7 @@ def experiment(one: Reproduction, pictures: Path) -> Iterator[str]:
     for number, block in enumerate(one.drawn(), 1):
         if isinstance(block, Table):
             yield markdown(block)
-        elif isinstance(block, Chart | Curves | Circle) and wanted(one, block.title) and (drawn := picture(block)):
+        elif isinstance(block, Chart | Curves) and wanted(one, block.title) and (drawn := picture(block)):
             name = f"{one.name}.{number}.svg"
             (pictures / name).write_text(drawn, encoding="utf-8")
             yield f"![{block.title}](images/reproduction/{name})\n"

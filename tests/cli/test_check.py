@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 DEEP = """
 import torch
@@ -82,18 +80,3 @@ def test_a_loss_by_name(verb: str, work: Path, run) -> None:
     refused = run(verb, "probabilities.py:probabilities", "--data", "digits", "--loss", "cosine")
     assert refused.code == 2
     assert "there is no loss 'cosine'" in refused.err
-
-
-def test_what_cannot_be_checked_is_said_in_a_sentence(work: Path, run) -> None:
-    save_file({"a.weight": torch.ones(3, 3)}, "w.safetensors")
-    for arguments, words in (
-        (("w.safetensors",), "holds weights and no model to run"),
-        (("net.py:build",), "give --data"),
-        (("net.py:Falls", "--data", "digits"), "this forward always falls"),
-        (("net.py:build", "--data", "digits", "--output", "other"), "no output 'other'"),
-        (("net.py:build", "--data", "digits", "--json", "net.py"), "it is read here"),
-    ):
-        done = run("check", *arguments)
-        assert done.code == 2
-        assert words in done.err
-        assert len(done.err.splitlines()) == 1

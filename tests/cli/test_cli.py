@@ -2,14 +2,11 @@
 
 import inspect
 import json
-import os
-import pickle
 import re
 import subprocess
 import sys
 
 import pytest
-import typer
 
 import normscope
 from normscope import __version__, cli
@@ -141,46 +138,6 @@ def test_an_error_nobody_expected_is_one_line_too_and_says_how_to_see_more(monke
     monkeypatch.setenv("NORMSCOPE_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
         cli.main()
-
-
-@pytest.mark.slow
-def test_a_pickle_that_would_run_code_is_refused_in_a_process_of_its_own(work, shell):
-    class Evil:
-        def __reduce__(self):
-            return os.mkdir, ("ran",)
-
-    (work / "evil.bin").write_bytes(pickle.dumps({"weight": Evil()}))
-    done = shell("audit", "evil.bin", "--json", "out.json")
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert "refused" in done.err
-    assert not (work / "ran").exists()
-    assert not (work / "out.json").exists()
-
-
-def options():
-    """Yield every option of every command, with the name of its parameter."""
-    for info in (info for verb in cli.VERBS for info in cli.load_verb(verb).registered_commands):
-        for name, held in inspect.get_annotations(info.callback, eval_str=True).items():
-            for given in getattr(held, "__metadata__", ()):
-                if isinstance(given, typer.models.OptionInfo):
-                    yield f"{info.callback.__name__} {name}", given
-
-
-def test_an_option_with_a_metavar_has_a_name_of_its_own():
-    """What a version of typer makes of a metavar then does not matter."""
-    # the first positional argument of an annotation is called default, whatever it is
-    named = {where: (given.default, *(given.param_decls or ())) for where, given in options() if given.metavar}
-    assert len(named) > 20
-    assert [where for where, names in named.items() if not any(str(name).startswith("--") for name in names)] == []
-
-
-def test_every_option_is_written_in_small_letters():
-    commands = {verb: typer.main.get_command(cli.load_verb(verb)) for verb in cli.VERBS}
-    names = [(verb, name) for verb, one in commands.items() for item in one.params for name in item.opts]
-    given = [(verb, name) for verb, name in names if name.startswith("-")]
-    assert len(given) > 100
-    assert [pair for pair in given if not re.fullmatch(r"--[a-z0-9]+(-[a-z0-9]+)*|-[a-z]", pair[1])] == []
-    assert {("choose", "--data"), ("generalization", "--input-range")} <= set(given)
 
 
 def test_every_command_that_runs_a_model_takes_a_device():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import subprocess
 import sys
@@ -16,16 +15,10 @@ from torch import nn
 import normscope as ns
 from normscope.core import files
 from normscope.core.errors import InputError
-from normscope.diagnosis.audit_result import Audit
 from normscope.jobs.ledger import RUNS, SETTINGS, Ledger
 from normscope.monitor.log import FILE, read_log
 from normscope.monitor.run import Run
-from normscope.pages import live
-from normscope.pages import run as run_page
-from normscope.pages.audit_comparison import compare_document
 from normscope.pages.live import Followed
-from normscope.report import words
-from normscope.report.html import to_html
 
 from ..monitor import logs
 
@@ -36,39 +29,6 @@ def audited() -> dict:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2)).eval()
         return ns.audit(model, torch.randn(8, 4)).to_json()
-
-
-def repeated(audited: dict, times: int) -> dict:
-    """Return an audit with its layers, its signal and its findings many times, each under a name of its own."""
-    data = copy.deepcopy(audited)
-    for rows in (data["layers"], data["signal"]["rows"]):
-        rows[:] = [{**row, "path": f"{row['path']}.{i}"} for i in range(times) for row in rows]
-    finding = {"code": "dead-layer", "severity": "warning", "where": "0", "seen": "s", "why": "w", "advice": "a"}
-    data["findings"] = [{**finding, "numbers": {}, "where": f"l{i}", "seen": f"`l{i}` {i}"} for i in range(times)]
-    data["notes"] = [f"note {i}" for i in range(times)]
-    data["skipped"] = [[f"figure {i}", "no time"] for i in range(times)]
-    return data
-
-
-@pytest.fixture
-def small_limits(monkeypatch) -> None:
-    """Cut pages early, so that a test need not make a large one."""
-    for module, names in (
-        (words, ("MAX_ROWS", "MAX_CURVES")),
-        (live, ("MAX_ROWS", "MAX_CURVES")),
-        (run_page, ("MAX_CURVES",)),
-    ):
-        for name in names:
-            monkeypatch.setattr(module, name, 40)
-    monkeypatch.setattr(words, "MAX_PAGE_LETTERS", 60_000)
-
-
-def test_a_page_of_many_layers_shows_the_first_of_them(audited, small_limits):
-    audit = Audit.from_json(repeated(audited, 20))
-    assert "Only the first 40 of 60 rows are shown here" in audit.to_html()
-    assert "Only the first 40 of 60 rows" in " ".join(str(audit).split())
-    assert len(audit.to_json()["layers"]) == 60  # what is not shown is not lost
-    assert "Only the first 40 of 60 rows" in to_html(compare_document({"a": audit, "b": audit}))
 
 
 def test_a_file_larger_than_any_result_is_not_parsed(work, run):

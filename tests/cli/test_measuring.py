@@ -84,14 +84,6 @@ def test_other_scopes(work, run, scope):
     assert "Lipschitz constant" in (work / "b.html").read_text()
 
 
-def test_one_side_of_a_bound_over_all_inputs(work, run):
-    words = ("net.py:model", "--data", "digits", "--scope", "global", "--sides", "upper", "--json", "b.json")
-    assert run("bound", "lipschitz", *words).code == 0
-    bracket = json.loads((work / "b.json").read_text())
-    assert bracket["log10_lower"] == "-inf"
-    assert isinstance(bracket["log10_upper"], float)
-
-
 @pytest.mark.slow
 def test_the_symmetries_of_a_network(work, written):
     out, page, shown = written("bound", "symmetries", "net.py:model", "--data", "digits", "--mode", "train")

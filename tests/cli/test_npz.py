@@ -16,7 +16,7 @@ from normscope.core.errors import InputError
 
 from ..tools.hostile_archives import HOSTILE, archive, saved
 
-READABLE = ("big_endian", "by_columns", "bomb", "many_small_bombs", "flipped")
+READABLE = ("big_endian", "bomb", "flipped")
 """Harmless as data: others save such files, the first samples of a bomb are small, and the damage lies behind them."""
 
 

@@ -57,6 +57,8 @@ def test_compare_refuses_radii_and_says_what_shows_them(order, saved, run):
         ({"evidence": ["HEARSAY"] * 3}, "holds damaged radii"),
         ({"type": "weight_sensitivity"}, "holds no audit"),
         ({"type": ["radii"]}, "holds no audit"),
+        ({"schema_version": True}, "has schema_version True"),
+        ({"radius": [None, 0.75, 0.0]}, "(radius[0] is null)"),
     ],
 )
 def test_what_is_no_whole_result_is_refused_in_one_line(change, said, saved, run):

@@ -47,16 +47,7 @@ EXCEPTIONS = {
     ("measures", "loss"): "cross_entropy",
     ("measures", "mode"): "eval",
 }
-"""Other defaults, each of which its docstring explains (see `REASONS`)."""
-REASONS = {
-    ("audit", "rtol"): "every layer",
-    ("flow", "rtol"): "error of a step",
-    ("generalization", "loss"): "largest value",
-    ("margins", "mode"): "as it is used",
-    ("measures", "loss"): "classifier",
-    ("measures", "mode"): "as it is used",
-    ("weight_sensitivity", "loss"): "Lipschitz constant",
-}
+"""Other defaults, each of which its docstring explains."""
 CHOICES = (
     "effort",
     "engine",
@@ -103,16 +94,6 @@ def test_labels_can_be_named_wherever_there_are_data(name: str) -> None:
 def test_one_name_has_one_default(function: str, parameter: str) -> None:
     default = inspect.signature(FUNCTIONS[function]).parameters[parameter].default
     assert default == EXCEPTIONS.get((function, parameter), DEFAULTS[parameter])
-
-
-@pytest.mark.parametrize(("function", "parameter"), REASONS)
-def test_an_exception_is_explained(function: str, parameter: str) -> None:
-    assert REASONS[function, parameter] in described(function, parameter)
-
-
-def test_the_old_names_are_gone() -> None:
-    assert not {parameter for _, parameter in parameters()} & {"loss_fn", "batch", "targets"}
-    assert [function for function, parameter in parameters() if parameter == "loader"] == ["audit", "check"]
 
 
 def literals(annotation: Any) -> bool:

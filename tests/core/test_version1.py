@@ -1,17 +1,14 @@
 """Files of version 1, written before there was one codec: they load, and are written again byte for byte."""
 
-import dataclasses
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 import normscope as ns
 import normscope_lab as lab
 from normscope.bounds.data.quantile import DataBracket
-from normscope.bounds.ladder import LayerConstant
-from normscope.core.codec import decode
 from normscope.core.errors import InputError
 from normscope.geometry.curvature import Curvature
 from normscope.monitor.log import LogReading
@@ -49,12 +46,6 @@ def test_a_file_of_version_1_loads_and_is_written_again_byte_for_byte(name: str,
     assert repr(SAVED[name].from_json(found.to_json())) == repr(found)  # NaN is NaN
 
 
-@pytest.mark.parametrize("name", ["bracket", "infinite_bracket"])
-def test_a_bracket_of_version_1_loads_and_is_written_again(name: str) -> None:
-    text = (DATA / f"{name}.json").read_text()
-    assert json.dumps(ns.Bracket.from_json(json.loads(text)).to_json(), indent=1, allow_nan=False) + "\n" == text
-
-
 def test_a_log_of_version_1_loads_and_its_lines_are_written_again() -> None:
     reading = LogReading()
     lines = (DATA / "run.jsonl").read_text().splitlines()
@@ -66,43 +57,6 @@ def test_a_log_of_version_1_loads_and_its_lines_are_written_again() -> None:
     steps = [f'{{"type":"step",{record.text()[1:]}' for record in reading.records()]
     findings = [json.dumps({"type": "finding", **finding.to_json()}) for finding in reading.findings]
     assert [*steps, *findings] == steps_and_findings
-
-
-def test_a_ladder_is_written_as_before() -> None:
-    text = (DATA / "ladder.json").read_text()
-    old = json.loads(text)
-    rungs = {name: ns.Bracket.from_json(rung) for name, rung in old["rungs"].items()}
-    layers = decode(tuple[LayerConstant, ...], old["layers"])
-    ladder = ns.Ladder(rungs=rungs, layers=layers, graph=cast(ns.Graph, None))
-    assert json.dumps(ladder.to_json(), indent=1, allow_nan=False) + "\n" == text
-
-
-@pytest.mark.parametrize(
-    ("name", "place", "fields"),
-    [
-        ("audit", (), ("radii", "curve", "signal", "cost")),
-        ("audit", ("layers", 0), ("sensitivity", "follows", "bypassed", "log10_trunk_cumulative")),
-        ("audit", ("lipschitz",), ("per_output", "products")),
-        ("radii", (), ("labelled",)),
-        ("data_bracket", (), ("per_class", "per_layer")),
-        ("choice", ("outcomes", 0), ("noise", "log10_domain", "notes")),
-    ],
-)
-def test_what_was_added_within_version_1_may_be_missing(
-    name: str, place: tuple[str | int, ...], fields: tuple[str, ...]
-) -> None:
-    data: Any = json.loads((DATA / f"{name}.json").read_text())
-    inner = data
-    for key in place:
-        inner = inner[key]
-    for field in fields:
-        del inner[field]
-    found: Any = SAVED[name].from_json(data)
-    for key in place:
-        found = found[key] if isinstance(key, int) else getattr(found, key)
-    defaults = {field.name: field for field in dataclasses.fields(found)}
-    for field in fields:
-        assert getattr(found, field) in (defaults[field].default, {})
 
 
 @pytest.mark.parametrize(("key", "value"), [("schema_version", 2), ("schema_version", True), ("type", "check")])

@@ -60,14 +60,15 @@ def test_too_few_evaluations_are_said() -> None:
 def test_the_trajectory_on_the_circle_is_that_of_the_points() -> None:
     model, x, y = made("batch")
     found = lab.flow(model, (x, y), loss=CROSS_ENTROPY, time=0.5, mode="train", rtol=1e-3)
-    [circle] = [block for block in found.document().blocks if hasattr(block, "paths")]
-    for path, points in zip(circle.paths, (found.flow, found.descent), strict=True):
-        assert path.points[0] == (points[0].angle, points[0].radius)
-        assert path.points[-1] == (points[-1].angle, points[-1].radius)
+    drawn = {block.title: block.curves for block in found.document().blocks if hasattr(block, "curves")}
+    for name, figure in (("The trajectory on the circle", "angle"), ("How far it leaves the circle", "radius")):
+        for curve, points in zip(drawn[name], (found.flow, found.descent), strict=True):
+            ends = [(point.time, getattr(point, figure)) for point in (points[0], points[-1])]
+            assert [curve.points[0], curve.points[-1]] == ends
     slopes = torch.autograd.grad(CROSS_ENTROPY(model.train()(x), y), model[0].weight)[0].norm(dim=1)
     fastest = float((slopes / model[0].weight.detach().norm(dim=1)).max())
     assert found.descent[1].angle == pytest.approx(math.atan(0.1 * fastest), rel=1e-3)
-    ends = {path.name: path.points[-1][1] for path in circle.paths}
+    ends = {curve.name: curve.points[-1][1] for curve in drawn["How far it leaves the circle"]}
     assert ends["flow"] == pytest.approx(1.0, abs=1e-3)
     assert ends["descent"] > 1.0 + 1e-4
 

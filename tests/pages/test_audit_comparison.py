@@ -104,6 +104,11 @@ def test_rows_are_matched_by_path_and_stay_in_order():
     assert [sorted(found) for found in rows.values()] == [both, ["second"], ["first"], both]
 
 
+def test_networks_that_share_most_layers_are_drawn_by_path_also_where_one_has_fewer():
+    chart, *_ = of(compare_document({"whole": audit(), "part": audit(layers=LAYERS[:2])}), Chart)
+    assert chart.labels == ("net.0", "net.1", "net.3")
+
+
 def test_findings_of_one_kind_are_one_card_that_says_where_they_are():
     (notice,) = of(compare_document(PAIR), Notice)
     assert notice.heading == "The variances into 3 normalizers collapsed"

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from normscope.core.bracket import Bracket, Evidence, Scope
-from normscope.report.document import Chart, Column, Document, Series, Table, Text
+from normscope.report.document import Chart, Column, Series, Table
 from normscope.report.words import bracket_table, format_cell, rungs, visible
 
 TABLE = Table(
@@ -40,27 +40,6 @@ def test_a_cell_is_written_by_what_its_column_holds(value, kind, shown):
 def test_a_row_of_the_wrong_width_is_refused():
     with pytest.raises(ValueError, match="row 1 of table 'layers': 1 cells, 2 columns"):
         Table(title="layers", columns=(Column(title="a"), Column(title="b")), rows=(("1", "2"), ("3",)))
-
-
-def test_a_document_becomes_plain_data():
-    document = Document(title="T", blocks=(Text(heading="A", body="b"), TABLE))
-    assert document.to_json() == {
-        "title": "T",
-        "blocks": [
-            {"type": "text", "heading": "A", "body": "b", "term": "", "folded": False, "inner": False, "lead": False},
-            {
-                "type": "table",
-                "title": "layers",
-                "caption": "read it so",
-                "columns": [
-                    {"title": "layer", "kind": "text", "help": ""},
-                    {"title": "log10", "kind": "log10", "help": ""},
-                    {"title": "parameters", "kind": "count", "help": ""},
-                ],
-                "rows": [["[0]", 1.2345, 1200], ["head", "inf", None]],
-            },
-        ],
-    }
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 
 from normscope.report.document import (
     Chart,
-    Circle,
     Column,
     Curve,
     Curves,
@@ -21,7 +20,7 @@ from normscope.report.document import (
 )
 from normscope.report.html import to_fragment, to_html
 from normscope.report.terminal import render
-from normscope.report.words import MAX_BLOCKS, MAX_CURVES, MAX_LETTERS, MAX_ROWS, within_limits
+from normscope.report.words import MAX_BLOCKS, MAX_CELL_LETTERS, MAX_CURVES, MAX_LETTERS, MAX_ROWS, within_limits
 
 MANY = 1_200
 NAMES = tuple(f"layer{i}" for i in range(MANY))
@@ -38,7 +37,6 @@ LONG = {
         MAX_ROWS,
         "marks",
     ),
-    "circle": (Circle(paths=tuple(Curve(name=name, points=COURSE) for name in NAMES)), MAX_CURVES, "curves"),
     "notice": (Notice(level="error", heading="h", lines=tuple(("l", name) for name in NAMES)), MAX_ROWS, "lines"),
     "folded": (
         Notice(level="error", heading="h", lines=(("a", "b"),), more=tuple(("l", name) for name in NAMES[1:])),
@@ -93,7 +91,8 @@ ENDLESS = "x" * 30_000
 def test_an_endless_text_is_cut(document):
     page = to_html(document)
     assert len(page) < 100_000
-    assert f"({30_000 - MAX_LETTERS:,} letters left out)" in page
+    assert any(f"({30_000 - most:,} letters left out)" in page for most in (MAX_LETTERS, MAX_CELL_LETTERS))
+    assert ENDLESS[: MAX_LETTERS + 1] not in page
     assert len(render(document)) < 100_000
 
 

@@ -192,11 +192,6 @@ class Lowered:
         if kind == "dense":
             matrix = arrays[item["entries"]]
             return self.add(name, "dense", [read], matrix=self.put(matrix[None]), columns=1), item["shape"]
-        if kind == "center":
-            return self.add(name, "center", [read], of=item["of"]), shape
-        if kind == "repeated":
-            last, inner = self.map(name, item["inner"], shape[len(item["leading"]) :], read)
-            return last, [*item["leading"], *inner]
         if kind == "chain":
             for k, part in enumerate(item["parts"]):
                 read, shape = self.map(f"{name}/{k}", part, shape, read)

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normscope.core import files as limits
 from normscope.core import npz
 
 from .hostile_archives import (
@@ -59,22 +58,6 @@ def test_both_readers_refuse(harm, tmp_path, monkeypatch):
 @pytest.mark.parametrize("make", HARMLESS, ids=lambda make: make.__name__)
 def test_both_readers_read(make, tmp_path):
     assert refusals(make(tmp_path / "plain.npz")) == (None, None)
-
-
-def test_the_limits_are_the_same():
-    ours = (
-        limits.MAX_UNPACKED_BYTES,
-        limits.SMALL_BYTES,
-        limits.MAX_RATIO,
-        limits.MAX_MEMBERS,
-        limits.MAX_READ_BYTES,
-    )
-    assert ours == (
-        *(reading.MOST_UNPACKED, reading.SMALL, reading.MOST_RATIO),
-        *(reading.MOST_MEMBERS, reading.MOST_AT_ONCE),
-    )
-    ours = (limits.MAX_ARRAY_HEADER_BYTES, limits.MAX_DIMENSIONS, limits.MAX_ARCHIVE_JSON_BYTES)
-    assert ours == (reading.MOST_ARRAY_HEADER, reading.MOST_DIMENSIONS, reading.MOST_HEADER)
 
 
 @pytest.mark.slow

@@ -105,13 +105,6 @@ def test_no_value_of_random_networks_moves_faster_than_its_constant(seed, tmp_pa
     moved_no_faster(Captured.of(random.model, random.batch, mode=random.mode), tmp_path / "proof.npz")
 
 
-@pytest.mark.slow
-def test_a_planted_error_in_the_factorization_would_be_seen(work, tmp_path, monkeypatch):
-    monkeypatch.setattr(arithmetic, "positive", lambda blocks, count: True)
-    with pytest.raises(AssertionError):
-        test_every_multiplier_gives_a_bound_above_every_pair(work, tmp_path)
-
-
 def test_constants_that_are_merely_claimed_are_not_believed(work, tmp_path):
     bracket = bracket_of(work, 5.0)
     names = [node.name for node in work.double if str(node.op).startswith("aten.linear")]

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -55,9 +54,3 @@ def test_exit_codes_say_what_was_found(run, norm, tmp_path):
     assert (code, out.count(": VERIFIED")) == (2, 2)
     assert err.startswith("normscope: ")
     assert err.count("\n") == 1
-
-
-def test_the_wheel_carries_the_script():
-    project = tomllib.loads((SCRIPT.parents[1] / "pyproject.toml").read_text())
-    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert included == {"tools/verify": "normscope/tools/verify"}

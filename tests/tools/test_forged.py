@@ -58,7 +58,7 @@ def scaled(scales, kind):
         if kind == "chain":
             continue
         maps = {
-            "dense": {"map": "repeated", "leading": [1], "inner": file.matrix(scale * np.eye(3))},
+            "dense": file.matrix(scale * np.eye(3)),
             "diagonal": file.diagonal(scale),
             "convolution": file.convolution([[[scale]]], [3]),
             "mixed": file.diagonal([[scale]]) if k % 2 else file.convolution([[[scale]]], [3]),

@@ -103,11 +103,3 @@ def test_bends_are_where_the_slope_is_extreme(name):
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "mish", "tanh", "erf", "sigmoid", "hardswish", "atan"])
 def test_the_two_tables_agree_without_sharing_a_line(name):
     assert slopes(name) == pytest.approx(ACTIVATIONS[name].slope, abs=1e-7)
-
-
-def test_a_wrong_slope_would_be_seen(monkeypatch):
-    for wrong in ((-0.1289, 1.128904145185156), (-0.1289041451851558, 1.1289041451)):
-        found = functions.Function(functions.FUNCTIONS["gelu"].value, wrong)
-        monkeypatch.setitem(functions.FUNCTIONS, "gelu", found)
-        with pytest.raises(AssertionError):
-            test_bends_are_where_the_slope_is_extreme("gelu")

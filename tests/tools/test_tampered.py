@@ -45,11 +45,6 @@ def certificate(file: File) -> dict:
     return next(step for step in file.claim("upper")["steps"] if step["do"] == "certificate")
 
 
-def multipliers(file: File) -> list[str]:
-    """Return the arrays of multipliers."""
-    return [value for value in certificate(file)["multipliers"].values() if isinstance(value, str)]
-
-
 def lower_the_bound(file: File) -> None:
     file.claim("upper")["log10"] -= 0.02
 
@@ -62,49 +57,14 @@ def change_a_weight(file: File) -> None:
     weight(file, "linear_1")[0, 0] *= 1.5
 
 
-def multiply_a_multiplier(file: File) -> None:
-    widened(file, multipliers(file)[0]).flat[0] *= 50.0
-
-
-def drop_the_multipliers(file: File) -> None:
-    certificate(file)["multipliers"] = {}
-
-
 def overstate_the_scale(file: File) -> None:
     certificate(file)["scale"] *= 1.1
     file.claim("upper")["log10"] -= 0.04
 
 
-def change_a_slope(file: File) -> None:
-    file.node(function="leaky_relu")["parameters"]["slope"] = -0.9
-
-
-def rename_an_activation(file: File) -> None:
-    file.node(function="gelu")["function"] = "relu"
-
-
 def move_the_witness(file: File) -> None:
     name = file.claim("lower")["witness"][0]
     widened(file, name)[3] += 0.1
-
-
-def change_the_padding(file: File) -> None:
-    name = file.node(kind="gather")["index"]
-    file.arrays[name] = np.roll(file.arrays[name], 1)
-
-
-def remove_a_node(file: File) -> None:
-    nodes = file.header["network"]["nodes"]
-    gone = file.node(function="leaky_relu")
-    nodes.remove(gone)
-    for node in nodes:
-        node["from"] = [gone["from"][0] if name == gone["name"] else name for name in node["from"]]
-    steps = file.claim("upper")["steps"]
-    steps[:] = [step for step in steps if step["at"] != gone["name"]]
-    for step in steps:
-        if "from" in step:
-            step["from"] = [gone["from"][0] if name == gone["name"] else name for name in step["from"]]
-    del certificate(file)["multipliers"][gone["name"]]
 
 
 def change_eps(file: File) -> None:
@@ -116,9 +76,8 @@ def move_the_probe(file: File) -> None:
 
 
 FALSE = [
-    lower_the_bound, raise_the_lower_side, change_a_weight, multiply_a_multiplier, drop_the_multipliers,
-    change_a_slope, overstate_the_scale, rename_an_activation, move_the_witness, remove_a_node, change_eps,
-    move_the_probe, change_the_padding,
+    lower_the_bound, raise_the_lower_side, change_a_weight, overstate_the_scale, move_the_witness, change_eps,
+    move_the_probe,
 ]  # fmt: skip
 
 

@@ -56,8 +56,6 @@ class RunOutcome(Part):
         notes: which figures were not measured, and why.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(added=(...,))
-
     run: TrainingRun
     status: Status
     reason: str = ""

@@ -113,10 +113,6 @@ def lipschitz(
             help="With --scope data: also by class (of all samples), or by layer (some 150 passes per sample)."
         ),
     ] = None,
-    sides: Annotated[
-        Literal["both", "upper", "lower"],
-        typer.Option(help="With --scope global: one side alone, without the work on the other."),
-    ] = "both",
     batch_size: Annotated[int, typer.Option(min=1, help="Samples that go through the model at a time.")] = 32,
     html: Html = None,
     json: Json = None,
@@ -146,8 +142,6 @@ def lipschitz(
     """
     if per is not None and scope != "data":
         raise InputError("--per is for --scope data")
-    if sides != "both" and scope != "global":
-        raise InputError("--sides is for --scope global")
     with measuring(model, data, html, json):
         subject = open_runnable(model, trust=trust, device=device, mode=mode)
         samples_in_scope = _samples(subject, data, scope, batch_size, seed, labels=per == "class")
@@ -158,7 +152,6 @@ def lipschitz(
             share=share,
             confidence=confidence,
             samples=samples,
-            sides=sides,
             per=per,
             mode=mode,
             output=output_of(output),

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 STDOUT = Path("-")
 """The file of `--json -`: standard output."""
-WRITTEN = (b'"type": "audit"', b'"type": "check"', b'"type": "radii"')
-"""One of these is among the first bytes of a saved audit, check or set of radii."""
+WRITTEN = b'"schema_version": '
+"""Among the first bytes of a saved result."""
 
 
 def one_line(text: str) -> str:
@@ -190,7 +190,7 @@ def readers_may_leave() -> Iterator[None]:
 def check_targets(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
     """Refuse files that could not be written in the end, or that the command reads.
 
-    In a folder that is read only reports, audits, checks and radii may be overwritten. None is no file.
+    In a folder that is read only pages and results may be overwritten. None is no file.
     """
     targets = [path for path in paths if path is not None and path != STDOUT]
     read = list(inputs)
@@ -247,7 +247,7 @@ def _obstacle(path: Path, inputs: list[Path]) -> str | None:
         if inside and replaced and path.suffix not in (".html", ".htm"):
             with path.open("rb") as file:
                 start = file.read(200)
-            if not any(mark in start for mark in WRITTEN):  # a report of an earlier run may be written again
+            if WRITTEN not in start:  # a result of an earlier run may be written again
                 return f"it is there already, in {source}, which is read here"
     return None
 

@@ -173,7 +173,8 @@ def describe_user_error(error: BaseException) -> str:
     """
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{describe_error(error)} ({_shorten(error.filename)}, line {error.lineno})"
-    others = (Path(__file__).parents[1], *(Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")))
+    installed = (Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib"))
+    others = (Path(__file__).resolve().parents[1], *installed)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if path.is_file() and not any(path.resolve().is_relative_to(folder) for folder in others):

@@ -28,7 +28,7 @@ from ..monitor.log import FILE
 from ..monitor.run import Run
 from ..pages.live import Followed, LiveServer
 from .data_forms import open_data
-from .messages import PlainResult, check_targets, one_line, show_result
+from .messages import check_targets, one_line, show_result
 from .model_forms import open_runnable
 from .options import DataOrNoise, Html, Json, Mode, Seed
 
@@ -211,6 +211,5 @@ def compare(
     own = [result.name for result in results]
     names = unique_names(own, [p.as_posix() if folders else f"{n} ({p.stem})" for p, n in zip(files, own, strict=True)])
     by_name = dict(zip(names, results))
-    compared = Comparison(**{"runs" if folders else "measures" if measured else "audits": by_name})
-    whole = compared.document()
-    show_result(PlainResult(whole, whole.to_json()), html, json, page=compared.document(brief=True))
+    kind = "runs" if folders else "measures" if measured else "audits"
+    show_result(Comparison(**{kind: by_name}), html, json)

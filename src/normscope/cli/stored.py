@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import collections
 import io
 import os
 import pickle
-import pickletools
 import re
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -134,11 +132,10 @@ def _unpickle(path: Path) -> Any:
             except RuntimeError:  # The format before torch 1.6 cannot be memory-mapped.
                 return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if not _is_pickle(path):
-            raise InputError(f"{path} is no file of weights that torch can read: no pickle, or damaged") from error
         raise InputError(
-            f"{path} is a pickle that holds more than tensors, and loading it would run code: refused. Save "
-            "model.state_dict(), better as safetensors, or name a function that builds the model (package.module:name)"
+            f"{path} is refused: it is damaged, or a pickle that holds more than tensors, and loading that would run "
+            "code. Save model.state_dict(), better as safetensors, or name a function that builds the model "
+            "(package.module:name)"
         ) from error
     except Exception as error:
         raise InputError(f"{path} is no file of weights that torch can read ({describe_error(error)})") from error
@@ -153,23 +150,3 @@ def _check_unpacked(path: Path) -> None:
     packed, unpacked = os.path.getsize(path), sum(member.file_size for member in members)
     if unpacked > max(packed, unpacked_limit(packed)):
         raise ValueError(f"it is packed, and would take {unpacked / 1e6:,.1f} MB: no file of torch.save is")
-
-
-def _is_pickle(path: Path) -> bool:
-    """Whether a file, or the archive that torch.save makes, holds a whole pickle, which is read and not executed."""
-    try:
-        if not zipfile.is_zipfile(path):
-            with path.open("rb") as file:
-                return _ends(file)
-        with zipfile.ZipFile(path) as archive:
-            name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
-            with archive.open(name) as member:
-                return _ends(member)
-    except Exception:
-        return False
-
-
-def _ends(stream: IO[bytes]) -> bool:
-    """Whether a stream holds a pickle up to its last operation."""
-    *_, (last, _, _) = collections.deque(pickletools.genops(stream), maxlen=1)
-    return last.name == "STOP"

@@ -90,9 +90,6 @@ def curvature(
     blocks: Annotated[
         bool, typer.Option("--blocks", help="Find the largest eigenvalue of every parameter's diagonal block.")
     ] = False,
-    block_probes: Annotated[
-        int, typer.Option(min=0, help="With --blocks, how many random vectors for the trace of every block.")
-    ] = 0,
     deflate: Annotated[bool, typer.Option(help="Project out directions that have no effect.")] = True,
     matrix: Annotated[
         Literal["hessian", "gauss-newton"],
@@ -139,7 +136,6 @@ def curvature(
             bottom=bottom,
             probes=probes,
             blocks=blocks,
-            block_probes=block_probes,
             matrix=matrix,
             metric=metric,
             max_seconds=max_seconds,
@@ -237,7 +233,6 @@ def generalization(
         ),
     ] = None,
     sharpness: Annotated[bool, typer.Option("--sharpness", help="Measure the sharpness, for one more rate.")] = False,
-    duplicates: Annotated[int, typer.Option(min=0, help="How many samples may be read again.")] = 0,
     html: Html = None,
     json: Json = None,
     max_seconds: MaxSeconds = None,
@@ -277,7 +272,6 @@ def generalization(
             steps=steps,
             fixed=tuple(fixed or ()),
             sharpness=sharpness,
-            duplicates=duplicates,
             max_seconds=max_seconds,
             seed=seed,
         )

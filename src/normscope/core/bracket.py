@@ -84,7 +84,6 @@ class Bracket(Part, Shown):
     JSON: ClassVar[JsonForm] = JsonForm(
         keys=("log10_lower", "log10_upper", "evidence", "scope", "mode", ...),
         left_out=("witness", "proof"),
-        added=("per_output", "products"),
         choices={"mode": ("train", "eval", None)},
         unsound="a lower side lies above its upper side",
     )

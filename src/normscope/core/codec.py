@@ -38,7 +38,7 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErro
 """The errors that a result may raise when it is made from values of the right types that do not fit together."""
 
 Names = tuple[str | EllipsisType, ...]
-"""Names of fields; `...` stands for every other field (in `added` and `sparse`: every other field with a default)."""
+"""Names of fields; `...` stands for every other field (in `sparse`: every other field with a default)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,6 @@ class JsonForm:
         keys: the keys in the order of the file. A name that is no field is a property: it is written and not read.
         left_out: fields that are neither written nor read.
         unread: fields that are written and not read: they are computed again.
-        older: fields that are read where an older file has them, and not written.
-        added: fields that older files do not have; they get their default.
         sparse: fields that are written only where they differ from their default.
         choices: the only values that a field may have, by field.
         nan: whether a figure may be NaN, which is written as null; otherwise null is refused there.
@@ -69,8 +67,6 @@ class JsonForm:
     keys: Names = (...,)
     left_out: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
-    older: tuple[str, ...] = ()
-    added: Names = ()
     sparse: Names = ()
     choices: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     nan: bool = False
@@ -244,7 +240,7 @@ def _stored(kind: type) -> dict[str, tuple[Field[Any], Any]]:
     """Return the fields that a file may have, by name, each with its type."""
     form, hints = _form(kind), get_type_hints(kind)
     declared = {item.name: item for item in fields(kind)}
-    named = {*form.left_out, *form.unread, *form.older, *form.added, *form.sparse, *form.choices} - {...}
+    named = {*form.left_out, *form.unread, *form.sparse, *form.choices} - {...}
     if not named <= declared.keys():
         raise TypeError(f"{kind.__name__} has no {', '.join(map(str, named - declared.keys()))}")
     return {name: (item, hints[name]) for name, item in declared.items() if name not in form.left_out}
@@ -255,7 +251,7 @@ def _keys(kind: type) -> tuple[str, ...]:
     """Return the keys of a file in order."""
     form, stored = _form(kind), _stored(kind)
     keys = (*(key for key in _header(form) if key not in form.keys), *form.keys)
-    rest = [name for name in stored if name not in keys and name not in form.older]
+    rest = [name for name in stored if name not in keys]
     return tuple(name for key in keys for name in (rest if isinstance(key, EllipsisType) else [key]))
 
 
@@ -292,9 +288,8 @@ def _dataclass(kind: Any, value: Any, where: str, nan: bool) -> Any:
 
 
 def _fields(kind: Any, data: Mapping[str, Any], where: str, nan: bool) -> dict[str, Any]:
-    """Return the fields of a result that are read from plain data; refuse data without a field that must be there."""
+    """Return the fields of a result that are read from plain data; those with a default may be missing."""
     form, read = _form(kind), {}
-    optional = (*form.older, *form.added, *form.sparse)
     for name, (item, hint) in _stored(kind).items():
         inside = _inside(where, name)
         if name in data and name not in form.unread:
@@ -303,7 +298,7 @@ def _fields(kind: Any, data: Mapping[str, Any], where: str, nan: bool) -> dict[s
                 _refuse(data[name], inside)
             if name == "notes" and not all(read[name]):  # pages make sentences of them
                 _refuse(data[name], inside)
-        elif name not in form.unread and not _names(optional, item):
+        elif name not in form.unread and not _has_default(item):
             raise ValueError(f"{inside} is missing")
     return read
 
@@ -346,7 +341,11 @@ def _header(form: JsonForm) -> dict[str, object]:
 
 def _names(names: Names, item: Field[Any]) -> bool:
     """Whether a field is among some names, or has a default where these contain `...`."""
-    return item.name in names or (... in names and (item.default, item.default_factory) != (MISSING, MISSING))
+    return item.name in names or (... in names and _has_default(item))
+
+
+def _has_default(item: Field[Any]) -> bool:
+    return (item.default, item.default_factory) != (MISSING, MISSING)
 
 
 def is_number(value: Any) -> bool:

@@ -92,7 +92,6 @@ class Row(Part):
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
-        added=("sensitivity", "follows", "bypassed", "log10_trunk_cumulative", "log10_trunk_observed"),
         choices={"role": ("weight", "normalizer")},
     )
 
@@ -158,8 +157,7 @@ class Audit(Judged, Saved, Shown):
         nan=True,
         noun="audit",
         write="write one with audit.to_json(path) or normscope audit --json",
-        older=("seconds",),
-        added=("radii", "curve", "signal", "cost"),
+        left_out=("seconds",),
         sparse=("normalizers",),
         choices={"mode": ("train", "eval", None)},
     )

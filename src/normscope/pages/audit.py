@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from ..core.budget import Cost
 from ..diagnosis.audit_result import Audit, Row
 from ..diagnosis.findings.facts import useful
 from ..diagnosis.normalizer_effects import NormalizerEffects
@@ -18,7 +17,6 @@ from ..report.document import (
     Column,
     Document,
     Figures,
-    Kind,
     Notice,
     Read,
     ReadColumn,
@@ -53,32 +51,6 @@ def row_table(rows: Sequence[Row], titles: Sequence[str], *, title: str = "", ca
     """Return a table over rows, without the columns in which nothing was measured; None without rows."""
     columns = [COLUMNS[name] for name in titles]
     return tabulate(rows, columns, title=title, caption=caption, drop_empty=True) if rows else None
-
-
-def cost_table(cost: Cost | None) -> Table | None:
-    """Return the cost of an audit by part, with the sum; None where it was not counted."""
-    if cost is None:
-        return None
-    kinds: list[tuple[str, Kind, Mapping[str, float], str]] = [
-        ("forward", "count", cost.passes, "Samples that went forward through the model or its graph."),
-        ("backward", "count", cost.backwards, "Samples that went backward."),
-        ("norms", "count", cost.norms, "Norms of linear maps that were bounded; one that is known is not taken again."),
-        ("products", "count", cost.products, "Products of a vector with a linear map or its transpose."),
-        ("time", "seconds", cost.seconds, "On the clock; audits read from a file have none."),
-    ]
-    kept = [kind for kind in kinds if kind[2]]
-    parts = list(dict.fromkeys(part for _, _, taken, _ in kinds for part in taken))
-    if not parts:
-        return None
-    rows = [(part, *(taken.get(part) for _, _, taken, _ in kept)) for part in parts]
-    return Table(
-        title="What this audit cost",
-        columns=(
-            Column("part", "name"),
-            *(Column(title, kind, text) for title, kind, _, text in kept),
-        ),
-        rows=(*rows, ("together", *(sum(taken.values()) for _, _, taken, _ in kept))),
-    )
 
 
 def own_gain(row: Row) -> float | None:
@@ -299,7 +271,6 @@ def _details(audit: Audit) -> list[Block]:
         *part(
             "About this audit",
             *(Text(body=note) for note in audit.notes),
-            cost_table(audit.cost),
             Table(columns=what, rows=(*audit.provenance.items(), *time)),
             folded=True,
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -156,11 +156,11 @@ MOST_CHANGED = 10
 def _changes_table(audits: Mapping[str, Audit]) -> Table | None:
     """Return the layers that differ most between the audits, the largest difference first; None where none does."""
     changes = find_changes(audits)
-    rows = tuple((one.path, one.quantity, *_compare_values(one.values)) for one in changes[:MOST_CHANGED])
+    rows = tuple((one.path, one.quantity, *compare_values(one.values)) for one in changes[:MOST_CHANGED])
     caption = _reading_delta(audits)
     if len(changes) > MOST_CHANGED:
         caption += f" The {MOST_CHANGED} largest of {len(changes):,} changes."
-    columns = (Column("layer", "name"), Column("what", "text"), *_compared_columns(audits))
+    columns = (Column("layer", "name"), Column("what", "text"), *compared_columns(audits))
     title = "What changed most, layer by layer (log10)"
     return Table(title=title, caption=caption, columns=columns, rows=rows) if rows else None
 
@@ -266,8 +266,8 @@ def _ladder_table(audits: Mapping[str, Audit]) -> Table | None:
     return Table(
         title="Upper sides by method (log10)",
         caption=f"{READING} {_reading_delta(audits)}",
-        columns=(Column("bound"), *_compared_columns(audits), Column("methods")),
-        rows=tuple((label, *_compare_values(values), ", ".join(names)) for label, names, values in rungs),
+        columns=(Column("bound"), *compared_columns(audits), Column("methods")),
+        rows=tuple((label, *compare_values(values), ", ".join(names)) for label, names, values in rungs),
     )
 
 
@@ -292,13 +292,15 @@ def _reading_delta(audits: Mapping[str, Audit]) -> str:
     return f"Δ is how much larger an exponent is than that of {next(iter(audits))}: 1 is ten times as much."
 
 
-def _compared_columns(audits: Mapping[str, Audit]) -> list[Column]:
-    first, *others = audits
+def compared_columns(names: Iterable[str]) -> list[Column]:
+    """Return a column for each of several results, and one for the difference of each other from the first."""
+    first, *others = names
     differences = [Column(f"Δ {name}", "log10", f"{name} less {first}: 1 is ten times as much.") for name in others]
-    return [*(Column(name, "log10") for name in audits), *differences]
+    return [*(Column(name, "log10") for name in (first, *others)), *differences]
 
 
-def _compare_values(values: Sequence[float | None]) -> list[Cell]:
+def compare_values(values: Sequence[float | None]) -> list[Cell]:
+    """Return the cells of these columns."""
     first, *others = values
     return [*values, *(difference(value, first) for value in others)]
 
@@ -346,12 +348,12 @@ def _layer_table(
         if any(value is not None for value in values):
             kinds = " / ".join(dict.fromkeys(row.kind for row in by_audit.values()))
             lines.append(
-                (path, kinds, *_compare_values(values), None if len(by_audit) == len(audits) else ", ".join(by_audit))
+                (path, kinds, *compare_values(values), None if len(by_audit) == len(audits) else ", ".join(by_audit))
             )
     if not lines:
         return None
     caption = _reading_delta(audits)
-    columns = [Column("layer", "name"), Column("kind", "name"), *_compared_columns(audits)]
+    columns = [Column("layer", "name"), Column("kind", "name"), *compared_columns(audits)]
     owners = Column("only in", help="The audits that have this layer, where not all do.")
     if all(line[-1] is None for line in lines):
         return Table(title=title, caption=caption, columns=tuple(columns), rows=tuple(line[:-1] for line in lines))

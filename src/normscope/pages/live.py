@@ -22,7 +22,7 @@ from ..monitor.log import FILE, LogReading, read_line
 from ..monitor.run import Run
 from ..report.document import Curve, Curves
 from ..report.html import live_page
-from ..report.words import CUT_CAPTION_LETTERS, MAX_CURVES, MAX_ROWS, cut_text, format_cell, left_out, listed, visible
+from ..report.words import MAX_CELL_LETTERS, MAX_CURVES, MAX_ROWS, cut_text, format_cell, left_out, listed, visible
 from .run import (
     MOST,
     PARTS,
@@ -248,7 +248,7 @@ def _histograms(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
 
 def _text(value: str) -> str:
     """Return a text of a log as the page shows it: its beginning, with invisible characters made visible."""
-    return visible(cut_text(value, CUT_CAPTION_LETTERS))
+    return visible(cut_text(value, MAX_CELL_LETTERS))
 
 
 def _plain(value: float) -> float | str:

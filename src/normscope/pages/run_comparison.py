@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ..choosing.comparison import Comparison, difference, merged_order
+from ..choosing.comparison import Comparison, merged_order
 from ..core.errors import InputError
 from ..core.finding import Severity
 from ..diagnosis.verdict import sentence
@@ -15,7 +15,7 @@ from ..report.document import Block, Column, Curves, Document, Kind, ReadColumn,
 from ..report.glossary import glossary
 from ..report.words import listed, pluralise
 from .audit import part
-from .audit_comparison import compare_document
+from .audit_comparison import compare_document, compare_values, compared_columns
 from .check import notices, tally
 from .measures import compared_measures
 from .run import (
@@ -175,17 +175,9 @@ def _layer_table(runs: Mapping[str, Run], view: LayerPicture) -> Table | None:
     for name in order:
         values = [by_name.get(name) for by_name in lasts]
         if any(value is not None for value in values):
-            rows.append((name, *values, *(difference(value, values[0]) for value in values[1:])))
-    if not rows:
-        return None
-    first, *others = runs
-    deltas = (Column(f"Δ {name}", "log10", f"{name} less {first}: 1 is ten times.") for name in others)
-    return Table(
-        title=f"{view.title}: at the last measurement (log10)",
-        columns=(
-            Column("layer", "name"),
-            *(Column(name, "log10") for name in runs),
-            *deltas,
-        ),
-        rows=tuple(rows),
+            rows.append((name, *compare_values(values)))
+    title, columns = (
+        f"{view.title}: at the last measurement (log10)",
+        (Column("layer", "name"), *compared_columns(runs)),
     )
+    return Table(title=title, columns=columns, rows=tuple(rows)) if rows else None

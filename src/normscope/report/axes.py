@@ -1,4 +1,4 @@
-"""Charts, curves and circles on the axes of matplotlib, which loads when something is first plotted."""
+"""Charts and curves on the axes of matplotlib, which loads when something is first plotted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError
-from .document import Chart, Circle, Curve, Curves, Document, Series
+from .document import Chart, Curve, Curves, Document, Series
 from .svg import AxisScale, is_finite, scale, scale_of, shorten_name
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def plot_document(document: Document, ax: matplotlib.axes.Axes | None, name: str
     Raises:
         InputError: matplotlib is not installed, or the document has no chart.
     """
-    drawn = next((block for block in document.blocks if isinstance(block, Chart | Curves | Circle)), None)
+    drawn = next((block for block in document.blocks if isinstance(block, Chart | Curves)), None)
     if drawn is None:
         raise InputError(
             f"the page of this {name} has no chart to plot: its table is in to_pandas(), its page in to_html(path)"
@@ -42,11 +42,11 @@ def plot_document(document: Document, ax: matplotlib.axes.Axes | None, name: str
     return plot(drawn, ax)
 
 
-def plot(block: Chart | Curves | Circle, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
+def plot(block: Chart | Curves, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
     """Draw what the page shows as SVG (`picture`) on axes of matplotlib, and return these.
 
     Args:
-        block: the chart, the curves or the circle.
+        block: the chart or the curves.
         ax: the axes; None for those of a new figure.
 
     Raises:
@@ -60,10 +60,8 @@ def plot(block: Chart | Curves | Circle, ax: matplotlib.axes.Axes | None = None)
         ax = pyplot.subplots(figsize=(7.0, 4.2), layout="constrained")[1]
     if isinstance(block, Chart):
         _draw_chart(block, ax)
-    elif isinstance(block, Curves):
-        _draw_curves(block, ax)
     else:
-        _draw_circle(block, ax)
+        _draw_curves(block, ax)
     ax.set_title(block.title)
     if len(ax.get_legend_handles_labels()[1]) > 1:
         ax.legend(fontsize="small")
@@ -184,14 +182,3 @@ def _draw_curves(curves: Curves, ax: matplotlib.axes.Axes) -> None:
         ax.set_ylim(min(low, curves.span[0]), max(high, curves.span[1]))
     ax.set_xlabel(curves.along)
     ax.set_ylabel(curves.axis)
-
-
-def _draw_circle(circle: Circle, ax: matplotlib.axes.Axes) -> None:
-    """Draw paths in a plane beside the circle of radius 1."""
-    turn = [2.0 * math.pi * part / 200 for part in range(201)]
-    ax.plot([math.cos(angle) for angle in turn], [math.sin(angle) for angle in turn], color="0.7", linewidth=1.0)
-    for number, path in enumerate(circle.paths):
-        x, y = ([radius * turned(angle) for angle, radius in path.points] for turned in (math.cos, math.sin))
-        ax.plot(x, y, color=_curve_colour(path, number), label=path.name)
-    ax.set_aspect("equal")
-    ax.set_xlabel(circle.along)

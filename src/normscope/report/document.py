@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, Self, TypeVar
 
-from ..core.codec import JsonForm, Saved, encode
+from ..core.codec import JsonForm, Saved
 from ..core.shown import Shown
 
 Kind = Literal["text", "sentence", "name", "count", "number", "log10", "factor", "percent", "seconds"]
@@ -307,34 +306,7 @@ class Curves:
                 raise ValueError(f"curve {curve.name!r} of {self.title!r}: a depth of {curve.depth}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Circle:
-    """Paths in a plane beside the circle of radius 1, drawn with both axes alike.
-
-    Attributes:
-        paths: the paths; their points are pairs (angle in radians, radius), in the order of the path.
-        title: the text above the picture.
-        caption: the text below it, which says how to read it.
-        along: what the angle is.
-        term: the term of the papers for what the title says in plain words.
-
-    Raises:
-        ValueError: a point is not finite.
-    """
-
-    paths: tuple[Curve, ...]
-    title: str = ""
-    caption: str = ""
-    along: str = "angle"
-    term: str = ""
-
-    def __post_init__(self) -> None:
-        for path in self.paths:
-            if not all(math.isfinite(number) for point in path.points for number in point):
-                raise ValueError(f"path {path.name!r} of {self.title!r}: a point is no finite number")
-
-
-Block = Table | Text | Figures | Notice | Steps | Glossary | Chart | Curves | Circle
+Block = Table | Text | Figures | Notice | Steps | Glossary | Chart | Curves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,11 +315,6 @@ class Document:
 
     blocks: tuple[Block, ...]
     title: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data: each block with its `type`; infinities become strings, `None` stays `None`."""
-        blocks = [{"type": type(block).__name__.lower(), **encode(asdict(block))} for block in self.blocks]
-        return {"title": self.title, "blocks": blocks}
 
 
 class FigureResult(Saved, Shown):

@@ -8,8 +8,8 @@ import re
 from importlib.resources import files
 
 from ..core.errors import escaped
-from .curves import circle_svg, curve_swatch, curves_svg
-from .document import Cell, Chart, Circle, Curves, Document, Table
+from .curves import curve_swatch, curves_svg
+from .document import Cell, Chart, Curves, Document, Table
 from .svg import chart_svg, swatch, tag
 
 WIDTH, TOP, LINE, ACROSS = 960.0, 40.0, 20.0, 3
@@ -37,15 +37,13 @@ def first_table(document: Document) -> tuple[list[str], tuple[tuple[Cell, ...], 
     return titles, table.rows
 
 
-def picture(block: Chart | Curves | Circle) -> str:
+def picture(block: Chart | Curves) -> str:
     """Return one SVG file with its title, its legend and its style sheet; empty if there is nothing to draw."""
     if isinstance(block, Chart):
         shown = [(k, one) for k, one in enumerate(block.series) if any(v is not None for v in one.values)]
         drawn, legend = chart_svg(block), [(swatch(one, k), one.name) for k, one in shown]
-    elif isinstance(block, Curves):
-        drawn, legend = curves_svg(block), [(curve_swatch(one, k), one.name) for k, one in enumerate(block.curves)]
     else:
-        drawn, legend = circle_svg(block), [(curve_swatch(one, k), one.name) for k, one in enumerate(block.paths)]
+        drawn, legend = curves_svg(block), [(curve_swatch(one, k), one.name) for k, one in enumerate(block.curves)]
     if not drawn:
         return ""
     height = float(drawn.partition(' height="')[2].partition('"')[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from .document import Block, Chart, Circle, Curves, Figures, Glossary, Table, Text
+from .document import Block, Chart, Curves, Figures, Glossary, Table, Text
 
 WORDS = {
     "Lipschitz constant": "The most that the distance between two inputs can grow on its way to the output, over all "
@@ -152,7 +152,7 @@ def glossary(blocks: Iterable[Block]) -> list[Block]:
 def _terms(blocks: Iterable[Block]) -> Iterator[str]:
     """Yield the terms of blocks, and those that columns and axes need without naming them as such."""
     for block in blocks:
-        if isinstance(block, Text | Chart | Curves | Circle):
+        if isinstance(block, Text | Chart | Curves):
             yield block.term
         if isinstance(block, Figures):
             yield from (item.term for item in block.items)

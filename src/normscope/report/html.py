@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core.errors import escaped, visible, with_code
-from .curves import circle_svg, curve_swatch, curves_svg, depth_ramp, mark_swatch
-from .document import Block, Cell, Chart, Circle, Curves, Document, Glossary, Kind, Table, Text
+from .curves import curve_swatch, curves_svg, depth_ramp, mark_swatch
+from .document import Block, Cell, Chart, Curves, Document, Glossary, Kind, Table, Text
 from .svg import chart_svg, swatch
 from .words import LEVELS, format_cell, within_limits
 
@@ -105,7 +105,7 @@ def sections(document: Document) -> tuple[Section, ...]:
         if isinstance(block, Text):
             heading = block.heading
         else:
-            heading = block.title if not headed and isinstance(block, Table | Chart | Curves | Circle) else ""
+            heading = block.title if not headed and isinstance(block, Table | Chart | Curves) else ""
         if heading or not parts:
             parts.append((heading, []))
         parts[-1][1].append(block)
@@ -171,7 +171,6 @@ def _environment() -> jinja2.Environment:
         swatch=lambda series, number: _markup(swatch(series, number)),
         curves_svg=lambda curves, narrow=False: _markup(curves_svg(curves, narrow=narrow)),
         curve_swatch=lambda curve, number: _markup(curve_swatch(curve, number)),
-        circle_svg=lambda circle, narrow=False: _markup(circle_svg(circle, narrow=narrow)),
         mark_swatch=lambda level: _markup(mark_swatch(level)),
     )
     environment.tests["number_kind"] = is_number

@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from ..core.untouched import random_as_found
-from .curves import as_table, path_ends
+from .curves import as_table
 from .document import (
     Block,
     Chart,
-    Circle,
     Column,
     Curves,
     Document,
@@ -87,8 +86,6 @@ def _print_block(block: Block, console: rich.console.Console) -> None:
                 _say(console, f"{block.title}: nothing was measured", "dim")
             else:
                 _print_table(shown, console)
-        case Circle():
-            _print_table(path_ends(block), console)
         case Figures():
             wide = max((len(visible(item.label)) for item in block.items), default=0)
             for item in block.items:

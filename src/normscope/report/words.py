@@ -17,7 +17,6 @@ from .document import (
     Block,
     Cell,
     Chart,
-    Circle,
     Curves,
     Document,
     Glossary,
@@ -133,23 +132,15 @@ MAX_ROWS = 1000
 MAX_CURVES = 300
 """Curves of one picture; from 60 on nobody can tell them apart."""
 MAX_BLOCKS = 1000
-MAX_LETTERS = 10_000
-"""Letters of one text, name or cell."""
-MAX_PAGE_LETTERS = 1_000_000
-"""Letters of a page; the names of 1,000 layers in nine tables and charts take 0.3 million."""
-CUT_LETTERS, CUT_CAPTION_LETTERS = 60, 1000
-"""On a page with more letters than that: letters of each cell or name, and of each heading, caption or text."""
+MAX_LETTERS, MAX_CELL_LETTERS = 10_000, 2_000
+"""Letters of one heading, caption or text, and of one cell or name: a page has thousands of these."""
 
 
 def within_limits(document: Document) -> Document:
     """Return a document that can be shown: where it is too long, its first parts, with a sentence on the others."""
-    blocks = [_shorten_block(_cut(block), MAX_LETTERS, MAX_LETTERS) for block in document.blocks[:MAX_BLOCKS]]
+    blocks = [_shorten_block(_cut(block), MAX_LETTERS, MAX_CELL_LETTERS) for block in document.blocks[:MAX_BLOCKS]]
     if len(document.blocks) > MAX_BLOCKS:
         blocks.append(Text(body=left_out(len(document.blocks), MAX_BLOCKS, "part")))
-    letters = sum(map(_letters, blocks))
-    if letters > MAX_PAGE_LETTERS:
-        note = f"The texts of this page have {letters:,} letters: of long names and cells only the beginning is shown."
-        blocks = [Text(body=note), *(_shorten_block(block, CUT_CAPTION_LETTERS, CUT_LETTERS) for block in blocks)]
     return Document(title=cut_text(document.title, MAX_LETTERS), blocks=tuple(blocks))
 
 
@@ -164,7 +155,6 @@ def _cut(block: Any) -> Any:
         Table: (("rows", MAX_ROWS, "row"),),
         Chart: (("labels", MAX_ROWS, "place"),),
         Curves: (("curves", MAX_CURVES, "curve"), ("marks", MAX_ROWS, "mark")),
-        Circle: (("paths", MAX_CURVES, "curve"),),
         Steps: (("items", MAX_ROWS, "step"),),
         Glossary: (("items", MAX_ROWS, "term"),),
     }
@@ -217,17 +207,6 @@ def cut_text(value: Any, most: int) -> Any:
         numbers = all(isinstance(item, int | float) for item in value)
         return value if numbers else tuple(cut_text(item, most) for item in value)
     return _shorten_block(value, most, most) if is_dataclass(value) else value
-
-
-def _letters(value: Any) -> int:
-    """Return how many letters the texts of a block, or of anything in it, have together."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, tuple):
-        return sum(map(_letters, value))
-    if is_dataclass(value):
-        return sum(_letters(getattr(value, item.name)) for item in fields(value))
-    return 0
 
 
 AGREE = 0.005

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from normscope.report import Block, Chart, Circle, Curves, Shown, Table, picture, table_csv
+from normscope.report import Block, Chart, Curves, Shown, Table, picture, table_csv
 from normscope.toolkit import (
     InputError,
     JsonForm,
@@ -303,7 +303,7 @@ class Reproductions(Shown):
             for number, block in enumerate(one.drawn(), 1):
                 if isinstance(block, Table):
                     write_text(target / f"table{number}.csv", table_csv(block))
-                elif isinstance(block, Chart | Curves | Circle) and (drawn := picture(block)):
+                elif isinstance(block, Chart | Curves) and (drawn := picture(block)):
                     write_text(target / f"picture{number}.svg", drawn)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from normscope.report import Block, Circle, Column, Curve, Curves, Document, Figure, Figures, Table, Text, thinned
+from typing import Any
 
-from ..gradient_flow import Flow, PathPoint
+from normscope.report import Block, Column, Curve, Curves, Document, Figure, Figures, Table, Text, thinned
 
-POINTS = 200
-"""A drawn trajectory has about this many points."""
+from ..gradient_flow import Flow
 
 
 def flow_document(result: Flow, *, brief: bool = False) -> Document:
@@ -52,35 +51,28 @@ def _figures(result: Flow) -> list[Block]:
 
 def _charts(result: Flow) -> list[Block]:
     paths = (("flow", result.flow), ("descent", result.descent))
-    lines = tuple(Curve(name=name, points=thinned([(p.time, p.loss) for p in path])) for name, path in paths)
-    blocks: list[Block] = [Curves(title="The loss along both paths", curves=lines, axis="loss", along="time")]
+
+    def by_time(title: str, axis: str, figure: str, caption: str = "", **more: Any) -> Curves:
+        lines = ((name, [(point.time, getattr(point, figure) or 0.0) for point in path]) for name, path in paths)
+        curves = tuple(Curve(name=name, points=thinned(points)) for name, points in lines)
+        return Curves(title=title, curves=curves, axis=axis, along="time", caption=caption, **more)
+
+    blocks: list[Block] = [by_time("The loss along both paths", "loss", "loss")]
     if result.group:
-        blocks.append(
-            Circle(
-                title="The trajectory on the circle",
-                paths=tuple(
-                    Curve(name=name, points=tuple((p.angle or 0.0, p.radius or 0.0) for p in thinly(path)))
-                    for name, path in paths
-                ),
-                along="turned by, in radians",
-                caption=f"A group of `{result.group}`, whose scale has no effect: its distance to the centre is its "
-                "norm over the first, and the dashed circle has radius 1. Flow stays on the circle. A step of "
-                "descent leaves it along a tangent.",
-            )
+        about = (
+            f"A group of `{result.group}`, whose scale has no effect: on the circle of its norm its angle alone moves."
         )
-        norms = tuple(
-            Curve(name=name, points=thinned([(p.time, p.radius or 0.0) for p in path])) for name, path in paths
-        )
-        blocks.append(
-            Curves(
-                title="How far it leaves the circle",
-                curves=norms,
-                axis="norm over the first",
-                along="time",
+        leaves = "Flow stays on the circle. A step of descent leaves it along a tangent, and adds lr^2 norm(grad)^2 to "
+        blocks += [
+            by_time("The trajectory on the circle", "turned by, in radians", "angle", about),
+            by_time(
+                "How far it leaves the circle",
+                "norm over the first",
+                "radius",
+                f"{leaves}the squared norm.",
                 rules=(("the circle", 1.0),),
-                caption="A step of descent adds lr^2 norm(grad)^2 to the squared norm.",
-            )
-        )
+            ),
+        ]
     slices = tuple(Curve(name=name, points=points) for name, points in result.slices.items())
     blocks.append(
         Curves(
@@ -93,8 +85,3 @@ def _charts(result: Flow) -> list[Block]:
         )
     )
     return blocks
-
-
-def thinly(path: tuple[PathPoint, ...]) -> tuple[PathPoint, ...]:
-    """Return a path with few enough points to be drawn: points at equal distances, and the last one."""
-    return (*path[: -1 : max(len(path) // POINTS, 1)], path[-1])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-from normscope.toolkit import JsonForm, Part
+from normscope.toolkit import Part
 
 from .recipes import Recipe
 from .stacked_training import Status
@@ -28,8 +28,6 @@ class Member(Part):
         measures: the measures by name; None where one could not be taken.
         notes: what was not measured, and why.
     """
-
-    JSON: ClassVar[JsonForm] = JsonForm(added=(...,))
 
     recipe: Recipe
     status: Status

@@ -98,7 +98,6 @@ class DataBracket(Saved, Bracket, Shown):
         kind="data_bracket",
         noun="bracket over data",
         write="write one with bracket.to_json(path)",
-        added=(*Bracket.JSON.added, "per_class", "per_layer"),
     )
 
     share: float

@@ -70,9 +70,7 @@ class Radii(Saved, Shown):
         noun="radii",
         plural=True,
         write="write them with radii.to_json(path) or normscope bound radius --json",
-        left_out=("witness",),
-        older=("seconds",),
-        added=("labelled",),
+        left_out=("seconds", "witness"),
         unsound="a certified radius lies above an attacked one",
     )
 

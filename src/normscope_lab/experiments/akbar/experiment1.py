@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.report import Block, Cell, Circle, Column, Curve, Curves, Table
+from normscope.report import Block, Cell, Column, Curve, Curves, Table
 
 from ...gradient_flow import flow
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
@@ -26,8 +26,6 @@ ANGLE = math.pi / 6
 """The angle of the direction that separates the classes."""
 ALIGNED = math.radians(10.0)
 """A weight counts as aligned if its angle to that direction is below this."""
-SHOWN = 2.5
-"""Trajectories are drawn as long as the norm is below this multiple of the first norm."""
 PATHS = 2
 """The largest number of seeds whose trajectories are kept for the chart."""
 
@@ -172,26 +170,20 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
 
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
-    """Return figure 5.1 as slices through the loss, figure 8.1 (left) as trajectories, and a table."""
+    """Return figure 5.1 as slices through the loss, figure 8.1 (left) as angles and norms by step, and a table."""
     slices = measured[FLOW]["slices"]
     rays = tuple(
         Curve(name=KINDS[kind], points=tuple(zip(map(math.log10, slices["radii"]), slices[kind]))) for kind in KINDS
     )
     drawn = "0.1 1"
-    walks = tuple(
-        Curve(name=f"{KINDS[job.kind]}, seed {seed}", points=tuple((a, r) for a, r in path if r < SHOWN))
+    paths = {
+        f"{KINDS[job.kind]}, seed {seed}": tuple(zip(map(float, measured[job][drawn]["steps"]), path))
         for job in (Job("batch"), Job("none"))
         for seed, path in enumerate(measured[job][drawn]["path"][:2])
-    )
-    lengths = tuple(
-        Curve(
-            name=f"{KINDS[kind]}, seed 0",
-            points=tuple(
-                (float(step), r)
-                for step, (_, r) in zip(measured[Job(kind)][drawn]["steps"], measured[Job(kind)][drawn]["path"][0])
-            ),
-        )
-        for kind in KINDS
+    }
+    angles, lengths = (
+        tuple(Curve(name=name, points=tuple((step, both[k]) for step, both in path)) for name, path in paths.items())
+        for k in (0, 1)
     )
     columns = [Column(title="rate, first norm", kind="name"), Column(title="network", kind="name")]
     columns += [
@@ -210,12 +202,11 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
             along="log10 of the norm of w",
             caption="With BatchNorm the loss does not depend on the norm.",
         ),
-        Circle(
-            title="Figure 8.1 (left): trajectories of w",
-            paths=walks,
-            along="angle to the optimum, in radians",
-            caption="Gradient descent with rate 0.1 from norm 1; the distance to the centre is the norm over the "
-            "first.",
+        Curves(
+            title="Figure 8.1 (left): the angle of w to the optimum",
+            curves=angles,
+            axis="angle, in radians",
+            caption="Gradient descent with rate 0.1 from norm 1.",
         ),
         Curves(title="The norm along these", curves=lengths, axis="norm over the first"),
         Table(title="Medians over seeds", columns=tuple(columns), rows=tuple(rows)),
