@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
+import torch
 
+import normscope as ns
 from normscope.core.codec import JsonForm, Part, Saved, decode, encode
 from normscope.core.errors import InputError, SoundnessError
 
@@ -166,3 +168,11 @@ def test_nan_is_null_and_read_again_only_where_a_form_says_so() -> None:
     assert decode(float | None, None, nan=True) is None
     with pytest.raises(ValueError, match=r"\[0\] is null"):
         decode(tuple[float, ...], [None])
+
+
+@pytest.mark.parametrize("claim", ["converged", "holds"])
+def test_a_file_that_does_not_say_that_something_holds_is_not_taken_to_say_it(claim: str) -> None:
+    stored = ns.lipschitz(torch.nn.Linear(3, 2), torch.randn(4, 3)).to_json()
+    assert stored.pop(claim) is True
+    with pytest.raises(ValueError, match=f"{claim} is missing"):
+        ns.Bracket.from_json(stored)

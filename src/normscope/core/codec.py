@@ -37,6 +37,8 @@ LARGEST = 2**63
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """The errors that a result may raise when it is made from values of the right types that do not fit together."""
 
+CLAIMS = ("converged", "holds")
+"""Fields that claim a success: it is never assumed of a file that does not say so."""
 Names = tuple[str | EllipsisType, ...]
 """Names of fields; `...` stands for every other field (in `sparse`: every other field with a default)."""
 
@@ -288,7 +290,7 @@ def _dataclass(kind: Any, value: Any, where: str, nan: bool) -> Any:
 
 
 def _fields(kind: Any, data: Mapping[str, Any], where: str, nan: bool) -> dict[str, Any]:
-    """Return the fields of a result that are read from plain data; those with a default may be missing."""
+    """Return the fields of a result that are read from plain data; those with a default may be missing, but no claim."""
     form, read = _form(kind), {}
     for name, (item, hint) in _stored(kind).items():
         inside = _inside(where, name)
@@ -298,7 +300,7 @@ def _fields(kind: Any, data: Mapping[str, Any], where: str, nan: bool) -> dict[s
                 _refuse(data[name], inside)
             if name == "notes" and not all(read[name]):  # pages make sentences of them
                 _refuse(data[name], inside)
-        elif name not in form.unread and not _has_default(item):
+        elif name in CLAIMS or (name not in form.unread and not _has_default(item)):
             raise ValueError(f"{inside} is missing")
     return read
 
