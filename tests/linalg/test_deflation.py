@@ -8,6 +8,7 @@ from torch import nn
 
 from normscope.linalg import conv_norm, deflation
 from normscope.linalg.layer_norms import linear_map, spectral_norm
+from normscope.linalg.writing import write_out
 
 from .cases import dense, sigma
 
@@ -44,7 +45,7 @@ def on_torus(name: str, twisted: bool) -> tuple[conv_norm.Convolution, conv_norm
     plain, _ = conv_norm._normalized(conv, conv.weight.detach().double(), float(conv.weight.abs().max()))
     torus = [conv_norm.rings(axis, "zeros")[int(twisted)] for axis in conv.axes]
     symbol = conv_norm.Symbol(conv_norm.Kernel(plain, [ring.stride for ring in torus]), torus)
-    return plain, symbol, plain.dense().T if symbol.kernel.inputs else plain.dense()
+    return plain, symbol, write_out(plain).T if symbol.kernel.inputs else write_out(plain)
 
 
 def excess(name: str, share: float, twisted: bool = False) -> float:

@@ -42,9 +42,4 @@ def tried(seed: int) -> Trial:
     """Try one network."""
     drawn = network(seed)
     parts = [*drawn.parts, drawn.mode, *(["attention"] if any("attention" in part for part in drawn.parts) else [])]
-
-    def trial() -> list[float]:
-        inside = try_domain(drawn, record=("ranges", "gains")[seed % 5 == 0])
-        return [inside.upper - inside.seen]
-
-    return attempt(seed, parts, trial)
+    return attempt(seed, parts, lambda: [try_domain(drawn, record=("ranges", "gains")[seed % 5 == 0])])

@@ -38,31 +38,18 @@ def test_two_thousand_networks() -> None:
     count = int(os.environ.get("NORMSCOPE_NETWORKS", "2000"))
     base = int(os.environ.get("NORMSCOPE_SEED", random.SystemRandom().randrange(2**32)))
     began = time.monotonic()
-    drawn: dict[int, None] = {}
-
-    @hypothesis.seed(base)
-    @hypothesis.settings(
-        max_examples=count, phases=PHASES, database=None, derandomize=False,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )  # fmt: skip
-    @hypothesis.given(SEEDS)
-    def draw(seed: int) -> None:
-        drawn[seed] = None
-
-    draw()
-    trials = list(run_trials(tried, drawn))
+    trials = list(run_trials(tried, range(base, base + count)))
     record = write_record("soundness", "Random networks against their bounds", trials, base=base, began=began)
     assert not record["violations"]
     missing = set(ACTIVATIONS) - set(record["networks_with"])
     assert not missing, f"never drawn: {missing}"
-    assert len(trials) >= 0.95 * count
 
 
 def tried(seed: int) -> Trial:
     """Try one network."""
     drawn = network(seed)
     parts = (*drawn.parts, drawn.mode, str(drawn.batch.dtype).removeprefix("torch."))
-    return attempt(seed, parts, lambda: [(outcome := try_network(drawn)).upper - outcome.lower])
+    return attempt(seed, parts, lambda: [try_network(drawn)])
 
 
 @pytest.mark.slow
