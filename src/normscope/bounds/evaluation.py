@@ -31,8 +31,9 @@ from ..core.log10 import ceiling10, log10
 from ..core.log10 import norm as l2
 from ..core.rounding import UNIT, gamma, inward
 from ..graph.ir import Graph, Node
-from ..linalg.linear_map import LinearMap
-from ..linalg.operator_norms import MIN_NORMAL, carry_errors, upper
+from ..linalg.convolution_map import Convolution
+from ..linalg.linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
+from ..linalg.operator_norms import absolute, applied, upper
 from ..rules.effects import UNKNOWN, Norm
 from ..rules.local.entry_sets import LogSoftmax, LogSumExp, Normalize, Softmax, WindowMaximum
 from ..rules.local.entry_sets import Norm as RowNorm
@@ -51,6 +52,8 @@ SAFETY = 2.0**14
 """Errors that are estimated and not bounded are multiplied by this margin."""
 RECURRENT = ("lstm", "gru", "rnn")
 """Operators that run many steps, whose roundings travel through the later ones: they are given the margin too."""
+TINY = 2.0**-1022
+"""A number that is flushed to zero is off by at most this much."""
 UP = 1 + 2.0**-40
 """Room for the rounding of the error bounds themselves."""
 WIDE = 2**18
@@ -73,7 +76,7 @@ class Certain:
 
     def enclosure(self) -> Enclosure:
         """Return the box of the exact value, as local rules read it: the error as a constant over a radius of 1."""
-        reach = torch.where(self.error > 0, self.error * UP + 2 * UNIT * self.value.abs() + MIN_NORMAL, 0.0)
+        reach = torch.where(self.error > 0, self.error * UP + 2 * UNIT * self.value.abs() + TINY, 0.0)
         reach = torch.where(self.value.isinf() & (self.error == 0), 0.0, reach)
         low, high = self.value - reach, self.value + reach
         return Enclosure(self.value, low, high, self.distance, self.error, torch.ones_like(self.distance))
@@ -111,17 +114,17 @@ def _own(primitive: Primitive, values: Sequence[Tensor], value: Tensor) -> Tenso
         case WindowMaximum():
             return torch.zeros_like(value)
         case Multiply():
-            return UNIT * 2 * value.abs() + MIN_NORMAL
+            return UNIT * 2 * value.abs() + TINY
         case Scalar() if primitive.margin == 0.0:  # straight pieces: a product at most
-            return UNIT * 2 * value.abs() + MIN_NORMAL
+            return UNIT * 2 * value.abs() + TINY
         case Scalar():  # formulas like x - tanh(x) and x (1 + erf(x)) add up terms of the size of x
             limit = 64.0 * max(abs(end) for end in primitive.bounded)
-            return few * (value.abs() + 2 * x.abs().clamp(max=limit)) + MIN_NORMAL
+            return few * (value.abs() + 2 * x.abs().clamp(max=limit)) + TINY
         case Normalize() | RowNorm():
-            return torch.where(value.isfinite(), gamma(count + 64.0) * value.abs() + MIN_NORMAL, torch.inf)
+            return torch.where(value.isfinite(), gamma(count + 64.0) * value.abs() + TINY, torch.inf)
         case Softmax():
             apart = _apart(x, value)
-            return value * (gamma(count + 16.0) + few * (apart[0] + apart[1])) + MIN_NORMAL
+            return value * (gamma(count + 16.0) + few * (apart[0] + apart[1])) + TINY
         case LogSoftmax():
             apart = _apart(x, value.exp())
             terms = value.abs() + x.amax(-1, keepdim=True).abs() + apart[0]
@@ -136,7 +139,7 @@ def _own(primitive: Primitive, values: Sequence[Tensor], value: Tensor) -> Tenso
     size = sum((flat(operand).abs().sum(1) for operand in values), torch.zeros_like(flat(value)[:, 0]))
     entries = float(sum(flat(operand).shape[1] for operand in values))
     many = SAFETY if isinstance(primitive, Opaque) and primitive.node.operator.startswith(RECURRENT) else 1.0
-    return many * gamma(64.0 * (entries + 64.0)) * (value.abs() + wide(size, value)) + MIN_NORMAL
+    return many * gamma(64.0 * (entries + 64.0)) * (value.abs() + wide(size, value)) + TINY
 
 
 def _apart(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,7 +153,7 @@ def _product(a: Certain, b: Certain, norms: bool) -> tuple[Tensor, Tensor, Tenso
     """Return the error of a matrix product: |A| e_B + e_A (|B| + e_B), and its own rounding."""
     count = float(a.value.shape[-1])
     left, right = a.value.abs(), b.value.abs()
-    own = gamma(count + 8.0) * (left @ right) + count * MIN_NORMAL
+    own = gamma(count + 8.0) * (left @ right) + count * TINY
     moved = left @ b.error + a.error @ (right + b.error)
     sizes = [l2(flat(x.value), 1) for x in (a, b)]
     if norms and max(a.value[0].numel(), b.value[0].numel()) <= WIDE:
@@ -187,7 +190,7 @@ def _bilinear(node: Node, operands: Sequence[Certain]) -> tuple[Tensor, Tensor, 
         moved = run(operands[0].error, reached[1]) + run(sizes[0], operands[1].error)
     bias = next((a for a in (*node.args[2:], node.kwargs.get("bias")) if isinstance(a, Tensor)), None)
     count = float(max(operand.value[0].numel() for operand in operands))
-    own = gamma(count + 16.0) * run(*reached) + count * MIN_NORMAL
+    own = gamma(count + 16.0) * run(*reached) + count * TINY
     if bias is not None:
         channels = node.operator not in ("linear", "matmul", "mm", "bmm", "mv", "dot")
         own = own + 4 * UNIT * bias.double().abs().reshape(-1, *(1,) * (len(node.shape) - 2 if channels else 0))
@@ -284,13 +287,12 @@ class Values:
         distance = torch.zeros(len(value), dtype=value.dtype, device=value.device)
         terms = len(affine.maps) + (affine.constant is not None)
         for linear, x in zip(affine.maps, operands, strict=True):
-            carried = carry_errors(linear, x.value, x.error)
-            if carried is None:  # no entries to go by: the norm of the map alone
+            error, added = _through(linear, x.value, x.error)
+            if error is None:  # no entries to go by: the norm of the map alone
                 size = self._size(linear)
                 far = size * (x.distance + gamma(4.0 * linear.in_size + 64.0) * l2(flat(x.value), 1))
-                error, added = wide(far, value).expand_as(value), torch.zeros_like(value)
+                error = wide(far, value).expand_as(value)
             else:
-                error, added = carried
                 far = l2(flat(error), 1)
                 if norms:
                     far = torch.minimum(far, times(torch.full_like(far, self._size(linear)), x.distance))
@@ -326,6 +328,55 @@ class Values:
     @cached_property
     def _nodes(self) -> dict[str, Node]:
         return {node.name: node for node in self.steps.graph}
+
+
+def _through(linear: LinearMap, x: Tensor, error: Tensor) -> tuple[Tensor | None, Tensor]:
+    """Return what becomes of an error behind a map, and the rounding of the map itself; None if no entry is known."""
+    zero = torch.zeros(len(x), *linear.out_shape, dtype=x.dtype, device=x.device)
+    match linear:
+        case Identity() | Reindex():
+            return linear.apply(error), zero
+        case Composite():
+            own = torch.zeros_like(error)
+            for part in linear.parts:
+                moved, added = _through(part, x, own)
+                error_after, _ = _through(part, x, error)
+                if moved is None or error_after is None:
+                    return None, zero
+                x, error, own = part.apply(x), error_after, moved + added
+            return error, own
+        case Sum():
+            parts = [_through(term, x, error) for term in linear.terms]
+            if any(moved is None for moved, _ in parts):
+                return None, zero
+            sizes = sum((term.apply(x).abs() for term in linear.terms), zero)
+            own = sum((added for _, added in parts), gamma(len(parts)) * sizes)
+            return sum((moved for moved, _ in parts if moved is not None), zero), own
+        case Repeated():
+            inner = linear.inner
+            moved, added = _through(inner, *(y.reshape(-1, *inner.in_shape) for y in (x, error)))
+            shaped = added.reshape(-1, *linear.out_shape)
+            return None if moved is None else moved.reshape(-1, *linear.out_shape), shaped
+    spread = absolute(linear)
+    if spread is None:
+        return None, zero
+    count = float(_terms(linear))
+    size = applied(spread, x.abs() + error)
+    return applied(spread, error), gamma(2.0 * count + 16.0) * size + count * TINY
+
+
+def _terms(linear: LinearMap) -> int:
+    """Return how many products one entry of the image sums up."""
+    match linear:
+        case Diagonal():
+            return 1
+        case Matrix():
+            return linear.weight.shape[1]
+        case Convolution():
+            return linear.weight.numel() // max(linear.weight.shape[1 if linear.transposed else 0], 1)
+        case Centering():
+            return math.prod(linear.in_shape[len(linear.in_shape) - linear.dims :])
+    return linear.in_size
 
 
 class _Shaken:

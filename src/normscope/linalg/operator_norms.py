@@ -452,8 +452,6 @@ def _lower(
 
 SPACING = 2.0**-1074
 """The spacing of the smallest floats: the error of a product or a sum that underflows."""
-MIN_NORMAL = 2.0**-1022
-"""A number that is flushed to zero is off by at most this much."""
 
 
 def attained(linear: LinearMap, vector: Tensor) -> tuple[float, Tensor]:
@@ -476,70 +474,52 @@ def _image(linear: LinearMap, vector: Tensor) -> tuple[Tensor, float]:
     """Return the image of a unit vector, and a bound on its rounding error (an estimate for maps given as code)."""
     if isinstance(linear, Convolution | Matrix):
         return linear.apply(vector), _apply_error(linear)
-    carried = carry_errors(linear, vector, torch.zeros_like(vector))
-    image = linear.apply(vector)
+    carried = _carry_error(linear, vector, torch.zeros_like(vector))
     if carried is not None:
-        moved, own = carried
-        return image, float(l2(moved + own)) * (1.0 + gamma(own.numel() + 8.0))
+        image, error = carried
+        return image, float(l2(error)) * (1.0 + gamma(error.numel() + 8.0))
+    image = linear.apply(vector)
     return image, gamma(4.0 * (linear.in_size + linear.out_size) + 64.0) * float(l2(image))
 
 
-def carry_errors(linear: LinearMap, x: Tensor, error: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return what becomes of the errors of a batch behind a map, and the rounding of the map itself, entry by entry.
+def _carry_error(linear: LinearMap, value: Tensor, error: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the image of a batch of vectors and a bound on its error, entry by entry.
 
-    The rounding covers parts that cancel each other, weights that are known to within a slack, and values that
-    underflow on the way. The result is None where a part is given as code that is too large to be written out.
+    The vectors are known to within `error`. The bound covers parts that cancel each other, weights that are known to
+    within a slack, and values that underflow on the way. The result is None where a part is given as code.
     """
-    carried = _carry_exactly(linear, x, error)
-    if carried is None or linear.slack == 0.0:
-        return carried
-    sizes = l2((x.abs() + error).flatten(1), 1).reshape(-1, *[1] * len(linear.out_shape))
-    return carried[0], carried[1] + (1.0 + 1e-9) * linear.slack * sizes
+    image = _through(linear, value, error)
+    if image is None or linear.slack == 0.0:
+        return image
+    sizes = l2((value.abs() + error).flatten(1), 1).reshape(-1, *[1] * len(linear.out_shape))
+    return image[0], image[1] + (1.0 + 1e-9) * linear.slack * sizes
 
 
-def _carry_exactly(linear: LinearMap, x: Tensor, error: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return what `carry_errors` returns, for a map whose weights are exact."""
+def _through(linear: LinearMap, value: Tensor, error: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return what `_carry_error` returns, for a map whose weights are exact."""
     match linear:
-        case Identity() | Reindex():
-            return linear.apply(error), torch.zeros(len(x), *linear.out_shape, dtype=x.dtype, device=x.device)
-        case Composite():
-            own = torch.zeros_like(error)
-            for part in linear.parts:
-                moved, rounded = carry_errors(part, x, error), carry_errors(part, x, own)
-                if moved is None or rounded is None:
-                    return None
-                x, error, own = part.apply(x), moved[0], rounded[0] + rounded[1]
-            return error, own
-        case Sum():
-            carried = [part for part in (carry_errors(term, x, error) for term in linear.terms) if part is not None]
-            if len(carried) < len(linear.terms):
+        case Composite(parts=parts):
+            carried: tuple[Tensor, Tensor] | None = (value, error)
+            for part in parts:
+                carried = None if carried is None else _carry_error(part, *carried)
+            return carried
+        case Repeated(inner=inner):
+            slices = _carry_error(inner, value.reshape(-1, *inner.in_shape), error.reshape(-1, *inner.in_shape))
+            return slices and (slices[0].reshape(-1, *linear.out_shape), slices[1].reshape(-1, *linear.out_shape))
+        case Sum(terms=terms):
+            images_and_errors = [
+                carried for carried in (_carry_error(term, value, error) for term in terms) if carried is not None
+            ]
+            if len(images_and_errors) < len(terms):
                 return None
-            moved, own = (torch.stack(parts).sum(0) for parts in zip(*carried, strict=True))
-            sizes = torch.stack([term.apply(x).abs() for term in linear.terms]).sum(0)
-            return moved, own + gamma(len(linear.terms)) * (1.0 + 1e-12) * (sizes + own)
-        case Repeated():
-            inner = carry_errors(linear.inner, *(y.reshape(-1, *linear.inner.in_shape) for y in (x, error)))
-            return inner and (inner[0].reshape(-1, *linear.out_shape), inner[1].reshape(-1, *linear.out_shape))
-    spread = absolute(linear)
+            images, errors = (torch.stack(items) for items in zip(*images_and_errors, strict=True))
+            return images.sum(0), (errors.sum(0) + gamma(len(images_and_errors)) * images.abs().sum(0)) * (1.0 + 1e-12)
+    spread = absolute_entries(linear)
     if spread is None:
         return None
-    count = float(_terms(linear))
-    size = applied(spread, x.abs() + error)
-    return applied(spread, error), gamma(2.0 * count + 16.0) * size + count * MIN_NORMAL
-
-
-def _terms(linear: LinearMap) -> int:
-    """Return how many products one entry of the image sums up."""
-    match linear:
-        case Diagonal():
-            return 1
-        case Matrix():
-            return linear.weight.shape[1]
-        case Convolution():
-            return linear.weight.numel() // max(linear.weight.shape[1 if linear.transposed else 0], 1)
-        case Centering():
-            return math.prod(linear.in_shape[len(linear.in_shape) - linear.dims :])
-    return linear.in_size
+    count = 2.0 * linear.in_size + 64.0
+    moved = spread.apply(error + gamma(count) * value.abs()) * (1.0 + 2.0 * gamma(count))
+    return linear.apply(value), moved + 4.0 * count * SPACING
 
 
 def _apply_error(linear: Convolution | Matrix) -> float:
