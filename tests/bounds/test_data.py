@@ -14,7 +14,7 @@ from scipy.stats import binom
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.data import quantile, streaming
+from normscope.bounds.data import streaming
 from normscope.bounds.data.quantile import DataBracket, draws_needed, limits, rank_above, rank_below
 from normscope.core.bracket import Evidence, Scope
 from normscope.core.errors import InputError
@@ -261,34 +261,6 @@ class TestForms:
         assert again.to_json() == json.loads(json.dumps(found.to_json()))
         with pytest.raises(InputError, match="holds no bracket over data"):
             DataBracket.from_json({"type": "radii"})
-
-
-class TestTeeth:
-    """Bugs planted one by one, each seen by what stands above."""
-
-    @pytest.mark.one_in(3)
-    @pytest.mark.parametrize("name", ["uniform", "a jump at the quantile", "heavy tail"])
-    def test_a_rank_that_is_one_too_small_is_seen(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-
-        inner = quantile.rank_above
-        monkeypatch.setattr(quantile, "rank_above", lambda *given: inner(*given) - 1)
-        with pytest.raises(AssertionError):
-            test_coverage_is_never_below_the_confidence(name, 0.99, 0.95, 299)
-
-    def test_the_plain_quantile_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-
-        monkeypatch.setattr(quantile, "rank_above", lambda draws, share, confidence: math.ceil(share * draws))
-        with pytest.raises(AssertionError):
-            test_coverage_of_a_real_network()
-
-    @pytest.mark.slow
-    def test_constants_of_the_first_batch_are_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from normscope.bounds import derivative
-
-        monkeypatch.setattr(derivative, "_wholes", lambda batch, graph, call, traces: iter(graph.batched))
-        monkeypatch.setattr(derivative, "_gives", lambda model, call, local: True)
-        with pytest.raises(AssertionError):
-            TestStreaming().test_tokens_and_masks_of_each_batch_count()
 
 
 class Pooled(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +12,9 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 import normscope as ns
-from normscope.bounds import derivative, point
 from normscope.bounds.derivative import mismatches
 from normscope.core.bracket import Evidence
 from normscope.core.errors import JacobianError
-from normscope.graph import translate
 
 from ..soundness.networks import Function
 
@@ -368,74 +365,6 @@ def test_a_blank_image_is_measured_beside_it():
     ball = ns.lipschitz(model, torch.zeros(1, 1, 6, 6), scope="ball", radius=1e-6)
     point = ns.lipschitz(model, torch.zeros(1, 1, 6, 6), scope="point")
     assert 0.2 * ball.lower < point.lower <= ball.upper
-
-
-class TestTeeth:
-    """Bugs planted one by one, each seen by what stands above."""
-
-    @pytest.mark.slow
-    def test_differentiating_the_model_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def planted(model, batch, mode, forced, output, graph, traces):
-            call = derivative.settle(model, derivative.prepare(model, batch, output), mode)
-            yield dataclasses.replace(derivative._untraced(model, call, ""), doubted=None)
-
-        monkeypatch.setattr(point, "candidates", planted)
-        monkeypatch.setattr(point, "ROUNDINGS", 0.0)
-        test_a_jacobian_is_that_of_the_forward("a true Function")
-        for name in ("backward of one", "tensor hook", "gradient reversal", "wrong by a share", "no_grad"):
-            with pytest.raises((AssertionError, JacobianError)):
-                test_a_jacobian_is_that_of_the_forward(name)
-
-    def test_a_detach_that_cuts_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        detach = torch.ops.aten.detach.default
-        monkeypatch.setattr(translate, "_identity", lambda node, x: translate._node(node, detach, (x,), {}))
-        with pytest.raises((AssertionError, JacobianError)):
-            test_a_jacobian_is_that_of_the_forward("detach")
-
-    @pytest.mark.slow
-    def test_gradients_by_vmap_are_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """`vmap` of `select_scatter` has the right values and the wrong gradient."""
-        inner = derivative._replayed
-
-        def planted(whole, graph, samples, notes):
-            local = inner(whole, graph, samples, notes)
-            graph = derivative.differentiable(graph).double()
-            run = torch.vmap(lambda row: graph.run(*graph.split(row)).reshape(-1))
-            return dataclasses.replace(local, function=run, point=local.point.double(), wide=None)
-
-        monkeypatch.setattr(derivative, "_replayed", planted)
-        test_a_jacobian_is_that_of_the_forward("backward of one")
-        with pytest.raises((AssertionError, JacobianError)):
-            test_a_jacobian_is_that_of_the_forward("in place")
-
-    def test_the_first_mask_for_all_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        inner = derivative._replayed
-
-        def planted(whole, graph, samples, notes):
-            local, graph = inner(whole, graph, samples, notes), graph.double()
-
-            def run(points):
-                return torch.stack([graph.run(*graph.split(row)).reshape(-1) for row in points])
-
-            return dataclasses.replace(local, function=run, point=local.point.double(), wide=None)
-
-        monkeypatch.setattr(derivative, "_replayed", planted)
-        monkeypatch.setattr(point, "ROUNDINGS", 0.0)
-        test_every_sample_has_its_own_mask()  # the values still tell, and the model itself is differentiated
-        monkeypatch.setattr(derivative, "_gives", lambda model, call, local: True)
-        with pytest.raises((AssertionError, JacobianError)):
-            test_every_sample_has_its_own_mask()
-
-    def test_a_blind_comparison_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(derivative, "SHARE", 0.5)
-        with pytest.raises(pytest.fail.Exception):
-            test_without_a_graph_a_lie_is_an_error_that_names_the_module("wrong by a tenth", 4)
-
-    @pytest.mark.slow
-    def test_a_comparison_on_bends_alone_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(derivative, "MOVED", 0.0)
-        with pytest.raises(JacobianError):
-            test_without_a_graph_an_input_on_a_bend_is_no_lie()
 
 
 def test_rounding_straight_through_has_no_slope_of_one() -> None:

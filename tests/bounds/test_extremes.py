@@ -6,11 +6,14 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
 
+import normscope as ns
 from normscope.bounds.ellipsoids.ellipsoid import advance, balanced, largest
 from normscope.bounds.ellipsoids.optimised import optimise, with_rounding
 from normscope.graph.ir import Graph, Ref
 
+from ..soundness.networks import Function
 from .graphs import DOUBLE, Sheet, aten, chain, planned
 
 
@@ -116,3 +119,53 @@ class TestOverflow:
         left, right = sheet.call(aten.tanh.default, x), sheet.call(aten.sigmoid.default, sheet.refs[0])
         graph = sheet.graph(sheet.call(aten.mul.Tensor, left, right))
         assert_never_below(graph, 0.5e308)
+
+
+def bounded_above(function: object, truth: float) -> None:
+    """No method is below the truth, as log10; none is NaN, and an infinite one says why."""
+    rungs = ns.ladder(Function(function).eval(), torch.ones(1, 2, dtype=DOUBLE), effort="tight")
+    for name in {"product", "folded", "closed-form", "tight", "best"} & set(rungs):
+        assert rungs[name].log10_upper >= truth - 1e-9, name
+        assert rungs[name].log10_upper < math.inf or rungs[name].reason
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("slope", [1e200, -1e200, 1e-200, 1e100, -1e308])
+def test_slopes_of_any_size(slope: float) -> None:
+    weight = torch.tensor([[1.0, 0.5], [0.25, 2.0]], dtype=DOUBLE)
+    truth = math.log10(float(torch.linalg.matrix_norm(weight, 2)))
+    bounded_above(lambda x: F.linear(F.leaky_relu(F.linear(x, weight), slope), torch.eye(2, dtype=DOUBLE)), truth)
+    if abs(slope) > 1:
+        bounded_above(lambda x: F.leaky_relu(F.linear(x, weight), slope), truth + math.log10(abs(slope)))
+
+
+@pytest.mark.one_in(1000)
+@pytest.mark.parametrize("row", [1e-170, 1e-200, 1e-300, 1e-100, 0.0])
+def test_single_outputs_of_any_size(row: float) -> None:
+    """One certificate gives all of them: a small one beside a large one has a figure of its own all the same."""
+    last = torch.tensor([[1.0, 0.5], [row, row]], dtype=DOUBLE)
+    model = Function(lambda x: F.linear(F.relu(F.linear(x, torch.eye(2, dtype=DOUBLE))), last)).eval()
+    found = ns.lipschitz(model, torch.ones(1, 2, dtype=DOUBLE), per="output", effort="tight").per_output
+    assert found[0].upper == pytest.approx(math.hypot(1.0, 0.5))
+    if row:
+        assert math.log10(row) + 0.15 <= found[1].log10_upper <= max(-140.0, math.log10(row) + 0.2)
+    else:
+        assert found[1].log10_upper == -math.inf
+
+
+def test_values_that_start_afresh_far_apart_are_refused() -> None:
+    """Squares of their ratio would vanish: 1e-170 beside 1e170."""
+    sheet = Sheet((1, 3))
+    small = sheet.relu(sheet.linear(sheet.refs[0], 1e-130 * torch.eye(3, dtype=DOUBLE)))
+    large = sheet.relu(sheet.linear(sheet.refs[0], 1e130 * torch.eye(3, dtype=DOUBLE)))
+    both = sheet.relu(
+        sheet.add(
+            sheet.linear(small, 1e130 * torch.eye(3, dtype=DOUBLE)),
+            sheet.linear(large, 1e-139 * torch.eye(3, dtype=DOUBLE)),
+        )
+    )
+    graph = sheet.graph(sheet.linear(both, torch.ones(1, 3, dtype=DOUBLE)))
+    for widest in (3, 4, 6, 1024):
+        _, plan, _ = planned(graph, widest=widest)
+        found = None if plan is None else optimise(plan, steps=2)
+        assert found is None or found.log10 >= math.log10(3.0**0.5) - 1e-9

@@ -23,6 +23,7 @@ from normscope.linalg.linear_map import (
     Repeated,
     Sum,
 )
+from normscope.linalg.writing import write_out
 
 RANGES = {
     "ordinary": (0, 0),
@@ -114,7 +115,9 @@ def _fractions(linear: LinearMap) -> fmpq_mat:
             for place in torch.nonzero(linear.weight).tolist():
                 one = torch.zeros_like(linear.weight)
                 one[tuple(place)] = 1.0
-                found += _fraction(float(linear.weight[tuple(place)])) * _written(linear._with_weight(one, 0.0).dense())
+                found += _fraction(float(linear.weight[tuple(place)])) * _written(
+                    write_out(linear._with_weight(one, 0.0))
+                )
             return found
         case Composite(parts=parts):
             found = _fractions(parts[0])
@@ -125,7 +128,7 @@ def _fractions(linear: LinearMap) -> fmpq_mat:
             return sum((_fractions(term) for term in terms[1:]), _fractions(terms[0]))
         case Repeated(inner=inner):
             return _blocks(_fractions(inner), linear.in_size // inner.in_size)
-    return _written(linear.dense())
+    return _written(write_out(linear))
 
 
 def _fraction(value: float) -> fmpq:

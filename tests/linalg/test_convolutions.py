@@ -13,6 +13,7 @@ from normscope.core.errors import InputError
 from normscope.linalg import conv_norm
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.layer_norms import linear_map, spectral_norm
+from normscope.linalg.writing import write_out
 
 from .cases import Case, dense, random_case, sigma
 
@@ -21,14 +22,14 @@ ORACLE = 1e-12
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
 
 
-def check(case: Case) -> float:
+def check(case: Case, rtol: float = 1e-3) -> float:
     """Compare a layer's map and bracket with the dense operator; return the gap."""
     map_ = linear_map(case.layer, case.shape)
     matrix = dense(case.layer, case.shape)
-    assert torch.allclose(map_.dense(), matrix, rtol=0.0, atol=1e-12)
+    assert torch.allclose(write_out(map_), matrix, rtol=0.0, atol=1e-12)
     y = torch.randn(2, *map_.out_shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(map_.adjoint(y).reshape(2, -1), y.reshape(2, -1) @ matrix, rtol=0.0, atol=1e-11)
-    result = spectral_norm(case.layer, case.shape)
+    result = spectral_norm(case.layer, case.shape, rtol=rtol)
     truth = sigma(matrix)
     assert result.lower <= truth * (1.0 + ORACLE)
     assert truth <= result.upper * (1.0 + ORACLE)
@@ -60,7 +61,7 @@ def test_small_convolutions_are_exact(seed: int) -> None:
 @pytest.mark.usefixtures("on_tori")
 @pytest.mark.parametrize("seed", range(1000, 1030))
 def test_torus_bounds_hold(seed: int) -> None:
-    check(random_case(seed))
+    check(random_case(seed), rtol=(1e-3, 1e-2)[seed % 2])
 
 
 @pytest.mark.slow

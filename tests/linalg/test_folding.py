@@ -22,6 +22,7 @@ from normscope.linalg.linear_map import (
     Repeated,
     Sum,
 )
+from normscope.linalg.writing import write_out
 
 F64 = torch.float64
 
@@ -65,9 +66,7 @@ MAPS = square_maps()
 
 
 def same(folded: LinearMap, matrix: torch.Tensor) -> None:
-    written = LinearMap.dense(folded)
-    assert torch.allclose(written, matrix, rtol=0.0, atol=1e-12)
-    assert torch.allclose(folded.dense(), matrix, rtol=0.0, atol=1e-12)
+    assert torch.allclose(write_out(folded), matrix, rtol=0.0, atol=1e-12)
     y = random(3, *folded.out_shape)
     assert torch.allclose(folded.adjoint(y).reshape(3, -1), y.reshape(3, -1) @ matrix, rtol=0.0, atol=1e-11)
 
@@ -76,16 +75,16 @@ def same(folded: LinearMap, matrix: torch.Tensor) -> None:
 @pytest.mark.parametrize("second", MAPS)
 def test_a_composition_is_the_product_and_a_sum_the_sum(second: str) -> None:
     for first in MAPS.values():
-        same(compose(MAPS[second], first), MAPS[second].dense() @ first.dense())
-        same(add(MAPS[second], first), MAPS[second].dense() + first.dense())
+        same(compose(MAPS[second], first), write_out(MAPS[second]) @ write_out(first))
+        same(add(MAPS[second], first), write_out(MAPS[second]) + write_out(first))
 
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(("second", "first"), list(itertools.product(MAPS, MAPS))[::11])
 def test_bound_of_a_folded_map_holds(second: str, first: str) -> None:
     for folded, matrix in (
-        (compose(MAPS[second], MAPS[first]), MAPS[second].dense() @ MAPS[first].dense()),
-        (add(MAPS[second], MAPS[first]), MAPS[second].dense() + MAPS[first].dense()),
+        (compose(MAPS[second], MAPS[first]), write_out(MAPS[second]) @ write_out(MAPS[first])),
+        (add(MAPS[second], MAPS[first]), write_out(MAPS[second]) + write_out(MAPS[first])),
     ):
         sigma = float(torch.linalg.matrix_norm(matrix, 2))
         result = operator_norms.bracket(folded)
@@ -127,10 +126,10 @@ def test_a_diagonal_moves_past_a_reshape() -> None:
     scale = Diagonal(random(2, 3), (3, 2, 3))
     folded = compose(scale, compose(reshape, matrix))
     assert [type(part) for part in folded.parts] == [Matrix, Identity]  # type: ignore[attr-defined]
-    same(folded, scale.dense() @ matrix.dense())
+    same(folded, write_out(scale) @ write_out(matrix))
     back = compose(Matrix(random(4, 6), (3,)), compose(Identity((3, 2, 3), (3, 6)), scale))
     assert [type(part) for part in back.parts] == [Identity, Matrix]  # type: ignore[attr-defined]
-    same(back, torch.block_diag(*[random(4, 6)] * 3) @ scale.dense())
+    same(back, torch.block_diag(*[random(4, 6)] * 3) @ write_out(scale))
 
 
 def test_rounding_of_a_fold_is_part_of_the_bound() -> None:

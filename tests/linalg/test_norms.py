@@ -25,6 +25,7 @@ from normscope.linalg.linear_map import (
     Repeated,
     Sum,
 )
+from normscope.linalg.writing import write_out
 
 from .cases import matrices, sigma
 
@@ -66,7 +67,7 @@ def test_weights_without_a_norm_are_refused(value: float) -> None:
 
 
 def dense_sigma(linear) -> float:
-    return float(np.linalg.norm(linear.dense().numpy(), 2))
+    return float(np.linalg.norm(write_out(linear).numpy(), 2))
 
 
 def other_maps() -> dict[str, tuple]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from unittest import mock
 
@@ -27,21 +26,12 @@ SLACK = 1e-9
 """Rounding of the Jacobian that is written out by hand."""
 
 
-@dataclass(frozen=True)
-class Inside:
-    """What a trial saw, as log10: over all inputs, over the domain, and the largest Jacobian norm found inside."""
-
-    everywhere: float
-    upper: float
-    seen: float
-    points: int
-    reason: str | None
-
-
 def try_domain(
     network: Network, *, record: str = "ranges", proposals: int = 12, samples: int = 10, effort: str = "tight"
-) -> Inside:
+) -> float:
     """Record a domain over data, bound it by every method, and search it for steep points.
+
+    Returns log10 of the best bound over the steepest point.
 
     Raises:
         SoundnessError: a bound over the domain is below the Jacobian norm at a point inside, or above the one over all
@@ -63,14 +53,13 @@ def try_domain(
     points = list(rows[:4])
     found = steepest(domain, work.double, rows[:6], budget=Budget(20), seed=network.seed)[1]
     points += [] if found is None else [found[0]]
-    seen, tried = -math.inf, 0
+    seen = -math.inf
     for point in points:
         size = norm_at(function, point)
         for _ in range(proposals):
             other = _proposal(point, rows, generator)
             if not bool(domain.inside(other[None])[0]):
                 continue
-            tried += 1
             reached = norm_at(function, other)
             if reached > size:
                 size, point = reached, other
@@ -83,7 +72,7 @@ def try_domain(
     everywhere, best = rungs["global"], rungs["best"]
     if best.log10_upper > everywhere.log10_upper:
         raise SoundnessError(f"10^{best.log10_upper} inside above 10^{everywhere.log10_upper} everywhere: {network}")
-    return Inside(everywhere.log10_upper, best.log10_upper, seen, tried, best.reason)
+    return best.log10_upper - seen
 
 
 def norm_at(function: Flat, point: Tensor) -> float:

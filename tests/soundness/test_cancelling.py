@@ -14,11 +14,9 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.bounds.captured import Captured
-from normscope.bounds.ellipsoids import ellipsoid
 from normscope.bounds.rungs import upper_sides
 from normscope.core.bracket import Evidence
 from normscope.core.rounding import Upper, root_sum_squares, total
-from normscope.linalg import folding, writing
 
 LARGE = 1e18
 SLOW = pytest.mark.slow
@@ -109,13 +107,6 @@ def test_no_figure_is_false(weights, questions):
         assert not false_figures(model, truth, questions), name
 
 
-def test_folding_what_cancels_would_be_seen(monkeypatch):
-    monkeypatch.setattr(folding, "cancels", lambda linear: False)
-    monkeypatch.setattr(writing, "cancels", lambda linear: False)
-    model, truth = networks(*drawn(1)[0])["before a relu"]
-    assert upper_sides(Captured.of(model.eval(), BATCH))["best"].upper < 0.9 * truth
-
-
 def biased(weight: list[list[float]]) -> nn.Linear:
     """A layer whose ReLUs stay on."""
     layer = nn.Linear(len(weight[0]), len(weight), dtype=torch.float64)
@@ -144,12 +135,6 @@ def ball_uppers(weights: Sequence[tuple[float, float, float]], **options: Any) -
 @pytest.mark.parametrize("share", [1e-9, 1e-7, 0.0])
 def test_units_that_stay_on_cancel_over_a_ball(share, effort):
     assert all(upper >= truth * (1 - 1e-9) for upper, truth in ball_uppers(nearly(share, 1), effort=effort))
-
-
-@SLOW
-def test_squares_without_their_rounding_would_be_seen(monkeypatch):
-    monkeypatch.setattr(ellipsoid, "raised", lambda matrix, allowance=None: matrix)
-    assert any(upper < 0.9 * truth for upper, truth in ball_uppers(nearly(1e-10, 3)[:2]))
 
 
 def chained(slope: float, a: float, b: float, c: float) -> tuple[nn.Module, float]:
@@ -211,11 +196,6 @@ SHARES = [(1e-4, 4), (1e-3, 3), (1e-2, 5), (1e-4, 8)]
 @pytest.mark.parametrize(("share", "depth"), [(1e-4, 3), *(pytest.param(*case, marks=SLOW) for case in SHARES)])
 def test_little_by_little_is_counted_as_all_at_once(share, depth):
     assert low_rungs(share, depth, range(1)) == []
-
-
-def test_folding_little_by_little_would_be_seen(monkeypatch):
-    monkeypatch.setattr(folding, "_from", lambda folded, apart: folded)
-    assert low_rungs(1e-4, 3, range(1))
 
 
 def test_a_zero_that_may_be_rounded_is_not_proven():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -13,62 +14,84 @@ from normscope.bounds.weights.sensitivity import WeightSensitivity
 from normscope.core.untouched import drops
 
 SCALES = (0.0, 1e-2, 1.0, 30.0, -1e-3)
-"""How far from the present weight to look, relative to it; a negative one: around zero, where normalizers are steep."""
+"""How far from the present value to look, relative to it; a negative one: around zero, where normalizers are steep."""
+LENGTHS = (1e-5, 1e-2, 1.0, 100.0)
+"""Of changes, relative to the present value."""
+EPS = 2.0**-52
 
 
 class Weight:
-    """One parameter of a model as the only variable, in float64, at fixed data."""
+    """One parameter of a model as the only variable, in float64, at fixed data.
 
-    def __init__(self, model: nn.Module, name: str, batch: Tensor | dict[str, Tensor]) -> None:
-        self.model = copy.deepcopy(model).double()
+    `measured` gives the weight by whose change the change of the output is divided; the parameter itself if absent.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        name: str,
+        batch: Tensor | dict[str, Tensor],
+        measured: Callable[[nn.Module], Tensor] | None = None,
+    ) -> None:
+        self.model, self.measured = copy.deepcopy(model).double(), measured
         for module in self.model.modules():
             if drops(module):
                 module.eval()
-        self.name, self.batch = name, batch.double() if isinstance(batch, Tensor) else batch
+        floats = isinstance(batch, Tensor) and batch.is_floating_point()
+        self.name, self.batch = name, batch.double() if floats else batch
         self.present = dict(self.model.named_parameters(remove_duplicate=False))[name].detach().clone()
         self.buffers = {key: value.clone() for key, value in self.model.named_buffers()}
 
-    def __call__(self, weight: Tensor) -> Tensor:
+    def __call__(self, parameter: Tensor) -> Tensor:
         buffers = {key: value.clone() for key, value in self.buffers.items()}
-        return functional_call(self.model, {self.name: weight, **buffers}, (self.batch,)).reshape(-1)
+        return functional_call(self.model, {self.name: parameter, **buffers}, (self.batch,)).reshape(-1)
+
+    def weight(self, parameter: Tensor) -> Tensor:
+        """The weight that is made of a value of the parameter."""
+        if self.measured is None:
+            return parameter
+        holder = dict(self.model.named_parameters(remove_duplicate=False))[self.name]
+        before = holder.detach().clone()
+        with torch.no_grad():
+            holder.copy_(parameter)
+            self.model(self.batch)  # the old hooks make their weight only there
+            made = self.measured(self.model).detach().clone()
+            holder.copy_(before)
+        return made
+
+    def jacobian(self, parameter: Tensor) -> Tensor:
+        """The dense Jacobian at a value of the parameter."""
+        return torch.autograd.functional.jacobian(self, parameter).reshape(-1, parameter.numel())
 
     def jacobian_norm(self) -> float:
-        """The norm of the dense Jacobian at the present weight."""
-        jacobian = torch.autograd.functional.jacobian(self, self.present)
-        return float(torch.linalg.matrix_norm(jacobian.reshape(-1, self.present.numel()), ord=2))
+        """The norm of the Jacobian at the present value."""
+        return float(torch.linalg.matrix_norm(self.jacobian(self.present), ord=2))
 
-    def attack(self, seed: int = 0, steps: int = 3) -> float:
-        """The steepest secant found: short ones after power iteration at several places, and long ones."""
+    def attack(self, seed: int = 0) -> float:
+        """The steepest secant: along singular directions at several values of the parameter, and along random ones."""
         generator = torch.Generator().manual_seed(seed)
         size = float(self.present.norm()) or 1.0
         best = 0.0
         for scale in SCALES:
             noise = torch.randn(self.present.shape, generator=generator, dtype=torch.float64)
             centre = self.present * (scale >= 0) + abs(scale) * size / math.sqrt(noise.numel()) * noise
-            along = torch.randn(self.present.shape, generator=generator, dtype=torch.float64)
-            for _ in range(steps):
-                along = along / along.norm()
-                best = max(best, self.slope(centre, 1e-5 * max(float(centre.norm()), 1e-3) * along))
-                weight = centre.clone().requires_grad_(True)
-                value = self(weight)
-                if not value.requires_grad:
-                    break
-                with torch.no_grad():
-                    image = self(centre + 1e-5 * size * along) - value
-                (pulled,) = torch.autograd.grad(value, weight, image, allow_unused=True)
-                if pulled is None or not bool(torch.isfinite(pulled).all()) or float(pulled.norm()) == 0.0:
-                    break
-                along = pulled
-            for length in (0.1, 1.0, 100.0):
-                best = max(best, self.slope(centre, length * size * along / along.norm()))
+            top = torch.linalg.svd(self.jacobian(centre).nan_to_num(), full_matrices=False)[2][:2]
+            drawn = torch.randn(1, noise.numel(), generator=generator, dtype=torch.float64)
+            for along in torch.cat([top, drawn / drawn.norm()]).reshape(-1, *noise.shape):
+                near = 1e-5 * max(float(centre.norm()), 1e-3)
+                for length in (near, *(relative * size for relative in LENGTHS)):
+                    best = max(best, self.slope(centre, length * along))
         return best
 
     def slope(self, centre: Tensor, half: Tensor) -> float:
         """The slope of one secant, less what rounding can fake."""
         with torch.no_grad():
             ahead, back = self(centre + half), self(centre - half)
-            noise = 1e-13 * float(ahead.norm() + back.norm()) + 1e-14
-            return max(float((ahead - back).norm()) - noise, 0.0) / float(2 * half.norm())
+            moved = self.weight(centre + half) - self.weight(centre - half)
+            room = 256 * EPS * float(ahead.norm() + back.norm() + 1)
+            distance = float(moved.norm()) + 256 * EPS * float(self.weight(centre).norm())
+            change = float((ahead - back).norm()) - room
+        return change / distance if math.isfinite(change) and change > 0 and distance > 0 else 0.0
 
 
 def data_of(result: WeightSensitivity, batch: Tensor, sample: int) -> Tensor:

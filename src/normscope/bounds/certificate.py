@@ -17,7 +17,7 @@ from ..core.bracket import Evidence
 from ..core.budget import Budget, check_time
 from ..core.rounding import Upper
 from ..linalg.linear_map import LinearMap, Matrix, Repeated
-from ..linalg.writing import moderate, written
+from ..linalg.writing import moderate, write_out
 from ..rules.effects import Elementwise
 from .proofs.proof import Multipliers
 from .segments import Form
@@ -199,7 +199,6 @@ def _block(linear: LinearMap, device: torch.device) -> MatrixBlock | None:
         copies, inner = copies * math.prod(inner.in_shape[:-1]), Matrix(inner.weight)
     if inner.out_size > WIDEST or inner.in_size * inner.out_size > 3e7 or not moderate(inner):
         return None
-    check_time(written(inner), device)
-    weight = inner.dense().to(device)
+    weight = write_out(inner).to(device)
     top = float(weight.abs().amax()) if weight.numel() else 0.0
     return MatrixBlock(weight, copies) if top == 0.0 or 1e-140 <= top <= 1e140 else None  # else its squares may vanish

@@ -296,7 +296,7 @@ def _side_by_side(form: Form, terms: Mapping[str, float], norms: Bounds) -> Uppe
     top = max(terms.values())
     # A_j/t_j = A_j/norm(A_j) * sqrt(norm(A_j) L_j)
     scales = {source: 10.0 ** (terms[source] / 2 - top / 2 - norms[source].log10) for source in form}
-    parts = [linear.dense() * scales[source] for source, linear in form.items()]
+    parts = [write_out(linear) * scales[source] for source, linear in form.items()]
     device = next((p.device for p in parts if p.device.type != "cpu"), parts[0].device)
     matrix = torch.cat([p.to(device) for p in parts], dim=1)
     gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix

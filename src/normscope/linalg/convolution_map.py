@@ -220,11 +220,6 @@ class Convolution(LinearMap):
         spread = torch.tensordot(self.weight.double().flatten(2), placed, dims=1).permute(0, 2, 1, 3)
         return spread.flatten(2).flatten(0, 1)
 
-    def dense(self) -> Tensor:
-        """Write the map out in float64."""
-        matrix = torch.block_diag(*self.blocks().chunk(self.groups))
-        return matrix.T if self.transposed else matrix
-
     def scaled(self, scale: Tensor, *, outputs: bool) -> Convolution:
         """Return the convolution followed by one factor per output channel (a folded BatchNorm), or behind such."""
         weight = self.weight.double()

@@ -56,16 +56,6 @@ class LinearMap(ABC):
         """Number of output entries."""
         return math.prod(self.out_shape)
 
-    def dense(self) -> Tensor:
-        """Write the map out as a float64 matrix `[out_size, in_size]`."""
-        if self.in_size == 0 or self.out_size == 0:
-            return torch.zeros(self.out_size, self.in_size, dtype=torch.float64, device=self.device)
-        if self.in_size <= self.out_size:
-            basis = torch.eye(self.in_size, dtype=torch.float64, device=self.device)
-            return self.apply(basis.reshape(-1, *self.in_shape)).reshape(self.in_size, self.out_size).T
-        basis = torch.eye(self.out_size, dtype=torch.float64, device=self.device)
-        return self.adjoint(basis.reshape(-1, *self.out_shape)).reshape(self.out_size, self.in_size)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({list(self.in_shape)} -> {list(self.out_shape)})"
 
@@ -286,11 +276,6 @@ class Repeated(LinearMap):
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose to every slice."""
         return self.inner.adjoint(y.reshape(-1, *self.inner.out_shape)).reshape(-1, *self.in_shape)
-
-    def dense(self) -> Tensor:
-        """Write the blocks out."""
-        block = self.inner.dense()
-        return block if math.prod(self.leading) == 1 else torch.block_diag(*[block] * math.prod(self.leading))
 
 
 class Sum(LinearMap):

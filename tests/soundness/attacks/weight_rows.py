@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
@@ -22,10 +21,9 @@ import normscope as ns
 from normscope.bounds.weights.sensitivity import WeightRow
 
 from ..networks import Function
-from .outcome import EPS, Outcome, drawing
+from ..weights import Weight
+from .outcome import Outcome, drawing
 
-LENGTHS = (1e-5, 1e-2, 1.0, 30.0)
-"""Of changes, relative to the weight."""
 HELD = "held fixed"
 """In the notes of a row that does not move its weight everywhere."""
 
@@ -168,7 +166,12 @@ def _reached(model: nn.Module, row: WeightRow, x: Tensor, seed: int, merged: boo
     x = x.double() if x.is_floating_point() else x
     if any(HELD in note for note in row.notes):
         _untie(twin)
-    return [(name, Moved(twin, name, x, measured).attack(seed)) for name, measured in _movable(twin, row, merged)]
+    found = []
+    for name, measured in _movable(twin, row, merged):
+        with torch.no_grad():
+            twin(x)  # as above
+        found.append((name, Weight(twin, name, x, measured).attack(seed)))
+    return found
 
 
 def _movable(model: nn.Module, row: WeightRow, merged: bool) -> list[tuple[str, Callable[[nn.Module], Tensor] | None]]:
@@ -187,61 +190,3 @@ def _untie(model: nn.Module) -> None:
     """Give the head its own copy where the embedding is held fixed."""
     assert isinstance(model, Tied)
     model.head.weight = nn.Parameter(model.head.weight.detach().clone())
-
-
-class Moved:
-    """One parameter as the only variable, and the weight by whose change the change of the output is divided."""
-
-    def __init__(self, model: nn.Module, name: str, x: Tensor, measured: Callable[[nn.Module], Tensor] | None) -> None:
-        self.model, self.name, self.x, self.measured = model, name, x, measured
-        self.present = dict(model.named_parameters())[name].detach().clone()
-
-    def value(self, parameter: Tensor) -> Tensor:
-        return functional_call(self.model, {self.name: parameter}, (self.x,)).reshape(-1)
-
-    def weight(self, parameter: Tensor) -> Tensor:
-        if self.measured is None:
-            return parameter
-        holder = dict(self.model.named_parameters())[self.name]
-        before = holder.detach().clone()
-        with torch.no_grad():
-            holder.copy_(parameter)
-            _refresh(self.model, self.x)
-            made = self.measured(self.model).detach().clone()
-            holder.copy_(before)
-        return made
-
-    def attack(self, seed: int) -> float:
-        """The steepest secant: along singular directions at several values of the parameter, and along random ones."""
-        generator = torch.Generator().manual_seed(seed)
-        size = float(self.present.norm()) or 1.0
-        best = 0.0
-        for far in (0.0, 0.3, 3.0):
-            noise = torch.randn(self.present.shape, generator=generator, dtype=torch.float64)
-            centre = self.present + far * size * noise / noise.norm()
-            for along in self._directions(centre, generator):
-                for length in LENGTHS:
-                    best = max(best, self.slope(centre, length * size * along))
-        return best
-
-    def _directions(self, centre: Tensor, generator: torch.Generator) -> list[Tensor]:
-        jacobian = torch.autograd.functional.jacobian(self.value, centre).reshape(-1, centre.numel())
-        top = torch.linalg.svd(jacobian, full_matrices=False)[2][:2].reshape(-1, *centre.shape)
-        noise = torch.randn(centre.shape, generator=generator, dtype=torch.float64)
-        return [*top, noise / noise.norm()]
-
-    def slope(self, centre: Tensor, half: Tensor) -> float:
-        """The slope of one secant, less what rounding can fake."""
-        with torch.no_grad():
-            ahead, back = self.value(centre + half), self.value(centre - half)
-            moved = self.weight(centre + half) - self.weight(centre - half)
-            room = 256 * EPS * float(ahead.norm() + back.norm() + 1)
-            distance = float(moved.norm()) + 256 * EPS * float(self.weight(centre).norm())
-            change = float((ahead - back).norm()) - room
-        return change / distance if math.isfinite(change) and change > 0 and distance > 0 else 0.0
-
-
-def _refresh(model: nn.Module, x: Tensor) -> None:
-    """Run the model once: the old hooks make their weight only there."""
-    with torch.no_grad():
-        model(x)

@@ -26,11 +26,10 @@ from ...linalg.linear_map import Identity, LinearMap
 from ...linalg.operator_norms import WRITTEN
 from ...linalg.writing import moderate, writable
 from ...rules.local.local import Affine, Enclosure, LocalForm, OperandShare, UnrolledStep, flat, wide
-from ..ellipsoids.ellipsoid import SHRUNK, advance, image_above, join_blocks, raised, reach
+from ..ellipsoids.ellipsoid import SHRUNK, advance, image_above, join_blocks, largest, raised, reach
 from ..minimise import minimise
 from ..segments import Form, UnrolledNetwork
 from .enclosure import Enclosures, tidy
-from .expansion import largest_eigenvalue
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +149,7 @@ def multipliers(
         opened.append(piece.ratio > 0)
     roots = [torch.where(o, s.rsqrt(), 0.0)[:, p.inner] for o, s, p in zip(opened, scales, move.pieces, strict=True)]
     root = torch.cat(roots, 1)
-    top = largest_eigenvalue(root[:, :, None] * own * root[:, None, :]).clamp(min=1e-300)[:, None]
+    top = largest(root[:, :, None] * own * root[:, None, :]).clamp(min=1e-300)[:, None]
     taken = shares_of(move) if shares is None else shares
     return [
         torch.where(o, (1 - SHRUNK) * share / (scale * top), 0.0)
@@ -300,8 +299,8 @@ class Reach:
         sets = None
         if len(shape) == 2 and shape[0] > 1:
             blocks = own.reshape(self.batch, *shape, *shape).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
-            sets = _root(largest_eigenvalue(blocks.reshape(-1, shape[1], shape[1]))).reshape(self.batch, shape[0])
-        return _root(largest_eigenvalue(own)), entries, sets
+            sets = _root(largest(blocks.reshape(-1, shape[1], shape[1]))).reshape(self.batch, shape[0])
+        return _root(largest(own)), entries, sets
 
     def rows(self, directions: Tensor) -> Tensor | None:
         """Return the constants of combinations `[B, rows, K]` of the output's entries, `[B, rows]`."""
@@ -398,7 +397,7 @@ def search(reach: Reach, budget: Budget) -> None:
         q = reach.start
         for move in reach.moves:
             q = moved(q, move, choose)
-        return largest_eigenvalue(image_above(q, form)).log(), q
+        return largest(image_above(q, form)).log(), q
 
-    best = largest_eigenvalue(image_above(reach.q, form)).nan_to_num(nan=torch.inf).log(), reach.q
+    best = largest(image_above(reach.q, form)).nan_to_num(nan=torch.inf).log(), reach.q
     _, reach.q = minimise(free, evaluate, best, turns=iter(budget.spend, False), rate=RATE, betas=(0.9, 0.99))

@@ -24,6 +24,7 @@ from ...core.log10 import norm as l2
 from ...core.rounding import gamma
 from ...linalg.operator_norms import absolute_norm
 from ...rules.local.local import Affine, OperandShare, flat, times
+from ..ellipsoids.ellipsoid import largest
 from .enclosure import Enclosures
 
 Gradients = dict[str, Tensor]
@@ -137,20 +138,9 @@ def largest_singular(rows: Tensor) -> Tensor:
         top = unit.norm(dim=2)[:, 0]
     else:
         gram = unit @ unit.mT if count <= size else unit.mT @ unit
-        top = largest_eigenvalue(gram).sqrt()
+        top = largest(gram).clamp(min=0.0).sqrt()
     pad = 1e-12 + 2.0**-50 * (count + size)
     return torch.where(finite, top * scale * (1 + pad), torch.inf)
-
-
-def largest_eigenvalue(matrix: Tensor) -> Tensor:
-    """Return the largest eigenvalue of positive semidefinite matrices `[B, n, n]`; NaN where there is NaN."""
-    finite = flat(matrix).isfinite().all(1)
-    safe = torch.where(finite[:, None, None], matrix, 0.0)
-    try:
-        top = torch.linalg.eigvalsh(safe)[:, -1].clamp(min=0.0)
-    except torch.linalg.LinAlgError:  # no convergence: a norm is never below
-        top = torch.linalg.matrix_norm(safe)
-    return torch.where(finite, top, math.nan)
 
 
 def adjoint(transpose: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:

@@ -231,5 +231,9 @@ def balanced(uncertain: Uncertain, *, alone: bool) -> tuple[Tensor, float]:
 def largest(matrix: Tensor) -> Tensor:
     """Return the largest eigenvalue of symmetric matrices `[*, n, n]`, NaN where a matrix is not finite."""
     finite = matrix.isfinite().all(-1).all(-1)
-    values = torch.linalg.eigvalsh(torch.where(finite[..., None, None], matrix, 0.0))
-    return torch.where(finite, values[..., -1], math.nan)
+    safe = torch.where(finite[..., None, None], matrix, 0.0)
+    try:
+        top = torch.linalg.eigvalsh(safe)[..., -1]
+    except torch.linalg.LinAlgError:  # no convergence: a norm is never below
+        top = torch.linalg.matrix_norm(safe)
+    return torch.where(finite, top, math.nan)

@@ -267,6 +267,7 @@ class Certifier:
         predicted = logits.argmax(1)
         labels = predicted if labels is None else labels
         margin = margins(logits, labels)
+        balls = Balls(self.captured, rows, self.bounding)
         attacker: Attack | None = None
         steps: int | None = None
         if self.attack:
@@ -274,10 +275,12 @@ class Certifier:
             if brief:
                 steps = count * passes(graph, ATTACK_STEPS, work=BRIEF_WORK / count, least=ATTACK_FEWEST)
             own = budget.share(0.4).search("the attack", steps)
-            attacker = Attack(self.search, self.exact, rows, labels, seed=self.seed, budget=own, progress=progress)
-            attacker.noise = torch.maximum(attacker.noise, 4 * Balls(self.captured, rows, self.bounding).errors.amax(1))
+            noise = 4 * balls.errors.amax(1)  # the errors at a changed sample are like those at the sample
+            attacker = Attack(
+                self.search, self.exact, rows, labels, noise=noise, seed=self.seed, budget=own, progress=progress
+            )
             attacker.run()
-        radius, methods, settled = self._radii(rows, labels, budget, progress, brief=brief)
+        radius, methods, settled = self._radii(balls, labels, budget, progress, brief=brief)
         if attacker is not None:
             attacker.budget = budget.search("the attack within the radii", None if steps is None else steps // 4)
             attacker.challenge(radius)
@@ -286,19 +289,19 @@ class Certifier:
         )
 
     def _radii(
-        self, rows: Tensor, labels: Tensor, budget: Budget, progress: Progress, *, brief: bool
+        self, balls: Balls, labels: Tensor, budget: Budget, progress: Progress, *, brief: bool
     ) -> tuple[Tensor, list[str], bool]:
         """Return the certified radii, what certified each, and whether the search ended."""
-        gaps, radius = self._over_all_inputs(Balls(self.captured, rows, self.bounding), labels)
+        gaps, radius = self._over_all_inputs(balls, labels)
         methods = _methods(radius)
         kept = ((gaps.amin(1) > 0) & radius.isfinite()).nonzero()[:, 0]
         if not len(kept):
             return radius, methods, True
-        balls, own = Balls(self.captured, rows[kept], self.bounding), (labels[kept], gaps[kept], budget, progress)
+        balls, own = balls.around(balls.centres[kept]), (labels[kept], gaps[kept], budget, progress)
         efforts = EFFORTS[: 1 + EFFORTS.index(self.effort)]
         stages = [RadiusStage("ball", effort, balls, *own) for effort in efforts]
         linear = LinearMargins(balls)  # where a few tests fit into the work of a brief search
-        tests = affordable(LEAST, linear.cost, work=BRIEF_WORK, least=0, device=rows.device) if brief else LEAST
+        tests = affordable(LEAST, linear.cost, work=BRIEF_WORK, least=0, device=radius.device) if brief else LEAST
         if tests == LEAST and linear.usable:
             stages.insert(0, RadiusStage("linear", "fast", balls, *own))
         start, rates, settled = stages[0].start(), stages[0].rates, True
@@ -308,7 +311,7 @@ class Certifier:
                 break
             tests = MOST
             if brief:
-                tests = affordable(MOST, stage.cost, work=BRIEF_WORK, least=LEAST, device=rows.device)
+                tests = affordable(MOST, stage.cost, work=BRIEF_WORK, least=LEAST, device=radius.device)
             probes, before = budget.search("the search for radii", tests), radius[kept]
             first = torch.where(before > 0, before * (1 + RTOL), start) if number else start
             least = 0 if stage.effort == "tight" else LEAST

@@ -1,4 +1,4 @@
-"""`Logits`: a captured classifier as a function of many flat inputs at once, with gradients and float64 noise."""
+"""`Logits`: a captured classifier as a function of many flat inputs at once, with gradients."""
 
 from __future__ import annotations
 
@@ -51,24 +51,6 @@ class Logits:
                 grads.append(torch.zeros_like(x) if grad is None else grad.detach().nan_to_num(0.0, 0.0, 0.0))
         return torch.cat(logits), torch.cat(values), torch.cat(grads)
 
-    def noise(self, rows: Tensor) -> Tensor:
-        """Return how far rounding can move the logits of each row `[m]`; meant for a float64 graph.
-
-        Judged by a nudge of the input in its last bits and by the largest value met on the way.
-        """
-        rows = rows.to(self.dtype)
-        logits = self(rows)
-        moved = (self(rows * (1 + 2.0**-51)) - logits).abs().amax(1)
-        with torch.no_grad(), math_attention():
-            largest = torch.cat([self._mapped(self._largest, rows[part]) for part in self._parts(len(rows))])
-        return 8 * moved + 2.0**-44 * logits.abs().amax(1) + 2.0**-50 * largest
-
-    def _largest(self, row: Tensor) -> Tensor:
-        values = self.graph.values(*self.graph.split(row)).values()
-        floats = [value.abs() for value in values if value.is_floating_point() and value.numel()]
-        # entries beyond 1e30 are masks on their way into a softmax, which removes them
-        return torch.stack([torch.where(value < 1e30, value, 0.0).max() for value in floats]).max()
-
     def _mapped(self, function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
         """Apply a function of one row to all, in one pass if every operator has a batching rule."""
         if self._batched is not False:
@@ -116,12 +98,7 @@ def _batch_norm(
     return normalized
 
 
-def _rrelu(x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *_: object) -> Tensor:
-    return torch.nn.functional.leaky_relu(x, (lower + upper) / 2)
-
-
 BATCHABLE: dict[Any, Callable[..., Tensor]] = {
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
-    aten.rrelu.default: _rrelu,
 }
 """What takes the place of the operators without a batching rule, in eval mode."""

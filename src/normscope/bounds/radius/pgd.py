@@ -72,7 +72,8 @@ class Attacked:
 class Attack:
     """An attack on flat samples, searched in one precision and confirmed in float64 (`exact`); searches only improve.
 
-    A step of the budget is one gradient, or one value, at one sample. Without a budget the attack ends by itself.
+    `noise` is by how much rounding can change a margin, for each sample. A step of the budget is one gradient, or one
+    value, at one sample. Without a budget the attack ends by itself.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Attack:
         points: Tensor,
         labels: Tensor,
         *,
+        noise: Tensor,
         seed: int = 0,
         budget: Budget | None = None,
         progress: Progress | None = None,
@@ -92,7 +94,7 @@ class Attack:
         self.generator = torch.Generator().manual_seed(seed)
         logits = self.exact(self.points)
         self.right = margins(logits, labels) > 0
-        self.noise = self.exact.noise(self.points)
+        self.noise = noise
         self.distance = torch.where(self.right, math.inf, 0.0).to(self.points)
         self.point = self.points.clone()
         classes = logits.shape[1]
