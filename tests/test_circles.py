@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 import normscope
 import normscope_lab
 
@@ -59,7 +57,6 @@ def circle(arrows: dict[str, set[str]]) -> list[str]:
     return []
 
 
-@pytest.mark.slow
 def test_the_package_has_no_circle() -> None:
     arrows = graph(Path(normscope.__file__).parent)
     assert len(arrows) > 250

@@ -19,9 +19,9 @@ from normscope.core.bracket import Evidence
 from normscope.core.errors import SoundnessError
 from normscope.core.rounding import ONE, Upper, largest
 from normscope.linalg import conv_norm, folding, operator_norms
-from normscope.linalg.conv_norm import Symbol
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.linear_map import Diagonal
+from normscope.linalg.torus import Symbol
 from normscope.rules import convolution as convolution_rules
 from normscope.rules import normalization, registry
 from normscope.rules.effects import Gain, Linear, Range

@@ -290,7 +290,7 @@ def _dataclass(kind: Any, value: Any, where: str, nan: bool) -> Any:
 
 
 def _fields(kind: Any, data: Mapping[str, Any], where: str, nan: bool) -> dict[str, Any]:
-    """Return the fields of a result that are read from plain data; those with a default may be missing, but no claim."""
+    """Return the fields of a result that are read from plain data; those with a default may be missing, claims not."""
     form, read = _form(kind), {}
     for name, (item, hint) in _stored(kind).items():
         inside = _inside(where, name)

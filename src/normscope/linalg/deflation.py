@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,10 +25,8 @@ from ..core.budget import check_time, count
 from ..core.rounding import UNIT, gamma
 from .certify import below
 from .convolution_map import Convolution
+from .torus import Symbol
 from .writing import cost
-
-if TYPE_CHECKING:
-    from .conv_norm import Symbol
 
 _STEPS = 96
 """Steps of conjugate gradients at most."""
