@@ -83,7 +83,7 @@ def watching(axes: Any) -> None:
         places = [place + (index - len(kinds) / 2) * 0.13 for place in range(len(models))]
         axes.barh(places, [costs.get(model, 0.0) for model in models], 0.12, label=kind, color=COLOURS[index % 6])
     axes.set_yticks(range(len(models)), [model[:38] for model in models])
-    axes.set_xlabel("percent more time over the run; 'alone again' is what two loops without watching differ by")
+    axes.set_xlabel("percent more time over the run ('alone again': without watching)")
     axes.axvline(0.0, color=GREY, linewidth=0.8)
     axes.legend(fontsize=8)
 
