@@ -64,7 +64,7 @@ def plot(block: Chart | Curves | Circle, ax: matplotlib.axes.Axes | None = None)
         _draw_curves(block, ax)
     else:
         _draw_circle(block, ax)
-    ax.set_title(block.title)
+    ax.set_title(block.title, wrap=True)
     if len(ax.get_legend_handles_labels()[1]) > 1:
         ax.legend(fontsize="small")
     return ax
