@@ -139,7 +139,11 @@ def _run() -> None:
     try:
         app()
     except NormscopeError as error:
-        fail(str(error))
+        if error.__cause__ is None:
+            fail(str(error))
+        from .model_forms import describe_with_place
+
+        fail(describe_with_place(error))
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # A panic of an extension written in Rust is no Exception.
