@@ -50,7 +50,7 @@ VERBS = {
 }  # fmt: skip
 """The verbs of Normscope, each a function of a file in this folder; those of a group have its name before theirs."""
 GROUPS = {
-    "bound": "Figures that hold for all inputs, for a share of the data or within a radius, and how they are checked: "
+    "bound": "Bounds that hold for all inputs, for a share of the data or within a radius, and how they are checked: "
     "lipschitz, domain, curve, radius, symmetries, verify, ops."
 }
 
