@@ -55,7 +55,8 @@ def test_compare_refuses_radii_and_says_what_shows_them(order, saved, run):
         ({"radius": [0.25, 0.75]}, "holds damaged radii"),
         ({"radius": [0.6, 0.75, 0.0]}, "(a certified radius lies above an attacked one)"),
         ({"evidence": ["HEARSAY"] * 3}, "holds damaged radii"),
-        ({"type": "weight_sensitivity"}, "holds no audit"),
+        ({"type": "weight_sensitivity"}, "is a damaged weight sensitivity (rows is missing)"),
+        ({"type": "weather"}, "holds no audit"),
         ({"type": ["radii"]}, "holds no audit"),
     ],
 )
