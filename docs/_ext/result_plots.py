@@ -116,8 +116,8 @@ def radii(axes: Any) -> None:
         places = [float(word) for word in at.split()]
         axes.plot(places, [float(w) for w in certified.split()[: len(places)]], color=COLOURS[index], label=name)
         axes.plot(places, [float(w) for w in attacked.split()[: len(places)]], color=COLOURS[index], linestyle="--")
-    axes.set_xlabel("l2 distance that an image of digits may be moved")
-    axes.set_ylabel("percent right: certified (solid), under attack (dashed)")
+    axes.set_xlabel("l2 distance that an image of digits may be moved (solid: certified, dashed: under attack)")
+    axes.set_ylabel("percent right")
     axes.legend(fontsize=8)
 
 
