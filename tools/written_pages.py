@@ -52,6 +52,8 @@ def architecture_page(page: str) -> str:
     return re.sub(r"<!-- table: rooms -->.*?<!-- end of table -->", lambda _: table, page, flags=re.S)
 
 
+MADE_BY = {"DataBracket": '`lipschitz(..., scope="data")`', "Run": "`watch(..., log=folder)`, `Run(folder)`"}
+"""Where results come from that no function returns by their name."""
 REMARKS = {
     "Bracket": "`save` writes a proof, which `normscope bound verify` reads",
     "Domain": "`Domain.load(path, model, data)` reads what `save` wrote: its limits are arrays, and those of one model",
@@ -83,7 +85,8 @@ def contracts_page(page: str) -> str:
     titles = " | ".join(f"`{name}`" for name in METHODS)
     rows = [f"| result | comes from | {titles} | |", "|---" * (len(METHODS) + 3) + "|"]
     for name, kind in results.items():
-        made = (f"`{one}`" for one, signature in functions.items() if signature.return_annotation == name)
+        made = [f"`{one}`" for one, signature in functions.items() if signature.return_annotation == name]
+        made = made or [MADE_BY[name]]
         has = (
             "x" if hasattr(kind, method) and not (method == "plot" and name in NOTHING_TO_PLOT) else ""
             for method in METHODS

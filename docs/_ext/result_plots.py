@@ -83,7 +83,7 @@ def watching(axes: Any) -> None:
         places = [place + (index - len(kinds) / 2) * 0.13 for place in range(len(models))]
         axes.barh(places, [costs.get(model, 0.0) for model in models], 0.12, label=kind, color=COLOURS[index % 6])
     axes.set_yticks(range(len(models)), [model[:38] for model in models])
-    axes.set_xlabel("percent more time over the run; 'alone again' is what two loops without watching differ by")
+    axes.set_xlabel("percent more time over the run ('alone again': without watching)")
     axes.axvline(0.0, color=GREY, linewidth=0.8)
     axes.legend(fontsize=8)
 
@@ -116,8 +116,8 @@ def radii(axes: Any) -> None:
         places = [float(word) for word in at.split()]
         axes.plot(places, [float(w) for w in certified.split()[: len(places)]], color=COLOURS[index], label=name)
         axes.plot(places, [float(w) for w in attacked.split()[: len(places)]], color=COLOURS[index], linestyle="--")
-    axes.set_xlabel("l2 distance that an image of digits may be moved")
-    axes.set_ylabel("percent right: certified (solid), under attack (dashed)")
+    axes.set_xlabel("l2 distance that an image of digits may be moved (solid: certified, dashed: under attack)")
+    axes.set_ylabel("percent right")
     axes.legend(fontsize=8)
 
 

@@ -51,3 +51,8 @@ with tempfile.TemporaryDirectory() as folder:
     audit.to_html(Path(folder) / "report.html")
     assert ns.Audit.from_json(Path(folder) / "a.json") == audit
 print(audit.to_pandas()[["path", "kind", "log10_norm_upper", "log10_exact", "log10_folded"]])
+
+# %%
+# The first chart of its page, drawn with matplotlib:
+
+audit.plot()

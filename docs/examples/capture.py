@@ -40,3 +40,8 @@ for node in graph:
 
 x = graph.inputs[0].value
 print(torch.allclose(graph.run(x), model(x), atol=1e-6))
+
+# %%
+# Every method of bounding reads it; what each makes of it:
+
+ns.ladder(graph, sides="upper").plot()

@@ -50,3 +50,8 @@ print(both.per_output[0])
 for radius in (1.0, 0.1, 0.01, 1e-6):
     print(radius, ns.lipschitz(residual, points[:1], scope="ball", radius=radius, max_seconds=1))
 print("point ", ns.lipschitz(residual, points[:1], scope="point"))
+
+# %%
+# The constants of all differences, side by side:
+
+both.plot()

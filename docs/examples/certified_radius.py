@@ -30,3 +30,8 @@ print(radii)
 
 for r in (0.0, 0.02, 0.05, 0.1):
     print(f"r = {r:<5} certified {radii.certified_accuracy(r):.2f}  attacked {radii.attacked_accuracy(r):.2f}")
+
+# %%
+# The same for every radius:
+
+radii.plot()

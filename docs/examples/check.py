@@ -39,3 +39,8 @@ print(mended.verdict)
 for row in mended.signal.rows[:5]:
     print(f"{row.path:6} {row.kind:11} deviation {row.deviation:.2f} gradient 10^{row.log10_gradient:.2f}")
 print(mended.to_pandas()[["path", "kind", "mean", "deviation", "least", "greatest"]].tail(3))
+
+# %%
+# The signal as a picture: with sigmoids the gradient falls by depth.
+
+check.plot()

@@ -32,3 +32,8 @@ choice = ns.choose(
 )
 print(choice)
 print(choice.recommendation)
+
+# %%
+# The twins by batch size:
+
+choice.plot()

@@ -16,4 +16,10 @@ data = digits(generator=torch.Generator().manual_seed(0))
 x, y = data.train_images[:128].flatten(1), data.train_labels[:128]
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
-print(ns.flatness(model, (x, y), loss="cross_entropy", levels=(0.03, 0.3, 1.0), draws=4, mode="train"))
+flatness = ns.flatness(model, (x, y), loss="cross_entropy", levels=(0.03, 0.3, 1.0), draws=4, mode="train")
+print(flatness)
+
+# %%
+# The loss by the size of the step:
+
+flatness.plot()

@@ -19,3 +19,8 @@ model = nn.Sequential(nn.Linear(64, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU
 found = lab.flow(model, (x, y), loss="cross_entropy", time=0.5, lr=0.1, mode="train")
 print(found)
 print(f"descent: defect of the growth {found.growth_defect:.1e}")
+
+# %%
+# The course as a picture:
+
+found.plot()

@@ -31,3 +31,8 @@ row = found["PAC-Bayes"]
 print(row.value, row.evidence, [(term.name, term.value) for term in row.terms])
 for condition in found["Theorem 20, slopes at D"].missing:
     print(condition.what, "-", condition.status, "-", condition.why)
+
+# %%
+# Every bound as a picture; those above the largest loss say nothing:
+
+found.plot()

@@ -26,3 +26,8 @@ print(spectrum.safe_learning_rate, spectrum.converged)
 
 again = ns.Spectrum.from_json(spectrum.to_json())
 print(again == spectrum)
+
+# %%
+# The spectrum as a picture:
+
+spectrum.plot()

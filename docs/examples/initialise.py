@@ -26,3 +26,8 @@ print(ns.check(done.model, batch).verdict)
 layers = [nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU()) for _ in range(40)]
 for finding in ns.check(nn.Sequential(*layers), torch.randn(64, 64)).findings[:1]:
     print(finding.code, finding.seen, finding.advice, sep="\n")
+
+# %%
+# By how much the weights of each layer were multiplied:
+
+done.plot()

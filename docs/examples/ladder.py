@@ -30,3 +30,8 @@ for name, bracket in ladder.items():
 # How much of the printed bound is the bound, and not the network:
 
 print(f"printed over best: {10 ** (ladder['printed'].log10_upper - ladder['best'].log10_upper):.3g} times")
+
+# %%
+# All rungs as a picture:
+
+ladder.plot()

@@ -68,3 +68,8 @@ class Gate(nn.Module):
 
 
 print(ns.lipschitz(Gate(), x).reason)
+
+# %%
+# Both sides of the bracket as a picture:
+
+everywhere.plot()

@@ -26,3 +26,8 @@ batches = [(x[:128], y[:128])]
 found = ns.margins(model.eval(), batches, domain=ns.domain(model, batches))
 print(found)
 print(sorted(found.normalised("domain"))[64], sorted(found.normalised("global"))[64])
+
+# %%
+# The margins of all samples:
+
+found.plot()

@@ -39,3 +39,8 @@ twice[2].weight.data /= 2
 chosen = ["frobenius-sum", "spectral-product", "path-norm", "fisher-rao"]
 measured = [ns.measures(one, (x, y), only=chosen) for one in (model, twice)]
 print(ns.compare(*measured, names=["trained", "rescaled"]))
+
+# %%
+# The measures as a picture:
+
+result.plot()

@@ -16,4 +16,10 @@ data = digits(generator=torch.Generator().manual_seed(0))
 x, y = data.train_images[:128].flatten(1), data.train_labels[:128]
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
-print(ns.smoothness(model, (x, y), loss="cross_entropy", lr=0.1, steps=3, trial_steps=5, mode="train"))
+smoothness = ns.smoothness(model, (x, y), loss="cross_entropy", lr=0.1, steps=3, trial_steps=5, mode="train")
+print(smoothness)
+
+# %%
+# The loss along each step:
+
+smoothness.plot()

@@ -42,3 +42,8 @@ print("stride 2", ns.spectral_norm(nn.Conv2d(16, 32, 3, stride=2, padding=1), in
 
 print(ns.spectral_norm(torch.randn(200, 300)))
 print(ns.spectral_norm(nn.Linear(300, 200)))
+
+# %%
+# Both sides as a picture:
+
+bracket.plot()

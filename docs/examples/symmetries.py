@@ -32,3 +32,8 @@ for _ in range(20):
     loss.backward()
     optimizer.step()
 print(f"loss {loss.item():.3f} after 20 steps; the first filter still has norm {model[0].weight[0].norm().item():.4f}")
+
+# %%
+# What was found in each layer:
+
+found.plot()

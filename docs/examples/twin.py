@@ -37,3 +37,8 @@ print(folded.changes[0].note, float((folded.model.eval()(batch) - model(batch)).
 
 plain = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2))
 print([change.path for change in ns.twin(plain, torch.randn(4, 8), normalizer="layer").changes])
+
+# %%
+# Values and gradients of the twin by depth:
+
+ns.check(twin.model, batch).plot()

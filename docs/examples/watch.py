@@ -62,3 +62,8 @@ for name, run in runs.items():
 # A report with the curves of every layer; ``normscope show`` and ``normscope compare`` write it too.
 runs["Adam"].to_html(folder / "adam.html")
 print(runs["Adam"])
+
+# %%
+# The loss of the run:
+
+runs["Adam"].plot()

@@ -17,4 +17,10 @@ model = nn.Sequential(
     nn.Linear(32, 10),
 ).eval()  # fmt: skip
 batch = torch.randn(4, 1, 8, 8)
-print(ns.weight_sensitivity(model, batch, loss="cross_entropy"))
+sensitivity = ns.weight_sensitivity(model, batch, loss="cross_entropy")
+print(sensitivity)
+
+# %%
+# Parameter by parameter:
+
+sensitivity.plot()

@@ -22,7 +22,8 @@ def fit(model, optimizer, steps=60, clear=True):
     with ns.watch(model, optimizer, every=10) as run:
         for _ in range(steps):
             rows = torch.randint(len(data.train_labels), (64,), generator=generator)
-            loss = nn.functional.cross_entropy(model(data.train_images[rows]), data.train_labels[rows])
+            x, y = data.train_images[rows], data.train_labels[rows]
+            loss = nn.functional.cross_entropy(model(x), y)
             run.observe(loss=loss)
             if clear:
                 optimizer.zero_grad()

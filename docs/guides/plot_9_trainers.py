@@ -55,7 +55,8 @@ with ns.watch(model, optimizer, log=folder, every=5) as run:
     for step in range(40):
         for half in (0, 1):
             rows = slice(64 * (2 * step + half) % 1300, 64 * (2 * step + half) % 1300 + 64)
-            loss = nn.functional.cross_entropy(model(data.train_images[rows]), data.train_labels[rows]) / 2
+            x, y = data.train_images[rows], data.train_labels[rows]
+            loss = nn.functional.cross_entropy(model(x), y) / 2
             loss.backward()
         run.observe(loss=2 * loss)
         optimizer.step()

@@ -1,4 +1,4 @@
-"""Normscope: measure what normalization layers do to a PyTorch network, with the evidence for each figure.
+"""Normscope: say what is wrong with a PyTorch model, before and while it trains: the layer, the reason, what to do.
 
 Names load when they are first used: `normscope --version` then needs no torch, and `import normscope` little time.
 """

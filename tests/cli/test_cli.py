@@ -74,6 +74,19 @@ def test_a_failing_builder_is_shown_by_its_own_file_and_line(work, run):
     assert "(typo.py, line 3)" in run("check", "typo.py:build", "--data", "digits").err
 
 
+@pytest.mark.parametrize("verb", [["check"], ["audit"], ["bound", "lipschitz", "--scope", "global"]], ids=" ".join)
+def test_a_failing_forward_is_shown_by_its_own_file_and_line(verb, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "narrow.py").write_text(
+        "from torch import nn\nclass Narrow(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.inner = nn.Linear(5, 2)\n"
+        "    def forward(self, x):\n        return self.inner(x)\n"
+    )
+    done = run(*verb, "narrow.py:Narrow", "--data", "digits")
+    assert done.code == 2
+    assert done.err.count("(narrow.py, line 7: return self.inner(x))") == 1
+
+
 def test_a_failing_loader_is_shown_by_its_own_file_and_line(work, run):
     assert re.search(
         r"OSError: the disk went away \(net\.py, line \d+: raise",

@@ -118,6 +118,7 @@ FUNCTIONS: dict[str, Callable[[nn.Module, Any], Any]] = {
     "margins": lambda model, data: ns.margins(model, data, constants=False),
     "twin": lambda model, data: ns.twin(model, data, normalizer="rms"),
     "initialise": ns.initialise,
+    "compare": lambda model, data: ns.compare(model, make_model(1), data=data),
 }
 ALL = FUNCTIONS | LABELS_NEEDED
 

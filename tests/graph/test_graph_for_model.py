@@ -80,6 +80,31 @@ def test_every_other_function_takes_its_model(name: str) -> None:
     assert same(OTHERS[name](ns.capture(model, X)), OTHERS[name](model, X))
 
 
+LABELLED: dict[str, Callable[[Any], Any]] = {
+    "flatness": lambda model: ns.flatness(model, loss="cross_entropy", draws=1, ascent_steps=1),
+    "measures": lambda model: ns.measures(model, only=["norms", "outputs"]),
+    "smoothness": lambda model: ns.smoothness(model, loss="cross_entropy", steps=1, trial_steps=1),
+    "generalization": lambda model: ns.generalization(model, steps=0, cells=(1,)),
+    "curve": lambda model: ns.curve(model, margins=(0.0,), quantiles=(), share=0.5),
+    "compare": lambda model: ns.compare(model, model),
+}
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_a_graph_brings_its_batch_with_labels(name: str) -> None:
+    x = torch.randn(24, 3, generator=torch.Generator().manual_seed(1))
+    graph = ns.capture(make_model(), (x, (x[:, 0] > 0).long()))
+    assert len(LABELLED[name](graph).to_json()) > 3
+
+
+def test_graphs_are_compared_on_data_as_models_are() -> None:
+    one, other = make_model(), make_model()
+    other[0].weight.data *= 10.0
+    of_models = ns.compare(one, other, data=X).changes
+    assert ns.compare(ns.capture(one, X), ns.capture(other, X), data=X).changes == of_models
+    assert ns.compare(one, ns.capture(other, X), data=(part for part in X.split(8))).changes == of_models
+
+
 def test_a_loss_of_a_graph_takes_labels() -> None:
     model = make_model()
     graph = ns.capture(model, (X, Y))

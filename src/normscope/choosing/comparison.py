@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -16,7 +16,9 @@ from ..core.errors import InputError
 from ..core.untouched import Mode
 from ..diagnosis.audit_result import Audit, Row
 from ..diagnosis.auditing import audit as audit_model
+from ..diagnosis.signal_pass import Loss
 from ..generalize.measure_table import Measures
+from ..graph.ir import Graph
 from ..monitor.run import Run
 from ..report.document import FigureResult, Read, figures_form, read_from
 
@@ -104,11 +106,11 @@ class Comparison(FigureResult):
 
 
 def compare(
-    *subjects: nn.Module | Audit | Measures | Run,
+    *subjects: nn.Module | Graph | Audit | Measures | Run,
     data: Any = None,
     names: Sequence[str] | None = None,
     labels: Any = None,
-    loss: str | None = None,
+    loss: Loss | str | None = None,
     mode: Mode | None = None,
     output: str | int | None = None,
     max_seconds: float | None = None,
@@ -117,9 +119,9 @@ def compare(
     """Set models, audits, measures or runs side by side, and show what changed most, layer by layer.
 
     Args:
-        subjects: two or more models and audits, results of `normscope.measures`, or runs. Models are audited on `data`,
-            one after the other.
-        data: what models are audited on, as in `normscope.audit`.
+        subjects: two or more models (or their captured graphs) and audits, results of `normscope.measures`, or runs.
+            Models are audited on `data`, one after the other.
+        data: what models are audited on, as in `normscope.audit`; None for the batches of captured graphs.
         names: the names to show; None for those that the subjects have.
         labels: as in `normscope.audit`.
         loss: as in `normscope.audit`.
@@ -149,11 +151,10 @@ def compare(
         raise InputError("a comparison needs two or more models, audits, measures or runs")
     if any(isinstance(one, nn.Module) for one in subjects) and data is None:
         raise InputError("a model is audited to be compared: pass data=")
-    options: dict[str, Any] = {"labels": labels, "loss": loss, "mode": mode, "output": output, "seed": seed}
-    results = [
-        audit_model(one, data, max_seconds=max_seconds, **options) if isinstance(one, nn.Module) else one
-        for one in subjects
-    ]
+    data = list(data) if isinstance(data, Iterator) else data  # every model reads it anew
+    options: dict[str, Any] = {"labels": labels, "loss": loss, "max_seconds": max_seconds, "seed": seed}
+    options |= {name: value for name, value in (("mode", mode), ("output", output)) if value is not None}
+    results = [audit_model(one, data, **options) if isinstance(one, nn.Module | Graph) else one for one in subjects]
     kinds = {Audit: "audits", Measures: "measures", Run: "runs"}
     if type(results[0]) not in kinds or len({type(one) for one in results}) > 1:
         mixed = ", ".join(sorted({type(one).__name__ for one in results}))

@@ -50,7 +50,7 @@ VERBS = {
 }  # fmt: skip
 """The verbs of Normscope, each a function of a file in this folder; those of a group have its name before theirs."""
 GROUPS = {
-    "bound": "Figures that hold for all inputs, for a share of the data or within a radius, and how they are checked: "
+    "bound": "Bounds that hold for all inputs, for a share of the data or within a radius, and how they are checked: "
     "lipschitz, domain, curve, radius, symmetries, verify, ops."
 }
 
@@ -139,7 +139,11 @@ def _run() -> None:
     try:
         app()
     except NormscopeError as error:
-        fail(str(error))
+        if error.__cause__ is None:
+            fail(str(error))
+        from .model_forms import describe_with_place
+
+        fail(describe_with_place(error))
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # A panic of an extension written in Rust is no Exception.

@@ -173,13 +173,27 @@ def describe_user_error(error: BaseException) -> str:
     """
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{describe_error(error)} ({_shorten(error.filename)}, line {error.lineno})"
-    installed = (Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib"))
-    others = (Path(__file__).resolve().parents[1], *installed)
+    return describe_error(error) + _user_place(error)
+
+
+def describe_with_place(error: BaseException) -> str:
+    """Return an error of Normscope with the place in the user's own code where its cause was raised, if it has one."""
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    place = "" if cause is error else _user_place(cause)
+    return str(error) if place in str(error) else f"{error}{place}"
+
+
+def _user_place(error: BaseException) -> str:
+    """Return the innermost line of the user's own code that an error came through, in brackets, or nothing."""
+    installed = (sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
+    others = [Path(__file__).parents[1].resolve(), *(Path(folder).resolve() for folder in installed)]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if path.is_file() and not any(path.resolve().is_relative_to(folder) for folder in others):
-            return f"{describe_error(error)} ({_shorten(frame.filename)}, line {frame.lineno}: {frame.line})"
-    return describe_error(error)
+            return f" ({_shorten(frame.filename)}, line {frame.lineno}: {frame.line})"
+    return ""
 
 
 def _shorten(filename: str) -> str:

@@ -12,6 +12,8 @@ import typer
 from ..bounds.curve.curve import ShareCurve
 from ..bounds.data.quantile import DataBracket
 from ..bounds.radius.radii import Radii
+from ..bounds.weights.sensitivity import WeightSensitivity
+from ..choosing.choice import Choice
 from ..choosing.comparison import Comparison, unique_names
 from ..core.errors import InputError
 from ..core.files import read_json
@@ -30,7 +32,7 @@ from ..pages.live import Followed, LiveServer
 from .data_forms import open_data
 from .messages import check_targets, one_line, show_result
 from .model_forms import open_runnable
-from .options import DataOrNoise, Html, Json, Mode, Seed
+from .options import DataOrNoise, Device, Html, Json, Mode, Output, Seed, output_of
 
 SHOW_EXAMPLES = """
 normscope check normscope.networks:mlp --data digits --json check.json
@@ -74,6 +76,8 @@ def open_saved(path: Path) -> Shown:
         "generalization": Generalization,
         "measures": Measures,
         "comparison": Comparison,
+        "choice": Choice,
+        "weight_sensitivity": WeightSensitivity,
         **MEASURED,
     }
     kind = _type(path)
@@ -118,10 +122,10 @@ def show(
 ) -> None:
     """Show a saved result, or a training run.
 
-    The file is one that `normscope audit`, `check`, `curvature`, `generalization`, `measures`, `bound radius`,
-    `bound curve`, `bound symmetries` or `bound lipschitz --scope data` wrote with `--json FILE`, or `to_json(path)` of
-    such a result; the folder is one that `ns.watch(..., log=FOLDER)` writes to, also while the run goes on. Nothing is
-    measured again.
+    The file is one that `normscope audit`, `check`, `choose`, `compare`, `curvature`, `generalization`, `measures`,
+    `bound radius`, `bound curve`, `bound symmetries` or `bound lipschitz --scope data` wrote with `--json FILE`, or
+    `to_json(path)` of such a result; the folder is one that `ns.watch(..., log=FOLDER)` writes to, also while the run
+    goes on. Nothing is measured again.
 
     With `--live` one or more runs are shown on a page that updates itself while they go on: open the address that is
     printed. The page is served to this machine alone, under an address that nobody can guess, and makes no request to
@@ -156,12 +160,14 @@ def _serve(files: Sequence[Path], port: int) -> None:
             typer.echo("ended")
 
 
-def _audit_model(text: str, data: str | None, mode: str | None, seed: int) -> Audit:
+def _audit_model(
+    text: str, data: str | None, device: str | None, mode: str | None, output: str | None, seed: int
+) -> Audit:
     """Return the audit of a model that the command line names."""
-    subject = open_runnable(text, trust=False, device=None, mode=mode)
+    subject = open_runnable(text, trust=False, device=device, mode=mode)
     batches = open_data(data, subject, batch_size=None, seed=seed)
     options: dict[str, Any] = {"loader": batches.loader, "mode": mode, "seed": seed, "name": subject.name}
-    return audit_model(subject.module, batches.first, **options)
+    return audit_model(subject.module, batches.first, output=output_of(output), **options)
 
 
 def compare(
@@ -177,7 +183,9 @@ def compare(
     html: Html = None,
     json: Json = None,
     mode: Mode = None,
+    output: Output = None,
     seed: Seed = 0,
+    device: Device = None,
 ) -> None:
     """Compare models, saved audits or measures, or training runs, and show what changed most, layer by layer.
 
@@ -205,7 +213,7 @@ def compare(
         if measured
         else open_audit(path)
         if path.exists() or ":" not in path.name
-        else _audit_model(str(path), data, mode, seed)
+        else _audit_model(str(path), data, device, mode, output, seed)
         for path in files
     ]
     own = [result.name for result in results]

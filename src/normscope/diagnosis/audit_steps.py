@@ -176,7 +176,7 @@ def pass_over_data(request: AuditRequest, captured: Captured | None, skipped: Sk
         data = watch_data(request.model, batches, mode=request.asked, written=_written_norms(captured), budget=limited)
     if data.error is not None:
         if not request.broken:
-            raise InputError(f"{data.error}. {WRONG_BATCH}")
+            raise InputError(f"{data.error}. {WRONG_BATCH}") from data.raised
         skipped.append(("statistics over the data", data.error))
     if data.not_finite is not None and captured is not None:
         skipped.append(("Jacobians at the batch", f"the data make {data.not_finite[0] or 'the model'} return NaN"))

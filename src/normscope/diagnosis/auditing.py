@@ -67,8 +67,7 @@ DEPTHS = ("fast", "thorough")
 """How much an audit measures."""
 LEFT_OUT = (
     "This was a fast audit. Certified radii, sensitivity to the weights, the optimised certificate and the search from "
-    'below need effort="thorough"; so does the whole curve of growth by share of the data (DATA and DOMAIN), which '
-    "also needs loader=."
+    'below need effort="thorough"; so does the whole curve of growth by share of the data (DATA and DOMAIN).'
 )
 
 

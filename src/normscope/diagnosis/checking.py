@@ -143,7 +143,7 @@ def _passes(
     data = watch_data(model, [batch] if source is None else itertools.islice(source, BATCHES), mode=mode)
     if data.error is not None:
         if not broken:
-            raise InputError(f"{data.error}. {WRONG_BATCH}")
+            raise InputError(f"{data.error}. {WRONG_BATCH}") from data.raised
         skipped.append(("statistics over the data", data.error))
     if broken:
         where, what = next(iter(broken.items()))

@@ -57,6 +57,7 @@ def watch_data(
     total = operator.length_hint(batches) or None
     samples = done = 0
     error: str | None = None
+    cause: Exception | None = None
     listener = _DataListener(model, written or {})
     reading = (budget or Budget()).search("the pass over the data")
     with ExitStack() as stack:
@@ -79,6 +80,7 @@ def watch_data(
                     with listener.listening():
                         model(*call.args, **call.kwargs)
             except Exception as raised:
+                cause = raised
                 error = f"the model raises {describe_error(raised)}, on batch {done + 1} ({described(call)})"
                 break
             samples += call.count
@@ -94,6 +96,7 @@ def watch_data(
         units=_summaries(listener.relus, listener.lost),
         not_finite=listener.not_finite,
         error=error,
+        raised=cause,
     )
 
 

@@ -117,6 +117,7 @@ class DataSeen:
         normalizers, weights, units: by site; a normalizer whose input was not finite is left out.
         not_finite: the first module (in order of completion) whose output held NaN or infinite values, and which.
         error: why the model could not be run, if it could not.
+        raised: what it raised then, with the place in the user's code.
     """
 
     samples: int
@@ -127,6 +128,7 @@ class DataSeen:
     units: Mapping[Site, UnitsOverData] = field(default_factory=dict)
     not_finite: tuple[str, str] | None = None
     error: str | None = None
+    raised: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

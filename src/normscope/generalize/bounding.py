@@ -36,7 +36,7 @@ CELLS = (1, 4, 16, 64)
 @outside_inference_mode
 def generalization(
     model: nn.Module,
-    train: Any,
+    train: Any = None,
     test: Any = None,
     held_out: Any = None,
     *,
@@ -67,7 +67,7 @@ def generalization(
     Args:
         model: a classifier, with one row of two or more outputs per sample; it is measured in eval mode.
         train: the training samples D: a batch, an iterable of batches such as a `DataLoader`, or a data set, with
-            labels; each input is one tensor of floats. All batches are read.
+            labels; each input is one tensor of floats. All batches are read. None for the batch of a captured graph.
         test: fresh samples, for the measured gap.
         held_out: samples that are not in D, for the centres of cells and for distances. None sets one in five samples
             of `train` aside; these are then not in D.

@@ -177,7 +177,7 @@ def accepts_graph(function: Callable[Concatenate[M, P], R]) -> Callable[Concaten
     capture that batch of that model, it gets the graph instead, if the model still has the weights that it had.
     """
     signature = inspect.signature(function)
-    first, *others = signature.parameters.values()
+    first, data, *others = signature.parameters.values()
     accepted = first.replace(annotation=f"{first.annotation} | Graph")
 
     @functools.wraps(function)
@@ -190,15 +190,15 @@ def accepts_graph(function: Callable[Concatenate[M, P], R]) -> Callable[Concaten
         for name, value in (("mode", model.source.mode), ("output", model.source.output)):
             if name in signature.parameters:
                 given.arguments.setdefault(name, value)
-        if given.arguments.get("data") is None and "data" in signature.parameters:
-            given.arguments["data"] = model.source.batch
+        if given.arguments.get(data.name) is None:
+            given.arguments[data.name] = model.source.batch
         token = REUSABLE.set(model)
         try:
             return function(*given.args, **given.kwargs)
         finally:
             REUSABLE.reset(token)
 
-    wrapped.__signature__ = signature.replace(parameters=[accepted, *others])  # type: ignore[attr-defined]
+    wrapped.__signature__ = signature.replace(parameters=[accepted, data, *others])  # type: ignore[attr-defined]
     return wrapped
 
 

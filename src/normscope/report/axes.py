@@ -62,7 +62,7 @@ def plot(block: Chart | Curves, ax: matplotlib.axes.Axes | None = None) -> matpl
         _draw_chart(block, ax)
     else:
         _draw_curves(block, ax)
-    ax.set_title(block.title)
+    ax.set_title(block.title, wrap=True)
     if len(ax.get_legend_handles_labels()[1]) > 1:
         ax.legend(fontsize="small")
     return ax
