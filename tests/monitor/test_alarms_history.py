@@ -128,6 +128,23 @@ def test_losses_of_single_batches_are_lost_after_one_record_more(observed, losse
     assert ("loss-rising" in {finding.code for finding in history(*records).findings}) is told
 
 
+@pytest.mark.parametrize(("losses", "count", "told"), [
+    ((1.0, 1.05), 1.0, False),
+    ((1.0, 1.05), 50.0, True),
+    ((1.0, 1.05, 1.05), 1.0, True),
+])  # fmt: skip
+def test_two_losses_of_single_batches_do_not_show_steps_that_are_too_large(losses, count, told):
+    """A mean of many losses does, or a third record: two batches of a healthy run may differ by as much."""
+    found = History()
+    for index, loss in enumerate(losses):
+        total = {"log10_step": -0.7, "log10_weight": 0.0, "log10_gradient": 0.0}
+        seen = {"loss_mean": loss, "loss_count": count} if index and count > 1.0 else {}
+        add_record(
+            found, Record(step=50 * index, seconds=0.0, tier="economy", loss=loss, lr=(0.1,), total=total, metrics=seen)
+        )
+    assert ("lr-too-high" in {finding.code for finding in found.findings}) is told
+
+
 @pytest.mark.parametrize("coupled", [False, True])
 def test_a_weight_that_shrinks_to_nothing_is_told_with_its_cause(coupled):
     free = [
