@@ -52,7 +52,7 @@ USUAL = {
 }  # fmt: skip
 
 
-def record(step, *, loss=1.0, gradient=0.0, backward=0.5, at=None, **changed):
+def record(step, *, loss=1.0, gradient=0.0, at=None, **changed):
     """A record of a healthy run, with other figures at one layer, or at all: `weight__rotation=1e-9`."""
     values = {}
     for kind, table in USUAL.items():
@@ -62,7 +62,7 @@ def record(step, *, loss=1.0, gradient=0.0, backward=0.5, at=None, **changed):
             values[kind][quantity] = tuple(other if at in (None, i) else usual for i in range(DEPTH))
     return Record(
         step=step, seconds=0.1 * step, tier="standard", loss=loss, lr=(0.1,), values=values,
-        total={"log10_printed": 1.5, "log10_constants": 2.5, "log10_gradient": gradient, "log10_backward": backward},
+        total={"log10_printed": 1.5, "log10_constants": 2.5, "log10_gradient": gradient},
     )  # fmt: skip
 
 
@@ -165,8 +165,6 @@ def test_a_weight_that_shrinks_to_nothing_is_told_with_its_cause(coupled):
     [
         (lambda s: {"gradient": 8.0 * s, "at": 3, "weight__log10_gradient": 0.5}, ("gradient-explosion", "conv3")),
         (lambda s: {"gradient": math.nan if s > 0.5 else 0.0}, ("gradient-explosion", "")),
-        (lambda s: {"backward": 6.0}, ("gradient-explosion", "")),
-        (lambda s: {"backward": -7.5}, ("gradient-vanishing", "")),
         (lambda s: {"gradient": -8.0 * s}, ("gradient-vanishing", "")),
         (lambda s: {"loss": 10 ** (3 * s)}, ("loss-rising", "")),
         (lambda s: {"loss": math.inf if s > 0.5 else 1.0}, ("loss-not-finite", "")),
@@ -184,7 +182,6 @@ def test_figures_of_the_whole_network(change, expected):
         lambda s: {"gradient": 5.0 if 0.50 < s < 0.54 else 0.0},  # one batch
         lambda s: {"gradient": math.nan if 0.50 < s < 0.54 else 0.0},  # one step that a GradScaler skips
         lambda s: {"normalizer__dominated": 1.0},  # from the start
-        lambda s: {"block__log10_backward": 7.0},  # branches beside skips: gains that do not multiply
         lambda s: {"units__dead": 0.95 if 0.5 < s < 0.6 else 0.1},  # two batches
     ],
 )
