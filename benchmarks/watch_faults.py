@@ -62,7 +62,6 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "rate-decayed": ("rate-decays-too-early", "rate-too-low"),
     "weights-still": (),
     "weights-put-back": ("weights-put-back",),
-    "loss-stays": ("not-learning",),
     "lr-too-high": ("rate-too-high",),
     "decay-too-strong": ("decay-too-strong",),
     "same-batch": ("same-batch",),

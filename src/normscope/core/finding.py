@@ -225,7 +225,6 @@ KINDS: dict[str, FindingKind] = {
     "rate-decayed": FindingKind("the learning rate decayed too early"),
     "weights-still": FindingKind("the weights do not move"),
     "weights-put-back": FindingKind("the weights are put back after each step"),
-    "loss-stays": FindingKind("the loss does not fall"),
     "negated-loss": FindingKind("the loss has the wrong sign"),
     "sorted-batches": FindingKind("the batches are not shuffled"),
     "same-batch": FindingKind("every step sees the same batch"),

@@ -502,8 +502,6 @@ def _totals(
 def _measured_totals(arrived: Arrived) -> dict[str, float | None]:
     """Return the figures of the whole network that were measured as such."""
     totals: dict[str, float | None] = {}
-    if "backward" in arrived:
-        totals["log10_backward"] = _log10(_number(arrived, "backward"))
     for key, quantity in (("left", "left_over"), ("domain", "share_outside"), ("lost", "share_lost")):
         if key in arrived:
             totals[quantity] = _number(arrived, key)
