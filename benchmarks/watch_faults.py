@@ -79,7 +79,6 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "validation-worse": ("validation-worsens",),
     "validation-apart": (),
     "norm-growth": ("exploding-values",),
-    "variance-growth": ("exploding-values",),
     "variance-collapse": (),
     "expanding-normalizer": (),
     "effective-lr": (),

@@ -238,9 +238,6 @@ KINDS: dict[str, FindingKind] = {
     "left-domain": FindingKind("the samples leave the domain"),
     "variance-collapse": FindingKind("the variance into {where} collapsed", "the variances into {norms} collapsed"),
     "norm-growth": FindingKind("the weight of {where} keeps growing", "the weights of {count} layers keep growing"),
-    "variance-growth": FindingKind(
-        "the variance into {where} outgrows float16", "the variances into {norms} outgrow float16"
-    ),
     "effective-lr": FindingKind(
         "the steps of {where} have the wrong size", "the steps of {count} layers have the wrong size"
     ),

@@ -26,7 +26,7 @@ from .learning import (
     weights_still,
 )
 from .loss import edge_of_stability, is_broken, loss_not_finite, loss_rising, loss_spike
-from .normalizers import expanding_normalizer, small_batch, stale_statistics, variance_collapse, variance_growth
+from .normalizers import expanding_normalizer, small_batch, stale_statistics, variance_collapse
 from .setup import (
     constant_input,
     frozen_layer,
@@ -77,7 +77,6 @@ ALARMS: tuple[Rule, ...] = (
     variance_collapse,
     dead_layer,
     norm_growth,
-    variance_growth,
     gradient_explosion,
     gradient_vanishing,
     effective_lr,
@@ -103,7 +102,7 @@ URGENT = (
 """Alarms that are cheap, for they read no layer by layer figures, and looked for at every record."""
 THROWN = frozenset({
     "dead-layer", "dead-relu", "dead-channels", "saturated-units", "attention-saturated", "output-constant",
-    "gradient-explosion", "gradient-vanishing", "norm-growth", "variance-growth", "variance-collapse",
+    "gradient-explosion", "gradient-vanishing", "norm-growth", "variance-collapse",
     "stale-statistics", "effective-lr", "expanding-normalizer", "loss-rising", "loss-spike",
     "no-better-than-constant",
 })  # fmt: skip

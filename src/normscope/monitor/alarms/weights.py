@@ -12,7 +12,7 @@ from ...core.finding import Finding, Severity, power
 from ..courses import FIRST, LASTING_STEPS
 from ..history import Alarm, History, others_likewise
 from ..record import LayerRecord, Record
-from .learning import FITTED_SHARE, recent_loss
+from .learning import FITTED_SHARE
 
 # ---- gradients
 
@@ -334,20 +334,12 @@ DECAY_STRONG = Alarm(
     "{memory:.0f} steps.",
     advice="Lower the weight decay: 0.01 to 0.1 for AdamW, 1e-4 for SGD.",
 )
-DECAY_OUTWEIGHS = replace(
-    DECAY_STRONG,
-    seen="Weight decay (weight_decay = {decay:figure}) adds {ratio:figure} times as much to the gradient as the loss "
-    "does.",
-    why="The optimizer follows the decay, not the loss: it pulls all weights to zero.",
-)
 STRONG_DECAY_SHARE = 0.01
 """The share of the weights that decay takes at a step: at 1 % they are halved in seventy steps."""
-OUTWEIGHS_RATIO = 30.0
-"""Decay over gradient, where the decay is added to it; healthy runs have 0.001 to 1."""
 
 
 def decay_too_strong(history: History) -> Iterator[Finding]:
-    """Weight decay that takes a large part of the weights at each step, or outweighs the gradient."""
+    """Weight decay that takes a large part of the weights at each step."""
     decays = [layer.weight_decay for layer in history.of("weight") if layer.weight_decay]
     coupled = any(layer.coupled for layer in history.of("weight"))
     if not decays or len(history.records) < 2 or history.has_raised("decay-too-strong"):
@@ -358,17 +350,6 @@ def decay_too_strong(history: History) -> Iterator[Finding]:
         yield DECAY_STRONG.at(
             history.step, words={"memory": max(1.0, 1.0 / share)}, share=share, decay=decay, lr=rates[-1]
         )
-    ratios = [
-        math.log10(decay) + weight - gradient
-        for r in history.records[-3:]
-        if (weight := r.total.get("log10_weight")) is not None
-        and (gradient := r.total.get("log10_gradient")) is not None
-        and math.isfinite(weight - gradient)
-    ]
-    fitted = recent_loss(history), history.first_loss
-    unfitted = fitted[0] is not None and fitted[1] is not None and fitted[0] > FITTED_SHARE * fitted[1]
-    if coupled and unfitted and len(ratios) >= 2 and min(ratios) >= math.log10(OUTWEIGHS_RATIO):
-        yield DECAY_OUTWEIGHS.at(history.step, words={"ratio": 10.0 ** min(ratios)}, decay=decay)
 
 
 PENALTY_OUTWEIGHS = replace(
