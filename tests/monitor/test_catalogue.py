@@ -54,7 +54,6 @@ TOLD_BY = {
     "small-batch": ("batches-of-two-of-digits", "normalizer-over-one-value"),
     "sorted-batches": ("sorted-batches",),
     "strong-dropout": ("dropout-of-99-percent",),
-    "validation-apart": ("batch-norm-momentum-of-zero",),
     "weights-put-back": ("weights-copied-back", "norm-constraint-after-each-step"),
     "weights-still": (
         "loss-times-1e-6", "clipped-at-1e-4", "norm-clipped-to-nothing-from-step-30-on",
