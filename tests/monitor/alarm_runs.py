@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any
@@ -115,16 +114,12 @@ def train(
     batch: int = 64,
     tier: str = "standard",
     samples: tuple[Tensor, Tensor] | None = None,
-    warmed: bool = False,
     before: Callable[[nn.Module, int], None] | None = None,
     log: Any = None,
 ) -> Watch:
     """Train a classifier, watched; return what watched it."""
     images, labels = data() if samples is None else samples
     trained = optimizer(model.parameters())
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        trained, lambda t: min(t / 20, 1.0) * (0.5 + 0.5 * math.cos(math.pi * t / steps)) if warmed else 1.0
-    )
     order = generator()
     with watch(model.train(), trained, every=every, tier=tier, log=log, panel=False) as run:
         for step in range(steps):
@@ -136,7 +131,6 @@ def train(
             run.observe(loss=loss)
             loss.backward()
             trained.step()
-            schedule.step()
     return run
 
 

@@ -169,7 +169,6 @@ def test_what_is_no_number_is_refused_by_its_name(call: str, value: Any) -> None
             getattr(run, call)(loss_mean=1.0)
 
 
-@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("every", [1, 10, 50])
 @pytest.mark.parametrize("at", [133, 150, 199])

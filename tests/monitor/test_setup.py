@@ -70,23 +70,6 @@ def test_gradients_that_are_cleared_somehow_are_no_fault(how: str, accumulate: i
     assert all(not parameter._backward_hooks for parameter in model.parameters())
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize("clip", [False, True])
-def test_gradients_that_are_never_cleared_are_told_at_the_fourth_record(accumulate: int, clip: bool) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-    with watch(model, optimizer, every=5) as run:
-        for step in range(40):
-            for part in range(accumulate):
-                model(batch(step + part)).square().mean().backward()
-            if clip:
-                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-            optimizer.step()
-    [told] = [finding for finding in run.findings if finding.code == "no-zero-grad"]
-    assert told.step == 15
-
-
 def test_a_discriminator_that_is_cleared_before_its_own_backward_is_no_fault() -> None:
     critic, maker = network(), nn.Linear(2, 6)
     own, other = torch.optim.SGD(critic.parameters(), lr=0.01), torch.optim.SGD(maker.parameters(), lr=0.01)
@@ -196,31 +179,6 @@ def loop(model: Any, optimizer: Any, call: Any, *, steps: int = 8, whole: bool =
                 loss.backward()
                 optimizer.step()
     return run
-
-
-def test_a_run_whole_in_eval_mode_is_told_exactly() -> None:
-    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2)).eval()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with pytest.warns(UserWarning, match="every forward in between is in eval mode"):
-        run = loop(model, optimizer, model)
-    [told] = run.findings
-    assert (told.code, told.step) == ("eval-mode", 3)
-    assert "model.train()" in told.advice
-
-
-def test_an_evaluation_in_between_is_no_eval_mode() -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with watch(model, optimizer, every=2) as run:
-        for step in range(8):
-            optimizer.zero_grad()
-            model.eval()
-            for _ in range(5):
-                model(batch(step))
-            model.train()
-            model(batch(step)).square().mean().backward()
-            optimizer.step()
-    assert not codes(run)
 
 
 @pytest.mark.slow

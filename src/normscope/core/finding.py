@@ -225,7 +225,6 @@ KINDS: dict[str, FindingKind] = {
     "rate-decayed": FindingKind("the learning rate decayed too early"),
     "weights-still": FindingKind("the weights do not move"),
     "weights-put-back": FindingKind("the weights are put back after each step"),
-    "loss-stays": FindingKind("the loss does not fall"),
     "negated-loss": FindingKind("the loss has the wrong sign"),
     "sorted-batches": FindingKind("the batches are not shuffled"),
     "same-batch": FindingKind("every step sees the same batch"),
@@ -239,9 +238,6 @@ KINDS: dict[str, FindingKind] = {
     "left-domain": FindingKind("the samples leave the domain"),
     "variance-collapse": FindingKind("the variance into {where} collapsed", "the variances into {norms} collapsed"),
     "norm-growth": FindingKind("the weight of {where} keeps growing", "the weights of {count} layers keep growing"),
-    "variance-growth": FindingKind(
-        "the variance into {where} outgrows float16", "the variances into {norms} outgrow float16"
-    ),
     "effective-lr": FindingKind(
         "the steps of {where} have the wrong size", "the steps of {count} layers have the wrong size"
     ),

@@ -17,7 +17,7 @@ from ..listening.calls import NormalizerSeen, Site
 from .norm_tracking import READABLE_DECADES, NormFigure, NormReading, NormTracker, WeightNorms
 from .probes import normalizer_probe, updates
 from .probes.loss_probe import FIGURES
-from .probes.normalizer_probe import BatchNorms
+from .probes.normalizer_probe import BatchNorms, Moved
 from .probes.updates import WeightSample
 from .record import Numbers, Record
 from .schedule import Tier, Turns
@@ -457,7 +457,9 @@ def _measure_normalizers(step: StepInTransit, arrived: Arrived) -> list[np.ndarr
     rows = dict(zip(step.normalizers, normalizer_probe.measure_all(with_tensors), strict=True))
     if step.batch_norms is not None:
         sites, batch_norms, momenta = step.batch_norms
-        measured = zip(sites, batch_norms.rows(arrived, momenta), arrived["calls"], strict=True)
+        numbers = {name: arrived[name] for name in ("before", "after", "gamma", "calls")}
+        moved = Moved(norms=batch_norms, momenta=momenta, **numbers)
+        measured = zip(sites, normalizer_probe.measure_all(moved.seen()), moved.calls, strict=True)
         rows |= {site: row for site, row, calls in measured if calls == 1}
     return [rows[s] if s in rows else arrived.get(("normalizer", s)) for s in step.subject.places["normalizer"]]
 
@@ -502,8 +504,6 @@ def _totals(
 def _measured_totals(arrived: Arrived) -> dict[str, float | None]:
     """Return the figures of the whole network that were measured as such."""
     totals: dict[str, float | None] = {}
-    if "backward" in arrived:
-        totals["log10_backward"] = _log10(_number(arrived, "backward"))
     for key, quantity in (("left", "left_over"), ("domain", "share_outside"), ("lost", "share_lost")):
         if key in arrived:
             totals[quantity] = _number(arrived, key)

@@ -13,7 +13,7 @@ import contextlib
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import FunctionType
@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from ..core.threads import uncompiled
@@ -43,6 +42,7 @@ from ..listening.calls import (
 )
 from ..listening.listener import LayerListener, Names, in_user_hook
 from ..theory.normalizers import rms_epsilon
+from .blocks import BlockGains, find_blocks
 from .distributed import is_sharded
 from .probes.normalizer_probe import MIN_MOMENTUM, BatchNorms, Moved
 from .schedule import Tier
@@ -250,35 +250,6 @@ def compiled_functions() -> bool:
     )
 
 
-def find_blocks(model: nn.Module) -> tuple[str, ...]:
-    """Return the paths of the parts a network is made of: entries of its containers, or else its children.
-
-    Example:
-        >>> find_blocks(nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Linear(2, 4)))
-        ('0', '1')
-    """
-    paths: list[str] = []
-    half = parameter_count(model) / 2
-
-    def walk(module: nn.Module, path: str) -> None:
-        for name, child in module.named_children():
-            inner = f"{path}.{name}" if path else name
-            row = isinstance(child, nn.Sequential) and not isinstance(module, nn.Sequential)
-            most = parameter_count(child) > half and any(True for _ in child.children())
-            if row or most or isinstance(child, nn.ModuleList):
-                walk(child, inner)
-            elif parameter_count(child):
-                paths.append(inner)
-
-    walk(model, "")
-    return tuple(paths)
-
-
-def parameter_count(module: nn.Module) -> int:
-    """Return how many parameters a module has; those without a size yet count as none."""
-    return sum(0 if is_lazy(parameter) else parameter.numel() for parameter in module.parameters())
-
-
 # ---- the cheap way
 
 
@@ -420,7 +391,7 @@ class FunctionListener(LayerListener):
         forward = self._forward = ForwardRecord()
         self.lost, self._tier = forward.lost, tier
         self._readers = OutputReaders(forward) if readers else None
-        self._gains = None if tier is Tier.ECONOMY else BlockGains(forward, self._blocks)
+        self._gains = None if tier is Tier.ECONOMY else BlockGains(self._blocks, forward.activations, forward.gradients)
         try:
             with self.listening():
                 yield forward
@@ -566,62 +537,6 @@ def _float_tensors_in(arguments: Any) -> list[Tensor]:
 def _matrix_geometry(weight: Tensor) -> LayerGeometry:
     """Return how a matrix is applied to vectors."""
     return LayerGeometry(kind="linear", shape=(1, weight.shape[1]), channels=weight.shape[0])
-
-
-class BlockGains:
-    """Measures how blocks change the sizes of values in one forward, and those of gradients as they come back.
-
-    Args:
-        forward: the record of the forward, to which the gains are added.
-        blocks: paths of the modules that are measured.
-    """
-
-    def __init__(self, forward: ForwardRecord, blocks: Collection[str]) -> None:
-        self._forward, self._blocks = forward, blocks
-        self._sizes: list[Tensor | None] = []  # of the inputs of all modules that run now; None for what is no block
-
-    def entered(self, path: str | None, args: Any) -> None:
-        """Measure the input of a block."""
-        self._sizes.append(None)
-        if path is not None and path in self._blocks:
-            with contextlib.suppress(Exception):  # sparse, nested, ...: not every tensor has a size
-                entering = _first_float(args)
-                if entering is not None:
-                    self._sizes[-1] = _rms(entering)
-                    self._listen_back(path, 1, entering)
-
-    def left(self, path: str, made: Any) -> None:
-        """Measure the output of a block."""
-        size = self._sizes.pop() if self._sizes else None
-        if size is not None:
-            with contextlib.suppress(Exception):
-                output = _first_float(made)
-                if output is not None:
-                    self._forward.activations[path] = _rms(output) / size
-                    self._listen_back(path, 0, output)
-
-    def _listen_back(self, path: str, place: int, tensor: Tensor) -> None:
-        """Keep the size of a gradient when it comes: of a block's output (0) or input (1)."""
-        if not tensor.requires_grad or tensor.is_leaf:  # hooks on leaves would stay
-            return
-        sizes = self._forward.gradients.setdefault(path, [None, None])
-
-        def keep(grad: Tensor) -> None:
-            sizes[place] = _rms(grad)
-
-        tensor.register_hook(keep)
-
-
-def _rms(tensor: Tensor) -> Tensor:
-    """Return the root mean square."""
-    wide = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else None
-    return torch.linalg.vector_norm(tensor.detach(), dtype=wide).float() / max(tensor.numel(), 1) ** 0.5
-
-
-def _first_float(value: Any) -> Tensor | None:
-    """Return the first float tensor that a module was given or returned."""
-    tensor = next((tensor for tensor in tensors_in(value) if tensor.is_floating_point()), None)
-    return None if tensor is None or is_functorch_wrapped_tensor(tensor) else tensor
 
 
 # ---- who reads the output of a weight layer: a normalizer alone, or anything else that would see its scale

@@ -310,9 +310,6 @@ def _block_contents(forward: ForwardRecord) -> dict[Key, Tensor]:
     for path, (out, inner) in forward.gradients.items():
         if out is not None and inner is not None:
             contents[("backward", path)] = inner / out
-    along = [size for pair in forward.gradients.values() for size in pair[::-1] if size is not None]
-    if len(along) > 1:  # from the first place on the way to the last, whatever runs between
-        contents["backward"] = along[0] / along[-1]
     contents |= {("dead", site): value for site, value in forward.dead.items()}
     contents |= {} if forward.domain is None else {"domain": forward.domain}
     contents |= {} if forward.spread is None else {"spread": forward.spread}

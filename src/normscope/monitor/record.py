@@ -72,18 +72,15 @@ class Record:
         histograms: in the full tier, of the entries of each weight layer's weight and of its gradient: the root mean
             square, then the share in each bin (`monitor/probes/weight_probe.py`); None for a layer without.
         total: sums over the network: `log10_printed`, `log10_constants`, `log10_folded`, `log10_gradient`,
-            `log10_weight`; `log10_backward`, of the size of the gradient in front of the first block (behind it, where
-            it is the first to see the batch) over that behind the last; `input_spread`, how far the samples of the
-            batch differ, `input_mean`, `input_size` (root mean square) and `input_samples`; `input_column`, the
-            largest column of a table over the median one; `share_lost`, of the weights in half precision that the
-            step left as they were to the last bit; `log10_step` and
-            `log10_drift`, of how far a step, and all since the record before, moved the weights over their size;
+            `log10_weight`; `input_spread`, how far the samples of the batch differ, `input_mean`, `input_size` (root
+            mean square) and `input_samples`; `input_column`, the largest column of a table over the median one;
+            `share_lost`, of the weights in half precision that the step left as they were to the last bit; `log10_step`
+            and `log10_drift`, of how far a step, and all since the record before, moved the weights over their size;
             `output_spread`, how far the directions of the model's outputs differ over the samples; `code_spread`, how
-            far those do that come in a pair, such as mean and variance of a code; `outputs_*`,
-            what outputs and targets show (`monitor/probes/loss_probe.py`); `left_over`, the largest
-            entry of a gradient that was not cleared; `share_outside`, of the samples outside of the domain that is
-            followed; and `left_out`, how many steps were due since the record before and left out for lack of time, if
-            any.
+            far those do that come in a pair, such as mean and variance of a code; `outputs_*`, what outputs and targets
+            show (`monitor/probes/loss_probe.py`); `left_over`, the largest entry of a gradient that was not cleared;
+            `share_outside`, of the samples outside of the domain that is followed; and `left_out`, how many steps were
+            due since the record before and left out for lack of time, if any.
         metrics: what `observe` was given since the record before, by name: `loss_mean`, `loss_least`, `loss_largest`,
             `loss_largest_at` (its step), `loss_count` and `loss_broken` (not finite, and in none of the others; the
             first at `loss_broken_at`) of the losses of all steps, and of the first that is a hundred times the one

@@ -17,7 +17,8 @@ from ..core.errors import InputError
 from ..core.provenance import provenance
 from ..core.untouched import check_is_module
 from ..listening.calls import NormalizerSeen, Site
-from .forward_listening import AppliedWeight, ForwardRecord, find_blocks, parameter_count
+from .blocks import find_blocks, parameter_count
+from .forward_listening import AppliedWeight, ForwardRecord
 from .log import SCHEMA_VERSION
 from .record import LayerRecord
 from .schedule import Schedule

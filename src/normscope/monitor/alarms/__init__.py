@@ -15,11 +15,9 @@ from ..record import Record
 from .data import data_changed, labels_alike, large_column, loss_oddities, same_batch
 from .dead_units import attention_saturated, dead_channels, dead_layer, dead_relu, saturated_units
 from .learning import (
-    decay_too_strong,
     half_precision,
-    loss_stays,
+    no_better_than_constant,
     output_constant,
-    penalty_outweighs,
     rate_decayed,
     rate_zero,
     steps_too_large,
@@ -27,8 +25,8 @@ from .learning import (
     weights_put_back,
     weights_still,
 )
-from .loss import edge_of_stability, is_broken, loss_not_finite, loss_rising, loss_spike, lr_too_high
-from .normalizers import expanding_normalizer, small_batch, stale_statistics, variance_collapse, variance_growth
+from .loss import edge_of_stability, is_broken, loss_not_finite, loss_rising, loss_spike
+from .normalizers import expanding_normalizer, small_batch, stale_statistics, variance_collapse
 from .setup import (
     constant_input,
     frozen_layer,
@@ -40,7 +38,14 @@ from .setup import (
     part_in_eval_mode,
     slow_groups,
 )
-from .weights import effective_lr, gradient_explosion, gradient_vanishing, norm_growth
+from .weights import (
+    decay_too_strong,
+    effective_lr,
+    gradient_explosion,
+    gradient_vanishing,
+    norm_growth,
+    penalty_outweighs,
+)
 
 Rule = Callable[[History], Iterator[Finding]]
 ALARMS: tuple[Rule, ...] = (
@@ -66,14 +71,12 @@ ALARMS: tuple[Rule, ...] = (
     weights_put_back,
     weights_still,
     steps_too_large,
-    lr_too_high,
     edge_of_stability,
     small_batch,
     left_domain,
     variance_collapse,
     dead_layer,
     norm_growth,
-    variance_growth,
     gradient_explosion,
     gradient_vanishing,
     effective_lr,
@@ -87,7 +90,7 @@ ALARMS: tuple[Rule, ...] = (
     loss_spike,
     output_constant,
     half_precision,
-    loss_stays,
+    no_better_than_constant,
 )
 """Every alarm; what stands earlier is more likely the cause of what stands later."""
 
@@ -99,8 +102,8 @@ URGENT = (
 """Alarms that are cheap, for they read no layer by layer figures, and looked for at every record."""
 THROWN = frozenset({
     "dead-layer", "dead-relu", "dead-channels", "saturated-units", "attention-saturated", "output-constant",
-    "gradient-explosion", "gradient-vanishing", "norm-growth", "variance-growth", "variance-collapse",
-    "stale-statistics", "effective-lr", "expanding-normalizer", "loss-rising", "loss-spike", "loss-stays",
+    "gradient-explosion", "gradient-vanishing", "norm-growth", "variance-collapse",
+    "stale-statistics", "effective-lr", "expanding-normalizer", "loss-rising", "loss-spike",
     "no-better-than-constant",
 })  # fmt: skip
 """What steps that are far too large do to a network, or a loss that is minimised without a bound."""

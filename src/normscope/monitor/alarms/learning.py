@@ -9,12 +9,12 @@ from itertools import pairwise
 from statistics import fmean, median, stdev
 from typing import Any
 
-from ...core.finding import Finding, Severity, percent
+from ...core.finding import Finding, percent
 from ...report.words import pluralise
 from ..courses import PLAIN_STEPS
 from ..history import Alarm, History
 from ..record import Record
-from .loss import INPUTS_USED_SHARE, bound_constant, describe_large_inputs, is_held_out_loss
+from .loss import INPUTS_USED_SHARE, bound_constant, is_held_out_loss
 
 # ---- the learning rate
 
@@ -55,7 +55,7 @@ def rate_decayed(history: History) -> Iterator[Finding]:
         if not record.lr or not max(record.lr) < limit:
             break
         low = record
-    start, now = history.first_loss, _recent_loss(history)
+    start, now = history.first_loss, recent_loss(history)
     if low is None or low.step == 0 or now is None or not start:
         return
     passed = history.step - low.step
@@ -145,7 +145,7 @@ def weights_still(history: History) -> Iterator[Finding]:
     drifts = [value for r in history.records if (value := r.total.get("log10_drift")) is not None]
     path = sum(10.0 ** min(value, 300.0) for value in drifts)
     unmoved = history.step >= SLOW_STEPS and len(drifts) > 1 and path <= SLOW_PATH
-    begun, now = history.first_loss, _recent_loss(history)
+    begun, now = history.first_loss, recent_loss(history)
     slow = False
     if unmoved and history.is_unlearned and begun is not None and now is not None:
         slow = now >= FLAT_SHARE * max(begun, history.records[0].loss or 0.0)
@@ -254,14 +254,6 @@ TARGETS_FAR = Alarm(
 FAR_RATIO, FAR_TIMES = 3.0, 5.0
 """The loss over that of a constant output, and the steps that it would take to get there over those so far, which say
 that the targets are too far for these steps."""
-LOSS_STAYS = Alarm(
-    code="loss-stays",
-    severity=Severity.INFO,  # losses of players, of policies and of plateaus stay in healthy runs too
-    seen="The loss has not moved since step 0: it began at {loss_first:figure} and its mean is {loss:figure} after "
-    "{steps:,} steps. The weights have moved.",
-    why="The model is not learning: the loss does not fall.{more}",
-    advice=NO_BETTER.advice,
-)
 TOO_LARGE_STEPS = Alarm(
     code="lr-too-high",
     seen="A step changed the weights by {log10_step:power} of their size (in healthy runs by a hundredth or less), and "
@@ -282,8 +274,19 @@ OUTPUTS_THROWN = replace(
 THROWN_FIRST_STEP_LOG10, THROWN_LOSS_RATIO, THROWN_DIFFERENCE_RATIO = -1.4, 1.2, 0.1
 """log10 of the first step over the weights, the largest of the first losses over the first one, and the difference of
 outputs between samples over that of the untrained model, which tell together that the first steps were too large."""
-STAYS_STEPS, NOTED_STEPS = 100, 300
-"""Steps without any progress before that is said of outputs that were compared with a constant, and of any loss."""
+LARGE_INPUT = 30.0
+"""The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
+
+
+def describe_large_inputs(history: History) -> str:
+    """Say that inputs are large, where that may be the cause; empty where they are not."""
+    size = history.total("input_size").start
+    large = size is not None and size > LARGE_INPUT
+    return f" The inputs are large ({size:.3g}, about 1 is usual): scale them." if large else ""
+
+
+STAYS_STEPS = 100
+"""Steps without any progress before that is said of outputs that were compared with a constant."""
 MIN_PATH = 0.3
 """The lengths of all steps, over the size of the weights, that should have led somewhere."""
 NO_BETTER_SHARE, SURELY_SHARE = 0.99, 0.978
@@ -302,31 +305,32 @@ def steps_too_large(history: History) -> Iterator[Finding]:
     if history.standing.others or any(map(history.has_raised, LOSS_EXPLAINED)):
         return
     begun, sizes = _steps_at_rate(history), _first_step_sizes(history)
-    now, start = _recent_loss(history), history.first_loss
+    now, start = recent_loss(history), history.first_loss
     if now is None or start is None or not sizes:
         return
     large, began_at = max(sizes[:2]), max(start, history.records[0].loss or 0.0)
     thrown = len(sizes) >= 2 and (median(sizes) >= THROWN_STEP_LOG10 or large >= THROWN_AT_ONCE_LOG10)
-    many = len(history.records) > 2 or history.records[-1].metrics.get("loss_count", 1.0) >= PLAIN_STEPS
-    # two losses of single batches may differ by as much in a healthy run
-    lost = now >= began_at > 0.0 and ((begun >= STAYS_STEPS / 2 and many) or large >= THROWN_AT_ONCE_LOG10)
+    lost = now >= began_at > 0.0 and (begun >= STAYS_STEPS / 2 or large >= THROWN_AT_ONCE_LOG10)
     latest = history.total("log10_step").last()
     settled = bool(latest) and max(latest) < SETTLED_STEP_LOG10 and now <= began_at  # there was little to learn
     stays = begun > 2 * PLAIN_STEPS and now >= 0.9 * start > 0.0 and not _had_learned(history) and not settled
+    # two losses of single batches may differ by as much in a healthy run
+    many = len(history.records) > 2 or history.records[-1].metrics.get("loss_count", 1.0) >= PLAIN_STEPS
+    known = many or large >= THROWN_AT_ONCE_LOG10
     words = {"steps": history.step, "more": describe_large_inputs(history)}
     numbers: dict[str, Any] = {"loss": now, "loss_first": start, "lr": max(history.records[-1].lr, default=math.nan)}
     if _outputs_thrown(history, start):
         yield OUTPUTS_THROWN.at(history.step, words=words, log10_step=large, **numbers)
-    elif thrown and begun >= 2 * PLAIN_STEPS and (lost or stays):
+    elif thrown and known and begun >= 2 * PLAIN_STEPS and (lost or stays):
         yield TOO_LARGE_STEPS.at(history.step, words=words, log10_step=max(large, median(sizes)), **numbers)
 
 
-def loss_stays(history: History) -> Iterator[Finding]:
-    """A loss that is where it began, or where a constant would be, though the weights have moved."""
+def no_better_than_constant(history: History) -> Iterator[Finding]:
+    """A loss that is where one constant output would be, though the weights have moved."""
     if history.standing.others or any(map(history.has_raised, LOSS_EXPLAINED)):
         return  # losses that play against each other stay where they are
     begun, sizes = _steps_at_rate(history), _first_step_sizes(history)
-    now, start = _recent_loss(history), history.first_loss
+    now, start = recent_loss(history), history.first_loss
     if begun < STAYS_STEPS or now is None or start is None or not sizes:
         return
     words: dict[str, Any] = {"steps": history.step, "more": describe_large_inputs(history)}
@@ -344,8 +348,6 @@ def loss_stays(history: History) -> Iterator[Finding]:
         # the mean of both parts has half the error of their difference
         if certain and moved and level >= NO_BETTER_SHARE * bound and level - error >= SURELY_SHARE * bound:
             yield NO_BETTER.at(history.step, words=words, own=level, constant=bound)
-    elif begun >= NOTED_STEPS and start > 0.0 and now >= FLAT_SHARE * start and not _had_learned(history):
-        yield LOSS_STAYS.at(history.step, words=words, loss=now, loss_first=start)
 
 
 def _compare_squares(history: History) -> tuple[tuple[float, float, float], float] | None:
@@ -497,11 +499,11 @@ def _had_learned(history: History) -> bool:
 
 def _is_flat(history: History) -> bool:
     """Whether the mean loss of late is that of the start."""
-    start, now = history.first_loss, _recent_loss(history)
+    start, now = history.first_loss, recent_loss(history)
     return start is not None and now is not None and start > 0.0 and now >= FLAT_SHARE * start
 
 
-def _recent_loss(history: History) -> float | None:
+def recent_loss(history: History) -> float | None:
     """Return the mean loss since some records ago: of at least thirty steps where there are so many."""
     total = count = 0.0
     for record in reversed(history.records[1:]):
@@ -601,80 +603,7 @@ def output_constant(history: History) -> Iterator[Finding]:
         yield OUTPUT_CONSTANT.at(history.step, differ=max(differ))
 
 
-# ---- weight decay, dropout
-
-DECAY_STRONG = Alarm(
-    code="decay-too-strong",
-    seen="Weight decay takes {share:percent} of the weights at each step (weight_decay = {decay:figure} at a learning "
-    "rate of {lr:figure}); usual are 0.1 % and less.",
-    why="The decay pulls weights to zero faster than gradients can hold them up: what is learned is forgotten within "
-    "{memory:.0f} steps.",
-    advice="Lower the weight decay: 0.01 to 0.1 for AdamW, 1e-4 for SGD.",
-)
-DECAY_OUTWEIGHS = replace(
-    DECAY_STRONG,
-    seen="Weight decay (weight_decay = {decay:figure}) adds {ratio:figure} times as much to the gradient as the loss "
-    "does.",
-    why="The optimizer follows the decay, not the loss: it pulls all weights to zero.",
-)
-STRONG_DECAY_SHARE = 0.01
-"""The share of the weights that decay takes at a step: at 1 % they are halved in seventy steps."""
-OUTWEIGHS_RATIO = 30.0
-"""Decay over gradient, where the decay is added to it; healthy runs have 0.001 to 1."""
-
-
-def decay_too_strong(history: History) -> Iterator[Finding]:
-    """Weight decay that takes a large part of the weights at each step, or outweighs the gradient."""
-    decays = [layer.weight_decay for layer in history.of("weight") if layer.weight_decay]
-    coupled = any(layer.coupled for layer in history.of("weight"))
-    if not decays or len(history.records) < 2 or history.has_raised("decay-too-strong"):
-        return
-    decay, rates = max(decays), [max(r.lr, default=0.0) for r in history.records[-2:]]
-    if not coupled and min(rates) * decay >= STRONG_DECAY_SHARE:
-        share = min(1.0, min(rates) * decay)
-        yield DECAY_STRONG.at(
-            history.step, words={"memory": max(1.0, 1.0 / share)}, share=share, decay=decay, lr=rates[-1]
-        )
-    ratios = [
-        math.log10(decay) + weight - gradient
-        for r in history.records[-3:]
-        if (weight := r.total.get("log10_weight")) is not None
-        and (gradient := r.total.get("log10_gradient")) is not None
-        and math.isfinite(weight - gradient)
-    ]
-    fitted = _recent_loss(history), history.first_loss
-    unfitted = fitted[0] is not None and fitted[1] is not None and fitted[0] > FITTED_SHARE * fitted[1]
-    if coupled and unfitted and len(ratios) >= 2 and min(ratios) >= math.log10(OUTWEIGHS_RATIO):
-        yield DECAY_OUTWEIGHS.at(history.step, words={"ratio": 10.0 ** min(ratios)}, decay=decay)
-
-
-PENALTY_OUTWEIGHS = replace(
-    DECAY_STRONG,
-    seen="The weights of {where} have shrunk to {share:percent} of their size, and the loss ({loss:figure}) is mostly "
-    "a penalty: the part that compares outputs with targets is {own:figure}, no better than a constant output.",
-    why="The penalty (regularisation, L1 or L2) is too strong: it pulls these weights to zero faster than the loss can "
-    "hold them up.",
-    advice="Lower the penalty: take the mean of the weights in it instead of their sum, or a hundredth of its factor.",
-)
-PENALTY_RATIO, SHRUNK_BY_PENALTY_LOG10 = 3.0, -0.7
-"""The whole loss over its part that compares with targets, and log10 of a weight over its first size."""
-
-
-def penalty_outweighs(history: History) -> Iterator[Finding]:
-    """A penalty in the loss that shrinks a layer while nothing is learned."""
-    loss, own = history.records[-1].loss, history.records[-1].total.get("outputs_own")
-    if loss is None or own is None or not loss >= PENALTY_RATIO * own > 0.0 or history.has_raised("decay-too-strong"):
-        return
-    shrunk = [
-        (min(latest) - course.first[0], layer)
-        for index, layer in enumerate(history.of("weight"))
-        if (course := history.course("weight", "log10_size", index)).first and (latest := course.last())
-    ]
-    if shrunk and history.is_unlearned:
-        fall, layer = min(shrunk, key=lambda pair: pair[0])
-        if fall <= SHRUNK_BY_PENALTY_LOG10:
-            yield PENALTY_OUTWEIGHS.at(history.step, layer.name, share=10.0**fall, loss=loss, own=own)
-
+# ---- precision, dropout
 
 HALF_PRECISION = Alarm(
     code="half-precision",

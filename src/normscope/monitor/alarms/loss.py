@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import fmean, median, stdev
 from typing import Any
 
-from ...core.finding import Finding, Severity, figure, power
+from ...core.finding import Finding, Severity, figure
 from ...diagnosis.findings.scale import RESTORE
 from ...report.words import pluralise
 from ..composing import JUMP_RATIO
@@ -233,33 +233,10 @@ def loss_rising(history: History) -> Iterator[Finding]:
     now, start = history.total("loss").lasting(), history.total("loss").first
     if not now or not start or not all(math.isfinite(v) and v > 0.0 for v in (*now, *start)):
         return
-    weights = history.total("log10_weight")
-    if history.standing.others and max(weights.lasting(), default=0.0) - min(weights.first, default=0.0) < BOTH_DECADES:
-        yield from _other_player_wins(history, now, start)
-    elif min(now) >= RISEN_RATIO * max(start):
+    if min(now) >= RISEN_RATIO * max(start):
         rate = max(history.records[-1].lr, default=math.nan)
         words = {"count": len(now), "least": min(now)}
         yield LOSS_RISING.at(history.step, words=words, loss=now[-1], loss_first=start[0], lr=rate)
-
-
-OTHER_PLAYER_WINS = Alarm(
-    code="loss-rising",
-    seen="The loss began at {loss_first:figure} and is {loss:figure}, while another optimizer trains as well and these "
-    "weights have hardly changed in size.",
-    why="The other player, a discriminator as a rule, wins: it tells everything apart, and what is trained here no "
-    "longer finds a way to become better.",
-    advice="Weaken the other player: lower its learning rate or its number of steps, regularise it (spectral norm, "
-    "gradient penalty, label smoothing); or raise the learning rate of this one.",
-)
-PLAYER_LOSES_RATIO = 10.0
-"""The loss of one player over its first one; where players are in balance it rises a few times.
-"""
-
-
-def _other_player_wins(history: History, now: Sequence[float], start: Sequence[float]) -> Iterator[Finding]:
-    """A loss that another network, which is trained as well, has raised."""
-    if min(now) >= PLAYER_LOSES_RATIO * start[0]:
-        yield OTHER_PLAYER_WINS.at(history.step, loss=now[-1], loss_first=start[0])
 
 
 def _loss_lost(history: History) -> Iterator[Finding]:
@@ -321,77 +298,8 @@ def _lost_to_constant(history: History) -> Iterator[Finding]:
         yield LOST_TO_CONSTANT.at(history.step, words=words, loss=latest[-1][1], lr=rate)
 
 
-LR_TOO_HIGH = Alarm(
-    code="lr-too-high",
-    seen="The loss began at {loss_first:figure}{peaked} and is now {loss:figure}{grew}.",
-    why="The first steps were too large: they threw the weights to where units are switched off or saturated, and no "
-    "gradient leads back.{more}",
-    advice="Begin again with a learning rate of a tenth ({lr:figure} at first) or less, or warm it up.",
-)
 UNLEARNED_SHARE = 0.9
 """A share of the first loss: while the loss is above it, nothing has been learned."""
-THROWN_DECADES = 1.0
-"""Decades of the norm of all weights since the start, while nothing is learned; healthy runs stay within 0.3."""
-PLAIN_STEP_LOG10 = -2.5
-"""log10 of a step over the weights: where all are below it, no step was too large."""
-EARLY_STEPS, THROWN_RATIO = 100, 4.0
-"""How many steps count as the start, and the multiple of the first loss that is an alarm within them."""
-BOTH_DECADES, BOTH_RATIO = 0.5, 1.5
-"""Decades by which the weights have grown, and a multiple of the first loss, which are an alarm together.
-
-They were chosen on runs of SGD at a learning rate of 3, which throws the weights of small MLPs at once and leaves their
-loss above the first.
-"""
-
-
-LARGE_INPUT = 30.0
-"""The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
-
-
-def describe_large_inputs(history: History) -> str:
-    """Say that inputs are large, where that may be the cause; empty where they are not."""
-    size = history.total("input_size").start
-    large = size is not None and size > LARGE_INPUT
-    return f" The inputs are large ({size:.3g}, about 1 is usual): scale them." if large else ""
-
-
-def lr_too_high(history: History) -> Iterator[Finding]:
-    """The first steps threw the weights or the loss far up, and since then nothing is learned."""
-    losses = history.total("loss_mean").lasting() or history.total("loss").lasting()
-    start, weights = history.records[0].loss, history.total("log10_weight")
-    if start is None or not start > 0.0 or not losses or not math.isfinite(max(losses)):
-        return
-    if min(losses) < UNLEARNED_SHARE * start or not weights.first or history.has_raised("lr-too-high"):
-        return
-    if history.beats_constant or (history.least_loss is not None and history.least_loss[0] < UNLEARNED_SHARE * start):
-        return  # it has learned: the first steps were not too large
-    grown = min((value - weights.first[0] for value in weights.lasting()), default=0.0)
-    grown = grown if math.isfinite(grown) else 0.0
-    early = [r.metrics.get("loss_largest", r.loss) for r in history.records[:EARLY_STEPS] if r.step <= EARLY_STEPS]
-    peak = max((value for value in early if value is not None and math.isfinite(value)), default=start)
-    if history.standing.others and grown < BOTH_DECADES:
-        return  # another player may have raised the loss
-    steps = [size for r in history.records if (size := r.total.get("log10_step")) is not None and math.isfinite(size)]
-    reach = 2.0 * history.step * math.log10(1.0 + 10.0 ** min(max(steps, default=0.0), 300.0))
-    if steps and (max(steps) < PLAIN_STEP_LOG10 or grown > max(BOTH_DECADES, reach)):
-        return  # more than all steps together can do: something else has changed the weights
-    thrown = grown >= THROWN_DECADES or peak >= THROWN_RATIO * start
-    if not (thrown or (grown >= BOTH_DECADES and peak >= BOTH_RATIO * start)):
-        return
-    rate = history.peak_lr or math.nan
-    words = {
-        "peaked": f", rose to {figure(peak)} in the first steps" if peak >= BOTH_RATIO * start else "",
-        "grew": f"; the weights have grown {power(grown)} times" if grown >= BOTH_DECADES else "",
-        "more": describe_large_inputs(history),
-    }
-    numbers: dict[str, Any] = {
-        "loss": losses[-1],
-        "loss_first": start,
-        "loss_peak": peak,
-        "log10_growth": grown,
-        "lr": rate,
-    }
-    yield LR_TOO_HIGH.at(history.step, words=words, **numbers)
 
 
 LOSS_SPIKE = Alarm(
@@ -500,15 +408,6 @@ LEARNED_BY_HEART = replace(
     seen="`{name}` has not become better since step {best_step:,}, where it was {best:figure}; it is {now:figure} at "
     "step {at:,}, while the loss of training is {loss_now:figure}.",
 )
-VALIDATED_AS_GUESSING = replace(
-    OVERFITTING,
-    code="no-better-than-constant",
-    seen="`{name}` is {now:figure} at step {at:,}, was never clearly below the {constant:figure} that one constant "
-    "output would have.",
-    why="The model does no better than guessing on other data: the labels may have nothing to do with the inputs.",
-    advice="Look whether labels belong to their inputs (shuffled apart, a wrong index), in training and in validation, "
-    "and at how inputs are prepared.",
-)
 BATCH_NORM_WORDS = (
     " Its BatchNorms use their running statistics in eval mode, and those may not describe the data.",
     "Compare the outputs for one training batch in train mode and in eval mode: if they differ, look at the momentum "
@@ -534,12 +433,6 @@ RISEN_SHARE, RISEN_CLEARLY_SHARE = 1.1, 1.25
 NOT_BETTER_SHARE, BY_HEART_SHARE, FAR_SHARE = 1.02, 0.03, 0.2
 """A validation loss over its best that is not better; the loss of training over the first one, and over the validation,
 that says that the samples are known by heart; the validation loss over the first loss of training that is far."""
-VALIDATED_SHARE = 0.97
-"""The best validation loss over that of a constant output, from which on nothing was learned that holds for others."""
-GUESSING_RECORDS = 30
-"""Records whose losses of training, together, are no better than those of a constant output."""
-GUESSING_STEPS = 150
-"""Steps after which a validation should have been better than that of a constant output."""
 INPUTS_USED_SHARE = 0.03
 """The deviation of outputs over samples, over their size: below it the inputs hardly matter yet, as on the plateaus on
 which deep networks begin, which last for hundreds of steps and end of themselves."""
@@ -601,10 +494,8 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
         yield alarm.at(step, words=words, best=best, now=latest[-1])
         return
     # the observed loss may have another scale, or other terms, than that of the validation: that of outputs has not
-    rows = [(own, r.total.get("outputs_constant")) for r in history.records if (own := r.total.get("outputs_own"))]
-    owns = [own for own, _ in rows]
+    owns = [own for r in history.records if (own := r.total.get("outputs_own"))]
     start, now = (owns[0], median(owns[-WORSE_LOGS:])) if len(owns) > WORSE_LOGS else (None, None)
-    pairs = [(own, constant) for own, constant in rows[-GUESSING_RECORDS:] if constant]
     if not is_held_out_loss(name):
         return
     stays = figures[-WORSE_LOGS][0] > best_step and min(latest) >= NOT_BETTER_SHARE * best > 0.0
@@ -612,18 +503,6 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
     if by_heart and stays and min(latest) >= FAR_SHARE * (start or 0.0):
         yield LEARNED_BY_HEART.at(step, words=words | {"loss_now": now}, best=best, now=latest[-1])
         return
-    constants = [constant for _, constant in rows if constant]
-    differ = history.total("outputs_differ").last(WORSE_LOGS)
-    if step >= GUESSING_STEPS and len(figures) > WORSE_LOGS and now is not None and constants and differ:
-        constant = bound_constant(constants, history.records[-1].total.get("outputs_kinds"))
-        guesses = now >= GUESSING_SHARE * constant and min(differ) >= INPUTS_USED_SHARE
-        guesses = guesses and sum(own for own, _ in pairs) >= VALIDATED_SHARE * sum(constant for _, constant in pairs)
-        guesses = guesses and latest[-1] >= GUESSING_SHARE * figures[0][1]
-        over = figures[-WORSE_LOGS][0] > best_step  # else it may still become better
-        if guesses and best >= (VALIDATED_SHARE if over else 1.0) * constant:
-            words["constant"] = constant
-            yield VALIDATED_AS_GUESSING.at(step, words=words, best=best, now=latest[-1])
-            return
     if start is not None and now is not None and 0.0 < now < start / 2 and min(latest) >= start:
         norms = any(layer.family == "batch_norm" for layer in history.of("normalizer"))
         more, remedy = BATCH_NORM_WORDS if norms else OTHER_WORDS

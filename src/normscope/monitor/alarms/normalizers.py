@@ -136,27 +136,7 @@ def _describe_collapse(
     )
 
 
-# ---- variances that grow, and normalizers that expand
-
-VARIANCE_GROWTH = Alarm(
-    code="variance-growth",
-    seen="The largest variance into {where} grew from {log10_variance_max_first:power} to {log10_variance_max:power}.",
-    why="Growing variances are common and lower what a normalizer passes on; at this size activations overflow in "
-    "float16, lose their small parts in bfloat16, and hardly move with a step any more.",
-    advice="Lower the learning rate, use weight decay on the weights before (AdamW or SGD), or normalize the stream "
-    "that grows.",
-)
-GROWTH_DECADES = 4.0
-"""Decades over the run: variances grow by one or two in healthy runs without weight decay."""
-OVERFLOW_LOG10 = 8.0
-"""log10 of a variance: deviations of 10,000, whose outliers leave the range of float16 (65,504)."""
-
-
-def variance_growth(history: History) -> Iterator[Finding]:
-    """Normalizers whose input variance grows until activations leave the range of half precision."""
-    for _, layer, then, now in history.then_and_now("normalizer", "log10_variance_max"):
-        if now >= OVERFLOW_LOG10 and now - then >= GROWTH_DECADES:
-            yield VARIANCE_GROWTH.at(history.step, layer.name, log10_variance_max=now, log10_variance_max_first=then)
+# ---- normalizers that expand
 
 
 EXPANDING_NORMALIZER = Alarm(

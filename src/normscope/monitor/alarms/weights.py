@@ -12,6 +12,7 @@ from ...core.finding import Finding, Severity, power
 from ..courses import FIRST, LASTING_STEPS
 from ..history import Alarm, History, others_likewise
 from ..record import LayerRecord, Record
+from .learning import FITTED_SHARE
 
 # ---- gradients
 
@@ -34,14 +35,6 @@ GRADIENT_EXPLODED = Alarm(
     "{log10_gradient_first:power}.{worst}",
     why="Steps grow with the gradient, overshoot and make it grow further; overflow is the usual end.",
     advice=f"{CLIP.capitalize()}, and warm it up.",
-)
-GRADIENT_GROWS_BACKWARDS = Alarm(
-    code="gradient-explosion",
-    seen="On its way from the output to the input the gradient grows {log10_backward:power} times over {blocks:counted "
-    "block}.",
-    why="Growth per layer is exponential in depth: one learning rate cannot suit the first layers and the last.",
-    advice="Add skip connections, initialise with gain 1 (torch.nn.init.kaiming_normal_), put normalizers inside "
-    f"branches rather than one after the other, or {CLIP}.",
 )
 LAYER_GRADIENT_LARGE = Alarm(
     code="gradient-explosion",
@@ -67,13 +60,6 @@ STARVED = replace(
     "saturated, no gradient comes back.",
     advice="Weaken the other player: lower its learning rate or its number of steps, regularise it (spectral norm, "
     "gradient penalty, label smoothing), and let a generator minimise the non-saturating loss -log D.",
-)
-GRADIENT_FADES_BACKWARDS = Alarm(
-    code="gradient-vanishing",
-    seen="On its way from the output to the input the gradient shrinks to {log10_backward:power} over {blocks:counted "
-    "block}.",
-    why="The first layers hardly learn: what reaches them is lost among rounding and noise.",
-    advice=REACH,
 )
 LAYER_GRADIENT_SMALL = replace(
     LAYER_GRADIENT_LARGE,
@@ -104,12 +90,6 @@ UNEVEN_DECADES, UNEVEN_PLAIN_DECADES, STARVING_DECADES = 4.0, 5.0, 3.0
 The first is for a lasting state, the second for two records, the third for first layers that starve while nothing is
 learned.
 """
-BACK_EXPLODES_DECADES, BACK_VANISHES_DECADES = 5.0, -6.0
-"""Decades over all blocks from the output to the input; healthy runs lie between -2 and 2.
-
-A BatchNorm network without skips gains 0.083 a layer at the start (Yang et al. 2019): 50 layers are 4. Averaging over
-positions loses log10 of their number, 2 to 4, which is no fault.
-"""
 STARVED_DECADES = 2.0
 """The same where another network is trained beside this one, whose loss is above where it began."""
 GONE_DECADES = 5.0
@@ -121,13 +101,13 @@ MIN_DEPTH = 4
 
 
 def gradient_explosion(history: History) -> Iterator[Finding]:
-    """Gradients that are NaN or infinite, far above those of the untrained model, or growing on their way back."""
+    """Gradients that are NaN or infinite, far above those of the untrained model, or larger by decades in one layer."""
     yield from _gradient_not_finite(history)
     if history.has_raised("gradient-explosion"):
         return
     latest = [record.total.get("log10_gradient") for record in history.records[-EXPLODED_RECORDS:]]
     recent, start = [v for v in latest if v is not None and not math.isnan(v)], _first_gradient(history)
-    gains, uneven = _backward_gains(history), _find_uneven_layer(history, LAYER_GRADIENT_LARGE)
+    uneven = _find_uneven_layer(history, LAYER_GRADIENT_LARGE)
     if start is not None and len(recent) == EXPLODED_RECORDS and min(recent) - start >= EXPLODED_DECADES:
         where = _steepest_layer(history)
         worst = f" It is largest, for its weights, in {where}." if where else ""
@@ -140,9 +120,6 @@ def gradient_explosion(history: History) -> Iterator[Finding]:
         yield STEEP_FROM_START.at(history.step, where, words, log10_gradient=recent[-1], log10_steepness=steepness)
     elif uneven is not None:
         yield uneven
-    elif gains and min(gains) >= BACK_EXPLODES_DECADES:
-        blocks = {"blocks": len(history.of("block"))}
-        yield GRADIENT_GROWS_BACKWARDS.at(history.step, words=blocks, log10_backward=min(gains))
 
 
 def _steepness(history: History) -> float | None:
@@ -169,7 +146,7 @@ def gradient_vanishing(history: History) -> Iterator[Finding]:
         return
     losses, opening, loss = history.total("loss").lasting(), history.total("loss").first, history.total("loss").now
     start, top = _first_gradient(history), max(history.total("log10_gradient").lasting(), default=math.inf)
-    gains, uneven = _backward_gains(history), _find_uneven_layer(history, LAYER_GRADIENT_SMALL)
+    uneven = _find_uneven_layer(history, LAYER_GRADIENT_SMALL)
     stuck = loss is not None and opening and 0.0 < UNFITTED_SHARE * max(opening) <= loss
     latest, starved = history.total("loss").last(3), history.total("log10_gradient").last(3)
     worse = bool(latest) and bool(opening) and min(latest) > opening[0]
@@ -181,9 +158,6 @@ def gradient_vanishing(history: History) -> Iterator[Finding]:
         yield GRADIENT_GONE.at(history.step, words=words, log10_gradient=top, log10_gradient_first=start, loss=loss)
     elif uneven is not None:
         yield uneven
-    elif gains and max(gains) <= BACK_VANISHES_DECADES:
-        blocks = {"blocks": len(history.of("block"))}
-        yield GRADIENT_FADES_BACKWARDS.at(history.step, words=blocks, log10_backward=max(gains))
 
 
 def _has_settled(history: History) -> bool:
@@ -221,14 +195,6 @@ def _steepest_layer(history: History) -> str:
         if gradient is not None and size is not None and math.isfinite(gradient) and math.isfinite(size):
             slopes.append((gradient - size, index, layer.name))
     return max(slopes)[2] if slopes else ""
-
-
-def _backward_gains(history: History) -> list[float]:
-    """Return the decades between the gradients behind the first block and behind the last, in the latest records."""
-    # both are gradients as they came: what lies between, a chain or branches beside a skip, need not be known
-    blocks = sum(bool(history.course("block", "log10_backward", i).recent) for i in range(len(history.of("block"))))
-    gains = history.total("log10_backward").lasting()
-    return gains if blocks >= MIN_DEPTH and all(map(math.isfinite, gains)) else []
 
 
 def _measure_sensitivities(history: History) -> tuple[dict[int, float], float]:
@@ -293,14 +259,6 @@ NORM_GROWTH = replace(
     advice="Lower the learning rate, use weight decay, clip gradients (torch.nn.utils.clip_grad_norm_), or put a "
     "normalizer behind this layer.",
 )
-PRODUCT_GROWTH = Alarm(
-    code="norm-growth",
-    seen="The product of the operator norms of {layers:counted weight layer} grew {log10_growth:power} times to "
-    "{log10_printed:power}{lately}",
-    why="It bounds how much the network can expand where nothing normalizes, and it grows exponentially with depth "
-    "when every layer grows.",
-    advice="Use weight decay, lower the learning rate, or put normalizers between the layers.",
-)
 LATELY = ", and as fast lately as before."
 GROWN_DECADES = 1.5
 """Decades of a weight's operator norm since the start.
@@ -311,8 +269,6 @@ LARGE_LOG10 = 1.5
 """log10 of an operator norm: below thirty a layer that began at zero, or small, is still finding its size."""
 GROWN_ANYHOW_DECADES, HUGE_LOG10 = 2.0, 3.0
 """The same for growth of any shape: a layer that expands a thousandfold has grown too much, whatever it does next."""
-GROWN_PER_LAYER_DECADES = 1.0
-"""Decades of the product of all norms, for each of its layers."""
 STEADY_RATIO = 0.8
 """Growth in the last third of the run over that of the middle third.
 
@@ -323,11 +279,11 @@ THIRD_RECORDS = 4
 
 
 def norm_growth(history: History) -> Iterator[Finding]:
-    """Norms of weights, or their product over the network, that grow exponentially and do not level off."""
+    """Norms of weights that grow exponentially and do not level off."""
     records = history.records
     if len(records) < 3 * THIRD_RECORDS or records[-1].step - records[0].step < 3 * LASTING_STEPS:
         return
-    marks, grown = _mark_thirds(records), 0
+    marks = _mark_thirds(records)
     marked = [[record.of("weight", "log10_norm") for record in part] for part in marks]
     for index, layer in enumerate(history.of("weight")):
         numbers = [
@@ -340,7 +296,6 @@ def norm_growth(history: History) -> Iterator[Finding]:
         limits = (GROWN_DECADES, LARGE_LOG10) if steady else (GROWN_ANYHOW_DECADES, HUGE_LOG10)
         if rise < limits[0] or now < limits[1]:
             continue
-        grown += 1
         yield (NORM_GROWTH if layer.invariant is None else INVARIANT_NORM_GROWTH).at(
             history.step,
             layer.name,
@@ -349,12 +304,6 @@ def norm_growth(history: History) -> Iterator[Finding]:
             log10_norm=now,
             weight_decay=layer.weight_decay,
         )
-    layers = len(history.of("weight"))
-    printed = [[v for record in part if (v := record.total.get("log10_printed")) is not None] for part in marks]
-    total = _measure_growth(printed)
-    if not grown and total is not None and total[2] and layers > 1 and total[0] >= GROWN_PER_LAYER_DECADES * layers:
-        words = {"lately": LATELY}
-        yield PRODUCT_GROWTH.at(history.step, words=words, log10_growth=total[0], log10_printed=total[1], layers=layers)
 
 
 def _mark_thirds(records: Sequence[Record]) -> tuple[Sequence[Record], ...]:
@@ -373,6 +322,62 @@ def _measure_growth(figures: Sequence[Sequence[float]]) -> tuple[float, float, b
     start, low, high, end = map(median, numbers)
     middle, last = high - low, end - high
     return end - start, end, middle > 0.0 and last >= STEADY_RATIO * middle
+
+
+# ---- weight decay
+
+DECAY_STRONG = Alarm(
+    code="decay-too-strong",
+    seen="Weight decay takes {share:percent} of the weights at each step (weight_decay = {decay:figure} at a learning "
+    "rate of {lr:figure}); usual are 0.1 % and less.",
+    why="The decay pulls weights to zero faster than gradients can hold them up: what is learned is forgotten within "
+    "{memory:.0f} steps.",
+    advice="Lower the weight decay: 0.01 to 0.1 for AdamW, 1e-4 for SGD.",
+)
+STRONG_DECAY_SHARE = 0.01
+"""The share of the weights that decay takes at a step: at 1 % they are halved in seventy steps."""
+
+
+def decay_too_strong(history: History) -> Iterator[Finding]:
+    """Weight decay that takes a large part of the weights at each step."""
+    decays = [layer.weight_decay for layer in history.of("weight") if layer.weight_decay]
+    coupled = any(layer.coupled for layer in history.of("weight"))
+    if not decays or len(history.records) < 2 or history.has_raised("decay-too-strong"):
+        return
+    decay, rates = max(decays), [max(r.lr, default=0.0) for r in history.records[-2:]]
+    if not coupled and min(rates) * decay >= STRONG_DECAY_SHARE:
+        share = min(1.0, min(rates) * decay)
+        yield DECAY_STRONG.at(
+            history.step, words={"memory": max(1.0, 1.0 / share)}, share=share, decay=decay, lr=rates[-1]
+        )
+
+
+PENALTY_OUTWEIGHS = replace(
+    DECAY_STRONG,
+    seen="The weights of {where} have shrunk to {share:percent} of their size, and the loss ({loss:figure}) is mostly "
+    "a penalty: the part that compares outputs with targets is {own:figure}, no better than a constant output.",
+    why="The penalty (regularisation, L1 or L2) is too strong: it pulls these weights to zero faster than the loss can "
+    "hold them up.",
+    advice="Lower the penalty: take the mean of the weights in it instead of their sum, or a hundredth of its factor.",
+)
+PENALTY_RATIO, SHRUNK_BY_PENALTY_LOG10 = 3.0, -0.7
+"""The whole loss over its part that compares with targets, and log10 of a weight over its first size."""
+
+
+def penalty_outweighs(history: History) -> Iterator[Finding]:
+    """A penalty in the loss that shrinks a layer while nothing is learned."""
+    loss, own = history.records[-1].loss, history.records[-1].total.get("outputs_own")
+    if loss is None or own is None or not loss >= PENALTY_RATIO * own > 0.0 or history.has_raised("decay-too-strong"):
+        return
+    shrunk = [
+        (min(latest) - course.first[0], layer)
+        for index, layer in enumerate(history.of("weight"))
+        if (course := history.course("weight", "log10_size", index)).first and (latest := course.last())
+    ]
+    if shrunk and history.is_unlearned:
+        fall, layer = min(shrunk, key=lambda pair: pair[0])
+        if fall <= SHRUNK_BY_PENALTY_LOG10:
+            yield PENALTY_OUTWEIGHS.at(history.step, layer.name, share=10.0**fall, loss=loss, own=own)
 
 
 # ---- how far a step turns scale-invariant weights
@@ -402,8 +407,6 @@ MOVED_DECADES = 2.0
 """Decades of the effective learning rate since the start, beyond what the schedule did."""
 SCHEDULED_SHARE = 0.01
 """A share of the largest learning rate so far: below it the schedule wants small steps."""
-FITTED_SHARE = 0.1
-"""A share of the first loss: below it the model has little left to learn, and small steps are no fault."""
 
 
 def effective_lr(history: History) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import InputError
-from ..forward_listening import parameter_count
+from ..blocks import parameter_count
 from ..schedule import TierName
 from ..watching import Sink
 from . import Watched

@@ -9,7 +9,7 @@ are.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -120,7 +120,7 @@ def measure_all(many: Sequence[NormalizerSeen]) -> np.ndarray:
     pieces = ArraySegments(flat)
     eps = np.repeat([normalizer.eps for normalizer in many], pieces.counts)
     free = np.repeat([normalizer.free for normalizer in many], pieces.counts)
-    divisor = pieces.values
+    variance = divisor = pieces.values
     if any(normalizer.stored for normalizer in many):
         parts = [np.broadcast_to(s.divisor, v.shape).reshape(-1) for s, v in zip(many, flat, strict=True)]
         divisor = np.concatenate(parts)
@@ -129,61 +129,32 @@ def measure_all(many: Sequence[NormalizerSeen]) -> np.ndarray:
          for normalizer, v in zip(many, flat, strict=True)]
     )  # fmt: skip
     with np.errstate(all="ignore"):
-        columns = set_figures(pieces, pieces.values, divisor, eps=eps, free=free, scale=scale)
+        deviation, logs = np.sqrt(divisor + eps), np.log10(variance)
+        constants = np.where(free >= 2, 1.0 / deviation, np.where(free == 1, eps / deviation**3, 0.0))
+        columns = [
+            pieces.mean(logs),
+            pieces.of(np.minimum, logs),
+            pieces.of(np.maximum, logs),
+            np.log10(pieces.of(np.maximum, constants)),
+            np.log10(pieces.of(np.maximum, constants * scale)),
+            pieces.mean(variance < DOMINATED_EPS * eps),
+            pieces.mean(variance <= CONSTANT_EPS_SHARE * eps),
+        ]
         rest = np.full((len(many), 3), math.nan)
         scaled = [index for index, normalizer in enumerate(many) if normalizer.gamma is not None]
         if scaled:
             sizes = ArraySegments([np.abs(many[index].gamma) for index in scaled])
-            rest[scaled, 0] = dead_share(sizes, sizes.values)
+            largest = np.repeat(sizes.of(np.maximum, sizes.values), sizes.counts)
+            rest[scaled, 0] = sizes.mean(sizes.values <= DEAD_SCALE_SHARE * largest)
         stored = [index for index, normalizer in enumerate(many) if normalizer.running_variance is not None]
         if stored:
             ratios = ArraySegments(
                 [(flat[i].reshape(-1) + many[i].eps) / (many[i].running_variance + many[i].eps) for i in stored]
             )
-            rest[stored, 1:] = np.column_stack(running_ratios(ratios, ratios.values))
+            logs = np.log10(ratios.values)
+            mean = ratios.mean(logs)
+            rest[stored, 1:] = np.column_stack([mean, np.sqrt(np.maximum(ratios.mean(logs**2) - mean**2, 0.0))])
     return np.column_stack([*columns, rest])
-
-
-def set_figures(
-    pieces: ArraySegments, variance: Any, divisor: Any, *, eps: Any, free: Any, scale: Any
-) -> list[np.ndarray]:
-    """Return the first seven of `QUANTITIES` of several normalizers, each figure a column.
-
-    Args:
-        pieces: which sets belong to which normalizer.
-        variance: the variance of every set.
-        divisor: the variance that it is divided by.
-        eps: the stabiliser of every set.
-        free: dimensions of every set, see `NormalizerSeen`.
-        scale: the largest abs(gamma) of every set.
-    """
-    deviation = np.sqrt(divisor + eps)
-    constants = 1.0 / deviation
-    if free.min() < 2:
-        constants = np.where(free >= 2, constants, np.where(free == 1, eps / deviation**3, 0.0))
-    logs = np.log10(variance)
-    return [
-        pieces.mean(logs),
-        pieces.of(np.minimum, logs),
-        pieces.of(np.maximum, logs),
-        np.log10(pieces.of(np.maximum, constants)),
-        np.log10(pieces.of(np.maximum, constants * scale)),
-        pieces.mean(variance < DOMINATED_EPS * eps),
-        pieces.mean(variance <= CONSTANT_EPS_SHARE * eps),
-    ]
-
-
-def dead_share(pieces: ArraySegments, sizes: np.ndarray) -> np.ndarray:
-    """Return the share of the scales of each normalizer that let nothing through."""
-    largest = np.repeat(pieces.of(np.maximum, sizes), pieces.counts)
-    return pieces.mean(sizes <= DEAD_SCALE_SHARE * largest)
-
-
-def running_ratios(pieces: ArraySegments, ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of log10 of the ratios of each part."""
-    logs = np.log10(ratios)
-    mean = pieces.mean(logs)
-    return mean, np.sqrt(np.maximum(pieces.mean(logs**2) - mean**2, 0.0))
 
 
 class BatchNorms:
@@ -197,12 +168,7 @@ class BatchNorms:
     def __init__(self, modules: Sequence[Any], first: Sequence[NormalizerSeen]) -> None:
         self._modules = list(modules)
         self._first = [normalizer.without_tensors() for normalizer in first]
-        self._counts = [module.running_var.numel() for module in modules]
-        self._ends = np.cumsum([0, *self._counts])
-        self._pieces = ArraySegments([np.zeros(count) for count in self._counts])
-        self._eps = np.repeat([module.eps for module in modules], self._counts)
-        self._free = np.repeat([normalizer.entries for normalizer in first], self._counts) - 1
-        self._unbiased = self._free / (self._free + 1.0)
+        self._ends = np.cumsum([0, *(module.running_var.numel() for module in modules)])
 
     def ready(self) -> bool:
         """Whether they still use and move their statistics as they did."""
@@ -233,37 +199,19 @@ class BatchNorms:
         )
 
     def seen(self, moved: Moved, index: int) -> NormalizerSeen:
-        """Return what a call of one of them showed, on the device."""
+        """Return what a call of one of them showed, where the numbers are: on the device, or arrays on the host."""
         own, module, first = slice(self._ends[index], self._ends[index + 1]), self._modules[index], self._first[index]
         step, entries, old = moved.momenta[index], first.entries, moved.before[own]
-        spread = torch.maximum(torch.lerp(old, moved.after[own], 1.0 / step), old * (RESOLVED_SHARE / step))
-        variance = (spread * ((entries - 1) / entries)).clamp(min=0.0)
+        # below a share of the old one it is rounding
+        spread = (old + (moved.after[own] - old) / step).clip(min=old * (RESOLVED_SHARE / step))
+        variance = (spread * ((entries - 1) / entries)).clip(min=0.0)
         gamma = None if module.weight is None else moved.gamma[own]
         return replace(first, variance=variance[None], eps=module.eps, gamma=gamma, running_variance=old)
-
-    def rows(self, arrived: Mapping[Any, np.ndarray], momenta: Sequence[float]) -> np.ndarray:
-        """Return the figures of all of them, one row each, on the host.
-
-        Args:
-            arrived: what a forward did: `before`, `after`, `gamma` and `calls` of a `Moved`, as they have arrived.
-            momenta: the momentum of each of them.
-        """
-        old, new, size = arrived["before"], arrived["after"], np.abs(arrived["gamma"])
-        step = np.repeat(momenta, self._counts)
-        spread = np.maximum(old + (new - old) / step, old * (RESOLVED_SHARE / step))  # below that it is rounding
-        variance = np.maximum(spread * self._unbiased, 0.0)
-        with np.errstate(all="ignore"):
-            columns = set_figures(self._pieces, variance, variance, eps=self._eps, free=self._free, scale=size)
-            dead = dead_share(self._pieces, size)
-            dead[[module.weight is None for module in self._modules]] = np.nan
-            return np.column_stack(
-                [*columns, dead, *running_ratios(self._pieces, (variance + self._eps) / (old + self._eps))]
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """What one forward did to the running variances.
+    """What one forward did to the running variances: tensors on the device, or arrays on the host.
 
     Attributes:
         norms: the BatchNorms that it ran.
@@ -273,8 +221,12 @@ class Moved:
     """
 
     norms: BatchNorms
-    before: Tensor
-    after: Tensor
-    gamma: Tensor
-    calls: Tensor
+    before: Any
+    after: Any
+    gamma: Any
+    calls: Any
     momenta: list[float]
+
+    def seen(self) -> list[NormalizerSeen]:
+        """Return what a call of each of them showed."""
+        return [self.norms.seen(self, index) for index in range(len(self.momenta))]

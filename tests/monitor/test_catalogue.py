@@ -1,0 +1,101 @@
+"""Runs of `benchmarks/watch_catalogue`: a fault is told by its alarm, in time, and a healthy run has none.
+
+For each alarm there are one or two fast runs here; the others are slow. The part that is held out for scoring is no
+test.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # the benchmarks are no installed package
+try:
+    catalogue = importlib.import_module("benchmarks.watch_catalogue")
+    scores = importlib.import_module("benchmarks.watch_faults")
+finally:
+    sys.path.remove(str(ROOT))
+
+FAULTS, HEALTHY = (
+    {run.name: run for part in ("open", "first", "second") for run in catalogue.PARTS[part][kind]} for kind in (0, 1)
+)
+TOLD_BY = {
+    "activation-before-loss": ("softmax-in-front-of-cross-entropy",),
+    "constant-input": ("pixels-divided-in-whole-numbers",),
+    "data-changed": ("inputs-no-longer-scaled",),
+    "dead-layer": ("dead-units", "every-weight-at-zero"),
+    "decay-too-strong": ("decay-of-100", "sparse-penalty-kills-the-first-layer"),
+    "eval-mode": ("eval-mode-all-along", "batch-norms-alone-in-eval-mode"),
+    "frozen-layer": ("layer-frozen-by-mistake", "pattern-of-names-leaves-only-a-norm"),
+    "gradient-explosion": ("recurrent-net-explodes-from-the-start",),
+    "gradient-vanishing": ("deep-sigmoid-net",),
+    "input-scale": ("a-column-of-times-in-seconds",),
+    "loss-not-finite": ("infinite-weights", "nan-in-one-batch", "targets-in-another-unit"),
+    "loss-rising": ("labels-rolled-by-one-row",),
+    "loss-spike": ("rectifiers-die-in-one-step",),
+    "lr-too-high": ("sgd-with-a-rate-of-four", "adamw-at-0-3"),
+    "negated-loss": ("loss-with-a-minus", "log-likelihood-minimised"),
+    "no-better-than-constant": ("random-labels",),
+    "no-gradient": ("encoder-detached",),
+    "no-gradient-at-step": ("gradients-removed-before-step", "gradients-zeroed-before-step"),
+    "no-step": ("forgotten-step", "scaler-skips-every-step", "more-batches-to-accumulate-than-there-are"),
+    "no-zero-grad": ("gradients-never-cleared",),
+    "not-trained": ("layer-outside-of-optimizer",),
+    "one-class": ("one-class-only",),
+    "output-constant": ("views-pulled-together", "teacher-without-a-predictor"),
+    "rate-decayed": ("schedule-per-batch",),
+    "rate-zero": ("rate-zero-by-schedule",),
+    "refused": ("optimizer-of-the-model-before-the-copy",),
+    "same-batch": ("same-batch-each-step",),
+    "saturated-units": ("inputs-in-bytes",),
+    "shapes-broadcast": ("targets-broadcast",),
+    "small-batch": ("batches-of-two-of-digits", "normalizer-over-one-value"),
+    "sorted-batches": ("sorted-batches",),
+    "strong-dropout": ("dropout-of-99-percent",),
+    "weights-put-back": ("weights-copied-back", "norm-constraint-after-each-step"),
+    "weights-still": (
+        "loss-times-1e-6", "clipped-at-1e-4", "norm-clipped-to-nothing-from-step-30-on",
+        "prices-far-from-where-the-network-starts",
+    ),
+}  # fmt: skip
+"""By the code of an alarm the runs that are fast."""
+FAST = {name: code for code, names in TOLD_BY.items() for name in names}
+FAST_HEALTHY = (
+    "parts-are-called-and-never-the-whole", "all-data-at-once-down-to-the-noise", "an-epoch-of-five-batches-in-order",
+    "average-beside-the-model", "labels-that-are-mostly-noise", "one-in-twenty", "two-gradients-for-each-step",
+    "warm-restarts", "lbfgs-with-a-closure", "targets-that-grow", "head-on-codes-that-fit-already", "long-warm-up",
+)  # fmt: skip
+IN_TIME_STEPS, LATE_STEPS = 120, 400
+"""Steps from the onset of a fault to its alarm, at most: of the fast runs, and of those that only many steps show."""
+MISSED = {"warm-up-longer-than-the-run"}
+WITHOUT_REMEDY = {"energy-in-half-precision"}
+
+
+def marked(names, fast):
+    return [pytest.param(name, marks=() if name in fast else pytest.mark.slow) for name in names]
+
+
+def test_fast_runs_are_in_the_catalogue():
+    assert FAST.keys() | MISSED | WITHOUT_REMEDY <= FAULTS.keys()
+    assert set(FAST_HEALTHY) <= HEALTHY.keys()
+
+
+@pytest.mark.parametrize("name", marked(FAULTS, FAST))
+def test_a_fault_is_told_in_time_with_its_layer_and_what_to_do(name):
+    fault = FAULTS[name]
+    alarms, ended = scores.watch_run(fault, 10)
+    assert not ended
+    verdict = scores.judge(fault, alarms)
+    assert verdict.outcome == ("missed" if name in MISSED else "right"), alarms
+    assert not verdict.early, alarms
+    assert verdict.remedy or name in MISSED | WITHOUT_REMEDY, alarms
+    assert verdict.delay <= (IN_TIME_STEPS if name in FAST else LATE_STEPS)
+    if name in FAST:
+        assert FAST[name] in {alarm.code for alarm in alarms if fault.causes & alarm.tells()}
+
+
+@pytest.mark.parametrize("name", marked(HEALTHY, FAST_HEALTHY))
+def test_a_healthy_run_has_no_alarm(name):
+    assert scores.watch_run(HEALTHY[name], 10) == ([], "")
