@@ -230,7 +230,6 @@ REFUSED = {
     "bound radius net.py:model --data digits --html no/r.html": "no folder",
     "generalization net.py:model --data net.py:loader": "no labels",
     "generalization net.py:model --data digits --test digits --samples 50 --delta 2": "delta",
-    "generalization net.py:model --data digits --partition grid --samples 50": "input_range",
     "generalization net.py:model --data digits --samples 50 --input-range 0 0.5": "entries from",
     "generalization net.py:model --data digits --samples 50 --loss cross_entropy": "cross_entropy",
     "generalization net.py:model --data digits --samples 50 --fixed nothing": "no such buffer",
