@@ -231,7 +231,7 @@ def sphere_groups(model: nn.Module, scales: tuple[Candidate, ...]) -> list[dict[
     spheres: dict[tuple[int | str, int], list[Tensor]] = {}
     on_spheres: set[int] = set()
     for scale in scales:
-        term = scale.action.terms[0]  # type: ignore[union-attr]
+        term = scale.action.terms[0]
         weight = named[term.piece.name]
         layout = blocks(term.units, tuple(weight.shape), term.piece.size, scale.action.units)
         if layout is not None and weight.requires_grad and id(weight) not in on_spheres:
