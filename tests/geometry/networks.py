@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 
@@ -38,3 +38,35 @@ def of_every_kind() -> nn.Module:
             nn.Linear(7, 3),
         )
     )
+
+
+class Attention(nn.Module):
+    """Attention with as many heads for the keys as wanted, with or without a norm of queries and keys."""
+
+    def __init__(
+        self, *, width: int = 8, heads: int = 2, keys: int = 2, normed: bool = False, bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.heads, self.keys, self.size = heads, keys, width // heads
+        self.q, self.k = nn.Linear(width, width, bias=bias), nn.Linear(width, keys * self.size, bias=bias)
+        self.v, self.o = nn.Linear(width, keys * self.size), nn.Linear(width, width)
+        self.norm = nn.RMSNorm(self.size, eps=1e-6) if normed else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, length, width = x.shape
+
+        def split(y: Tensor, heads: int) -> Tensor:
+            return y.reshape(n, length, heads, self.size).transpose(1, 2)
+
+        def repeated(y: Tensor) -> Tensor:
+            times = self.heads // self.keys
+            wide = y[:, :, None].expand(n, self.keys, times, length, self.size)
+            return wide.reshape(n, self.heads, length, self.size)
+
+        q, k, v = (
+            self.norm(split(self.q(x), self.heads)),
+            self.norm(split(self.k(x), self.keys)),
+            split(self.v(x), self.keys),
+        )
+        y = nn.functional.scaled_dot_product_attention(q, repeated(k), repeated(v))
+        return self.o(y.transpose(1, 2).reshape(n, length, width)).tanh()

@@ -13,7 +13,15 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.geometry.candidate import Candidate, ParameterPart, Scaling, ShiftAction, UnitEntries
+from normscope.geometry.candidate import (
+    Candidate,
+    Mixing,
+    ParameterPart,
+    RowMixing,
+    Scaling,
+    ShiftAction,
+    UnitEntries,
+)
 from normscope.geometry.symmetries import Symmetries
 from normscope.geometry.verification import Function as Wide
 from normscope.geometry.verification import verify
@@ -21,7 +29,7 @@ from normscope.graph.call import prepare
 from normscope.graph.capturing import capture_batch
 
 from ..soundness.networks import Function, noise
-from .networks import of_every_kind, shaken
+from .networks import Attention, of_every_kind, shaken
 
 
 @cache
@@ -189,6 +197,23 @@ def test_who_else_reads_a_value_or_a_weight_matters(name: str) -> None:
     assert len(found.rows) == len(expected)
 
 
+ATTENTIONS = {
+    "plain": ({}, [("redundant bias", 8), ("query-key pair", 32), ("value-output pair", 32)]),
+    "shared keys": ({"heads": 4, "keys": 2}, [("redundant bias", 4), ("query-key pair", 8)]),
+    "without biases": ({"bias": False}, [("query-key pair", 32), ("value-output pair", 32)]),
+    "normed": ({"normed": True, "bias": False}, [("group scale", 2), ("group scale", 2), ("value-output pair", 32)]),
+}
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention(name: str) -> None:
+    options, expected = ATTENTIONS[name]
+    found = ns.symmetries(shaken(Attention(**options)), noise(2, 5, 8), mode="eval")
+    assert [(row.kind, row.dof) for row in found.verified if row.kind != "linear pair"] == expected
+    assert len(found.rows) == len(found.verified)
+
+
 def test_a_batch_norm_in_eval_mode_has_no_scale_and_says_why() -> None:
     model = shaken(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh()))
     found = ns.symmetries(model, noise(5, 3), mode="eval")
@@ -231,6 +256,14 @@ FALSE = {
     "a pair the wrong way": lambda p: scaling(p, (0, ROWS, 1), (1, BIAS, 1), (2, COLUMNS, 1)),
     "channels exchanged": lambda p: scaling(p, (0, ROWS, 1), (1, BIAS, 1), (2, COLUMNS.flip(1), -1)),
     "a shift": lambda p: ShiftAction(terms=(UnitEntries(piece=p[1], units=torch.zeros(4).long()),), units=1),
+    "a mixing through a ReLU": lambda p: Mixing(
+        rows=(
+            RowMixing(piece=p[0], axis=0, channels=torch.arange(4).reshape(1, 1, 4), inverse=False),
+            RowMixing(piece=p[2], axis=1, channels=torch.arange(4).reshape(1, 1, 4), inverse=True),
+        ),
+        units=1,
+        width=4,
+    ),
 }
 
 
@@ -304,6 +337,8 @@ def test_dropout_counts_as_off() -> None:
     found = ns.symmetries(shaken(model), noise(2, 4, 8), mode="train")
     assert [(row.kind, row.dof, row.status) for row in found if "pair" in row.kind] == [
         ("relu pair", 16, "verified"),
+        ("query-key pair", 32, "verified"),
+        ("value-output pair", 32, "verified"),
     ]
     assert model.self_attn.dropout == 0.5
 

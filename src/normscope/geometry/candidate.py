@@ -1,15 +1,15 @@
 """`Candidate`: a symmetry that the graph suggests, before it is verified numerically, and its action on the parameters.
 
-A state is a dict of tensors by parameter name, each laid out in memory like its parameter. An action (a scaling or
-a shift) moves a state by a group element; at every state, an element of its Lie algebra gives a direction. Both kinds
-are linear or affine, so <X w, grad> = 0 everywhere implies H (X w) = -X^T grad, and for a
+A state is a dict of tensors by parameter name, each laid out in memory like its parameter. An action (a scaling, a
+shift or a mixing of rows) moves a state by a group element; at every state, an element of its Lie algebra gives a
+direction. All three kinds are linear or affine, so <X w, grad> = 0 everywhere implies H (X w) = -X^T grad, and for a
 shift d: <d, grad> = 0 and H d = 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -20,11 +20,11 @@ from ..rules.invariance import FeedingLayer, WeightLayer, is_convolution, weight
 
 State = Mapping[str, Tensor]
 SPREAD = 0.5
-"""The standard deviation of the logarithms of random factors."""
+"""The standard deviation of the logarithms of random factors, and of random mixings about the identity."""
 aten = torch.ops.aten
 Kind = Literal[
     "channel scale", "group scale", "layer scale", "row shift", "redundant bias", "weight norm", "spectral norm",
-    "relu pair", "linear pair",
+    "relu pair", "linear pair", "query-key pair", "value-output pair",
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = Kind.__args__  # type: ignore[attr-defined]
 SPHERICAL: tuple[Kind, ...] = ("channel scale", "group scale", "layer scale", "weight norm", "spectral norm")
@@ -99,6 +99,11 @@ class _UnitAction:
     units: int
 
     @property
+    def dof(self) -> int:
+        """Dimensions of the group."""
+        return self.units
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The parameters that move."""
         return tuple(dict.fromkeys(term.piece.name for term in self.terms))
@@ -171,7 +176,96 @@ class ShiftAction(_UnitAction):
         return torch.stack([term.total(term.piece.of(gradient), self.units) for term in self.terms]).sum(0)
 
 
-Action = Scaling | ShiftAction
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowMixing:
+    """Blocks of rows of a part of a parameter; a matrix per group mixes the d rows of each of its blocks."""
+
+    piece: ParameterPart  # the part of the parameter
+    axis: int  # the axis of the part that counts the rows
+    channels: Tensor  # `[groups, blocks, d]`: `channels[g, r]` are the rows of the r-th block of group g
+    inverse: bool  # whether the block is multiplied by A^-T instead of A
+
+    def read(self, state: State) -> Tensor:
+        """Return the blocks, `[groups, blocks, d, entries]`."""
+        part = self.piece.of(state).movedim(self.axis, 0)
+        return part[self.channels.to(part.device)].flatten(3) if part.ndim > 1 else part[self.channels].unsqueeze(-1)
+
+    def write(self, state: State, blocks: Tensor) -> None:
+        """Write the blocks into the state."""
+        part = self.piece.of(state).movedim(self.axis, 0)
+        part[self.channels.to(part.device)] = blocks.reshape(*self.channels.shape, *part.shape[1:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Mixing:
+    """The action of an invertible matrix A per group: W -> A W on some blocks of rows, V -> A^-T V on others."""
+
+    rows: tuple[RowMixing, ...]  # the blocks of rows of both kinds
+    units: int  # units, width: how many matrices there are, and their size
+    width: int
+    # None, or a matrix J with J^2 = -1 that A must commute with, so that A = diag(s) + diag(t) J. This is the symmetry
+    # that rotary embeddings leave: a scaling and a rotation of each plane
+    turn: Tensor | None = field(default=None)
+
+    @property
+    def dof(self) -> int:
+        """Dimensions of the group."""
+        return self.units * (self.width**2 if self.turn is None else self.width)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that move."""
+        return tuple(dict.fromkeys(row.piece.name for row in self.rows))
+
+    def draw(self, state: State, generator: torch.Generator) -> Tensor:
+        """Return a random matrix per group."""
+        if self.turn is None:
+            drawn = _normal((self.units, self.width, self.width), state, self.names, generator)
+            return drawn / self.width**0.5
+        turn = self.turn.to(state[self.names[0]])
+        pair = (turn.abs() + torch.eye(self.width).to(turn)) / 2  # This matrix averages over each plane.
+        scale, angle = _normal((2, self.units, self.width), state, self.names, generator) @ pair
+        return torch.diag_embed(scale) + angle.unsqueeze(-1) * turn
+
+    def apply(self, state: State, element: Tensor) -> dict[str, Tensor]:
+        """Return the mixed state."""
+        moved = {**state, **{name: state[name].clone() for name in self.names}}
+        matrix = torch.matrix_exp(SPREAD * element)
+        other = torch.linalg.inv(matrix).mT
+        for row in self.rows:
+            row.write(moved, (other if row.inverse else matrix).unsqueeze(1) @ row.read(moved))
+        return moved
+
+    def direction(self, state: State, element: Tensor) -> dict[str, Tensor]:
+        """Return M W on one side and -M^T V on the other."""
+        return self._acted(state, element, -element.mT)
+
+    def adjoint(self, gradient: State, element: Tensor) -> dict[str, Tensor]:
+        """Return X^T g: M^T on one side and -M on the other."""
+        return self._acted(gradient, element.mT, -element)
+
+    def inner(self, state: State, gradient: State) -> Tensor:
+        """Return the derivative along every entry of the matrices that may move, as one vector."""
+        slopes = torch.zeros(self.units, self.width, self.width).to(state[self.names[0]])
+        for row in self.rows:
+            product = (row.read(gradient) @ row.read(state).mT).sum(1)
+            slopes = slopes - product.mT if row.inverse else slopes + product
+        if self.turn is None:
+            return slopes.reshape(-1)
+        turn = self.turn.to(slopes)
+        pair = turn.abs() + torch.eye(self.width).to(turn)
+        return torch.cat([slopes.diagonal(dim1=-2, dim2=-1) @ pair, (slopes * turn).sum(-1) @ pair]).reshape(-1)
+
+    def _acted(self, state: State, forward: Tensor, backward: Tensor) -> dict[str, Tensor]:
+        """Return one matrix times the plain blocks, and another times the inverse blocks."""
+        image = blank(state, self.names)
+        for row in self.rows:
+            matrix = (backward if row.inverse else forward).unsqueeze(1)
+            row.write(image, row.read(image) + matrix @ row.read(state))
+        return image
+
+
+Action = Scaling | ShiftAction | Mixing
 
 
 def _normal(shape: tuple[int, ...], state: State, names: tuple[str, ...], generator: torch.Generator) -> Tensor:
@@ -218,6 +312,10 @@ class ParametrisedLayer:
     def channels(self) -> int:
         """How many output channels there are."""
         return self.node.shape[self.axis]
+
+    def pieces(self) -> list[ParameterPart]:
+        """Return the weight, and the bias if there is one."""
+        return [self.weight] if self.bias is None else [self.weight, self.bias]
 
 
 class Layers:

@@ -194,7 +194,7 @@ def _numbered(objective: Objective, candidates: list[Candidate]) -> tuple[Tensor
         places[name], start = laid_out(numbers.reshape(parameter.shape), parameter), start + parameter.numel()
     number, count = torch.full((objective.size,), -1, device=objective.device), 0
     for candidate in candidates:
-        for term in candidate.action.terms:
+        for term in candidate.action.terms:  # type: ignore[union-attr]
             entries = term.piece.of(places).long()
             number[entries] = count + term.units.to(number.device).expand(entries.shape)
         count += candidate.action.units

@@ -20,7 +20,7 @@ from ..graph.ir import Node, Unit
 from ..networks.twin import copied
 from .candidate import KINDS, SPHERICAL, Candidate, Kind, Layers, Scaling
 from .normalized import normalized, reparametrised
-from .pairs import pairs
+from .pairs import attention, pairs
 from .verification import Function, SymmetryEvidence, verify
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ class Symmetry:
 
     Attributes:
         kind: one of `channel scale`, `group scale`, `layer scale`, `row shift`, `redundant bias`, `weight norm`,
-            `spectral norm`, `relu pair`, `linear pair`.
+            `spectral norm`, `relu pair`, `linear pair`, `query-key pair`, `value-output pair`.
         path: the module whose parameters move; for pairs all of them.
         normalizer: the module that undoes the change; empty where none does.
         parameters: the names of the parameters that move.
         form: the action as a formula.
-        units: how many independent factors or shifts there are (channels, groups).
+        units: how many independent factors, shifts or matrices there are (channels, groups, heads).
         dof: the degrees of freedom that the symmetry removes.
         exact: whether it holds for every eps; scales in front of normalizers hold up to eps.
         status: `verified`; `failed`: the numbers contradict it, so that it is not claimed; `unseen`: the output does
@@ -231,7 +231,7 @@ def sphere_groups(model: nn.Module, scales: tuple[Candidate, ...]) -> list[dict[
     spheres: dict[tuple[int | str, int], list[Tensor]] = {}
     on_spheres: set[int] = set()
     for scale in scales:
-        term = scale.action.terms[0]
+        term = scale.action.terms[0]  # type: ignore[union-attr]
         weight = named[term.piece.name]
         layout = blocks(term.units, tuple(weight.shape), term.piece.size, scale.action.units)
         if layout is not None and weight.requires_grad and id(weight) not in on_spheres:
@@ -278,8 +278,8 @@ def symmetries(
 
     The structure of the graph suggests them: scales of channels (BatchNorm, InstanceNorm), groups (GroupNorm) and
     layers (LayerNorm, RMSNorm), shifts W + 1 u^T of all rows in front of a LayerNorm, redundant biases, `weight_norm`
-    and `spectral_norm`, and pairs of layers that trade a factor per channel through a ReLU or directly. Each is then
-    checked in float64 at random group elements: the output
+    and `spectral_norm`, pairs of layers that trade a factor per channel through a ReLU or directly, pairs of queries
+    and keys, and pairs of values and outputs. Each is then checked in float64 at random group elements: the output
     stays; the gradient has no component along it; H X w = -X^T grad; the Fisher information along it is zero. A
     symmetry that holds up to eps is checked at weights so large that eps plays no part; its defect at the weights as
     found is compared with the formula <w, grad> = eps/(var + eps) sum (dL/dzhat) zhat. A symmetry that fails is shown
@@ -323,7 +323,7 @@ def symmetries(
     graph = capture_batch(model, batch, mode=mode, output=output)
     layers = Layers(model, graph)
     before_normalizers, withheld = normalized(layers)
-    candidates = [*before_normalizers, *reparametrised(model), *pairs(layers)]
+    candidates = [*before_normalizers, *reparametrised(model), *pairs(layers), *attention(layers)]
     candidates.sort(key=lambda candidate: KINDS.index(candidate.kind))
     generator = torch.Generator().manual_seed(seed)
     with untouched(model, mode), dropping_nothing(model):
@@ -355,7 +355,7 @@ def _row(candidate: Candidate, evidence: SymmetryEvidence) -> Symmetry:
         parameters=candidate.action.names,
         form=candidate.form,
         units=candidate.action.units,
-        dof=candidate.action.units,
+        dof=candidate.action.dof,
         exact=candidate.exact,
         status="unseen" if fault.startswith("unseen") else "failed" if fault else "verified",
         fault=fault.removeprefix("unseen: "),

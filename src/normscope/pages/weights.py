@@ -16,11 +16,13 @@ MEANING = {
     "group scale": "A GroupNorm (or a norm over heads) divides each group by its size: a common factor is lost.",
     "layer scale": "A LayerNorm or RMSNorm divides by the size of the whole output: one factor per layer is lost.",
     "row shift": "A LayerNorm subtracts the mean over channels: a vector added to every row of the weight is lost.",
-    "redundant bias": "What the normalizer behind it subtracts: the bias need not be there.",
+    "redundant bias": "What the normalizer (or softmax) behind it subtracts: the bias need not be there.",
     "weight norm": "w = g v/norm(v): the length of v is lost.",
     "spectral norm": "W/sigma(W): the size of W is lost.",
     "relu pair": "relu(a x) = a relu(x) for a > 0: what one layer gains the next can lose.",
     "linear pair": "Two linear maps in a row: what one gains the next can lose.",
+    "query-key pair": "Scores are products of queries and keys: what the keys gain the queries can lose.",
+    "value-output pair": "The attention is linear in its values: what they gain the output projection can lose.",
 }
 READING_SYMMETRIES = (
     "Change: of the output under a random element of the group, over its largest entry, at the weights as found and "
