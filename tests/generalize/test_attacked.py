@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.generalize.stream import Voronoi, partitions
+from normscope.generalize.stream import Voronoi
 from normscope.generalize.weight_layers import read_network
 from normscope.theory.losses import Loss
 
@@ -131,11 +131,8 @@ class TestCells:
         assert torch.equal(offsets, x.double() - centres.double()[cells])
 
     def test_a_ball_lies_around_the_centre_that_points_are_measured_from(self):
-        made = partitions(
-            "random", (8,), features=3, points=None, dtype=torch.bfloat16, radius=1.0, input_range=(0.0, 100.0),
-            generator=torch.Generator().manual_seed(0),
-        )[0]  # fmt: skip
-        assert made.centres.dtype is torch.bfloat16
+        centres = (100.0 * torch.rand(8, 3, generator=torch.Generator().manual_seed(0))).to(torch.bfloat16)
+        made = Voronoi(centres, 1.0)
         x = made.centres + torch.randn(8, 3, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
         cells, _ = made.assign(x)
         exact = (x.double() - made.centres.double()).norm(dim=1)

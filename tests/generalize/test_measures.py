@@ -227,6 +227,19 @@ def test_rescaling_two_layers_does_what_the_table_says(trained) -> None:
             assert difference(row.value, both[row.name], row.is_log10) < 2e-3, row.name
 
 
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize(
+    ("need", "otherwise"), [("start", {"start": None}), ("losses", {"losses": None}), ("loss", {"loss": "hinge"})]
+)
+def test_a_measure_rests_on_what_it_says(trained, need: str, otherwise: dict) -> None:
+    """What is taken away, or made another, changes the measures that name it, and no other."""
+    model, start, x, y = trained
+    given = {"start": start, "losses": LOSSES, "loss": "cross_entropy"}
+    before, after = (ns.measures(model, (x, y), **options) for options in (given, given | otherwise))
+    changed = {row.name for row in before.rows if row.value != after[row.name]}
+    assert changed == {row.name for row in before.rows if need in row.rests_on}
+
+
 def test_a_convolution_counts_with_its_operator_and_its_kernel() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -13,15 +13,11 @@ from normscope.generalize.stream import (
     SampleBatch,
     Voronoi,
     fingerprints,
-    grid,
     identical,
-    partitions,
     random_keys,
     split_off,
 )
 from normscope.theory.losses import probability
-
-GENERATOR = torch.Generator()
 
 
 def points(count=60, features=3, seed=0):
@@ -40,25 +36,15 @@ class TestPartition:
 
     def test_no_point_of_the_range_is_beyond_the_reach(self):
         x = torch.rand(2000, 3, generator=torch.Generator().manual_seed(0))
-        for partition in (Voronoi(x[:4]), grid(8, 3, 0.0, 1.0, torch.Generator()), grid(4, 3, 0.0, 1.0, GENERATOR)):
+        for partition in (Voronoi(x[:4]), Voronoi(x[:4], 0.3)):
             cells, offsets = partition.assign(x.clone())
             assert bool((offsets.double().norm(dim=1) <= partition.reach(0.0, 1.0)[cells] + 1e-6).all())
             assert int(cells.max()) < partition.size
 
-    @pytest.mark.parametrize(
-        ("kind", "given", "message"),
-        [
-            ("split", {"points": torch.zeros(4, 2)}, "a cell is empty"),
-            ("split", {"points": torch.ones(2, 2), "radius": 1.0}, "a cell is empty"),
-            ("grid", {}, "input_range"),
-            ("grid", {"input_range": (0.0, 1.0), "radius": 1.0}, "no radius"),
-            ("random", {}, "input_range"),
-        ],
-    )
-    def test_what_cannot_be_a_partition_is_refused(self, kind, given, message):
-        options = {"dtype": torch.float32, "points": None, "radius": None, "input_range": None} | given
-        with pytest.raises(InputError, match=message):
-            partitions(kind, (1, 2), features=2, generator=torch.Generator(), **options)
+    @pytest.mark.parametrize(("points", "radius"), [(torch.zeros(4, 2), None), (torch.ones(2, 2), 1.0)])
+    def test_two_equal_centres_are_refused(self, points, radius):
+        with pytest.raises(InputError, match="a cell is empty"):
+            Voronoi(points, radius)
 
 
 class TestFingerprints:
@@ -87,7 +73,7 @@ def data(count=240, seed=0):
     return x, (x[:, 0] > 0).long()
 
 
-PLAN = CellPlan(kind="split", sizes=(1, 4), radius=None, input_range=None)
+PLAN = CellPlan(sizes=(1, 4), radius=None, input_range=None)
 
 
 def reading(model, train, test=None, held_out=None, **options):

@@ -22,13 +22,11 @@ def problem() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     return model, x, (3 * x[:, 0]).long().clamp(max=2)
 
 
-@pytest.mark.parametrize("partition", ["split", "grid"])
-def test_figures_are_those_of_the_cpu(partition: str) -> None:
+def test_figures_are_those_of_the_cpu() -> None:
     model, x, y = problem()
     batches = list(zip(x.split(100), y.split(100)))
-    given = {"partition": partition, "input_range": (0.0, 1.0), "steps": 0}
-    here = ns.generalization(model, batches, **given)
-    there = ns.generalization(copy.deepcopy(model).cuda(), batches, **given)
+    here = ns.generalization(model, batches, input_range=(0.0, 1.0), steps=0)
+    there = ns.generalization(copy.deepcopy(model).cuda(), batches, input_range=(0.0, 1.0), steps=0)
     for one, other in zip(here.rows, there.rows, strict=True):
         assert one.log10_value == pytest.approx(other.log10_value, abs=1e-3), one.name
         assert one.evidence == other.evidence

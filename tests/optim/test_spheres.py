@@ -108,9 +108,9 @@ def test_another_axis_and_other_layouts_in_memory(optimizer: type) -> None:
     torch.testing.assert_close(laid, plain, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("rates", [(0.05,) * 8, (0.5, 2.0, 0.05, 2.0, 0.05, 0.05, 3.0, 0.05)])
-def test_rates_that_change_between_steps(rates: tuple[float, ...]) -> None:
-    """Small steps leave a known part of the buffer along the weight, steps of over a radian take it off: one path."""
+def test_rates_that_change_between_steps() -> None:
+    """The buffer stays a tangent through steps of any size, also of more than a radian."""
+    rates = (0.5, 2.0, 0.05, 2.0, 0.05, 0.05, 3.0, 0.05)
     start, gradients = 2.0 * noise(5, 7), [noise(5, 7, seed=k) for k in range(1, 9)]
     weight = nn.Parameter(start.clone())
     stepper = SphereSGD([weight], lr=0.1, momentum=0.9, clip=0.5, units="channel")
@@ -119,8 +119,7 @@ def test_rates_that_change_between_steps(rates: tuple[float, ...]) -> None:
         stepper.param_groups[0]["lr"] = rate
         stepper.step()
         radial = torch.linalg.vecdot(stepper.state[weight]["momentum_buffer"], weight.detach())
-        expected = stepper.state[weight]["along"] * weight.detach().norm(dim=1)
-        torch.testing.assert_close(radial, expected, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(radial, torch.zeros_like(radial), rtol=0.0, atol=1e-12)
     for row in range(5):
         length, u, d = start[row].norm(), start[row] / start[row].norm(), torch.zeros(7, dtype=torch.float64)
         for gradient, rate in zip(gradients, rates, strict=True):

@@ -7,6 +7,7 @@ import torch
 
 from normscope.theory import normalizers
 from normscope.theory import normalizers as nz
+from normscope_lab.experiments.theory import normalizer_claims as slides
 
 EPS = 1e-5
 
@@ -52,18 +53,18 @@ def test_claim_5_the_digests_layer_norm_constant_is_exceeded(n):
     for scale in (1e-3, 1.0, 10.0):
         x = scale * normal(n)
         truth = size(nz.layer_norm_jacobian(x, None, EPS))
-        assert normalizers.slides_layer_norm(n, float(x.var(correction=0)), EPS) == pytest.approx(truth * (1 - 1 / n))
-    assert normalizers.slides_layer_norm(n, 0.0, EPS) < exact(None, n)
+        assert slides.slides_layer_norm(n, float(x.var(correction=0)), EPS) == pytest.approx(truth * (1 - 1 / n))
+    assert slides.slides_layer_norm(n, 0.0, EPS) < exact(None, n)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 8])
 def test_claim_8_lemma_3_holds_and_is_loose_by_the_number_of_groups(groups):
     assert normalizers.lemma3(EPS, torch.zeros(groups)) == pytest.approx(groups * exact(None, 6))
-    assert normalizers.slides_group_norm(6, torch.zeros(groups), EPS, torch.ones(6 * groups)) >= exact(None, 6)
+    assert slides.slides_group_norm(6, torch.zeros(groups), EPS, torch.ones(6 * groups)) >= exact(None, 6)
     x = normal(4 * groups, 3)
     variances = x.reshape(groups, -1).var(1, correction=0)
     module = torch.nn.GroupNorm(groups, 4 * groups, eps=EPS, affine=False)
     truth = size(torch.autograd.functional.jacobian(lambda x: module(x[None])[0], x).reshape(x.numel(), x.numel()))
     assert truth == pytest.approx(float((variances + EPS).rsqrt().max()))
     assert truth <= normalizers.lemma3(EPS, variances) * (1 + 1e-12)
-    assert normalizers.slides_group_norm(12, variances, EPS) == pytest.approx(truth * (1 - 1 / 12))
+    assert slides.slides_group_norm(12, variances, EPS) == pytest.approx(truth * (1 - 1 / 12))

@@ -209,7 +209,6 @@ def generalization(
         list[int] | None,
         typer.Option(min=1, help="A number of regions to try, declared beforehand; may be given several times."),
     ] = None,
-    partition: Annotated[Literal["split", "random", "grid"], typer.Option(help="Where the cells come from.")] = "split",
     radius: Annotated[
         float | None, typer.Option(min=0.0, help="The radius of the cells; constants are then certified over balls.")
     ] = None,
@@ -266,7 +265,6 @@ def generalization(
             delta=delta,
             loss=loss,
             cells=tuple(cells) if cells else CELLS,
-            partition=partition,
             radius=radius,
             input_range=input_range,
             steps=steps,

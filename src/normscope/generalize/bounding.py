@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -22,7 +22,6 @@ from .data_reading import CellPlan, DataReading, read, rereader, trace
 from .description import Fixed
 from .generalization_table import ErrorPart, Generalization, PartitionCourse, decomposition
 from .pac_bayes import WeightVector, pac_bayes_row
-from .stream import KINDS
 from .than2025 import Setting, corollary_rows, fresh_row, lla_row, local_rows, over_all_inputs
 from .weight_layers import read_network
 from .weight_rows import growth_row, margin_rows, weight_norm_row
@@ -44,7 +43,6 @@ def generalization(
     delta: float = 0.01,
     loss: str | Loss = "probability",
     cells: Sequence[int] = CELLS,
-    partition: Literal["split", "random", "grid"] = "split",
     radius: float | None = None,
     input_range: tuple[float, float] | None = None,
     domain: Domain | None = None,
@@ -76,8 +74,7 @@ def generalization(
         delta: the probability with which each single row may fail.
         loss: `"probability"`, `"ramp"` or `"clipped_cross_entropy"`, or a `Loss` with a largest value.
         cells: the numbers of cells to try, declared before the data are seen; the best is taken, with a union bound.
-        partition: `"split"`: the centres are held-out samples; `"random"`: they are drawn in `input_range`; `"grid"`:
-            the cells are boxes.
+            Their centres are held-out samples.
         radius: the radius of the cells around centres; one more cell holds all other points. Lipschitz constants are
             then certified over balls, and distances are known.
         input_range: a range `(low, high)` in which every entry of every input is known to lie. With it distances have
@@ -96,7 +93,7 @@ def generalization(
         duplicates: how many samples of one part may also be in another, or in the same part again.
         output: which output to take, for models with several.
         max_seconds: how long each bound on a Lipschitz constant may take.
-        seed: the seed of the partition and of the draws.
+        seed: the seed of the draws.
 
     Returns:
         The table: `.rows`, `found["PAC-Bayes"]`, `.best`, `.gap`, `.samples_for(gap, name)`, `.to_html(path)`,
@@ -118,7 +115,7 @@ def generalization(
     """
     check_numbers(radius=radius, max_seconds=max_seconds, seed=seed)
     bounded = _bounded(loss)
-    plan = _plan(partition, cells, radius, input_range)
+    plan = _plan(cells, radius, input_range)
     if not (isinstance(delta, float) and 0.0 < delta < 1.0):
         raise InputError(f"delta is a number between 0 and 1, not {delta!r}")
     check_counts(steps=steps, duplicates=duplicates)
@@ -288,7 +285,7 @@ def _bounded(loss: str | Loss) -> Loss:
     return chosen
 
 
-def _plan(partition: str, cells: Sequence[int], radius: float | None, input_range: Any) -> CellPlan:
+def _plan(cells: Sequence[int], radius: float | None, input_range: Any) -> CellPlan:
     """Return how the cells are fixed; refuse options that have no valid value."""
     if radius == 0:
         raise InputError("radius is above 0: cells of radius 0 hold their centres alone")
@@ -303,6 +300,4 @@ def _plan(partition: str, cells: Sequence[int], radius: float | None, input_rang
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise InputError(f"input_range is a pair (low, high) of numbers, low below high, not {input_range!r}")
         input_range = low, high
-    if partition not in KINDS:
-        raise InputError(f"partition is one of {', '.join(KINDS)}, not {partition!r}")
-    return CellPlan(kind=partition, sizes=tuple(sorted(set(cells))), radius=radius, input_range=input_range)
+    return CellPlan(sizes=tuple(sorted(set(cells))), radius=radius, input_range=input_range)

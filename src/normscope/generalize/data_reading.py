@@ -29,13 +29,12 @@ from .bound import CAPTURED, MET, Condition, condition
 from .stream import (
     Collector,
     HeldOutCollector,
-    Partition,
     SampleBatch,
     SamplesSeen,
     Tally,
+    Voronoi,
     identical,
     independent_draws,
-    partitions,
     random_keys,
     sample_batches,
     split_off,
@@ -124,7 +123,6 @@ Item = tuple[SampleBatch | None, SampleBatch | None]
 class CellPlan:
     """How the cells are fixed; the fields are arguments of `generalization`."""
 
-    kind: str
     sizes: tuple[int, ...]
     radius: float | None
     input_range: tuple[float, float] | None
@@ -165,7 +163,7 @@ def read(
     generator = torch.Generator().manual_seed(seed)
     with untouched(model, "eval", traced=True):
         sources = _open(model, train, held_out, count=max(plan.sizes))
-        cells = _cells(plan, sources, generator)
+        cells = _cells(plan, sources.points)
         keys = random_keys(sources.features, generator)
         traced, untraced = None, "the model was not traced"
         try:
@@ -212,7 +210,7 @@ def read(
         example=sources.example,
         traced=traced,
         untraced=untraced,
-        fixed=_fixed(plan, set_aside, leaked_held),
+        fixed=_fixed(set_aside, leaked_held),
         independent=condition(
             "the samples for distances are independent of D",
             None if leaked_held or held_draws.status != MET else True,
@@ -266,20 +264,11 @@ def _open(model: nn.Module, train: Batches, held_out: Batches | None, count: int
     return _Sources(points=points, example=example, items=itertools.chain([first], items), held_out=fresh)
 
 
-def _cells(plan: CellPlan, sources: _Sources, generator: torch.Generator) -> tuple[Partition, ...]:
-    """Return the declared partitions, without those that have too many cells for the held-out samples."""
-    points = sources.points
+def _cells(plan: CellPlan, points: Tensor) -> tuple[Voronoi, ...]:
+    """Return the declared partitions around held-out points, without those that have too many cells for the points."""
     affordable = tuple(size for size in plan.sizes if size <= max(1, len(points) // 2)) or plan.sizes[:1]
-    return partitions(
-        plan.kind,
-        affordable if len(points) < max(plan.sizes) else plan.sizes,
-        features=sources.features,
-        points=points,
-        dtype=sources.example.dtype,
-        radius=plan.radius,
-        input_range=plan.input_range,
-        generator=generator,
-    )
+    sizes = affordable if len(points) < max(plan.sizes) else plan.sizes
+    return tuple(Voronoi(points[:size], plan.radius) for size in sizes)
 
 
 def _leaked(name: str, part: Tensor, train: Tensor, allowed: int) -> int:
@@ -298,17 +287,11 @@ def _describe_leak(shared: int) -> str:
     return f"{shared} also stand in train, byte for byte" if shared else "none stands in train, byte for byte"
 
 
-def _fixed(plan: CellPlan, set_aside: bool, shared: int) -> Condition:
+def _fixed(set_aside: bool, shared: int) -> Condition:
     """Return whether the partition does not depend on D."""
     where = f"one in {EVERY} samples, which are not in D" if set_aside else "the held-out samples, which are not in D"
-    why = {
-        "split": f"the centres are the first of {where}",
-        "random": "the centres are drawn at random in the declared range",
-        "grid": "boxes of the declared range",
-    }[plan.kind]
-    if plan.kind == "split" and shared:
-        return condition("the partition is fixed before D is seen", None, f"{why}; {_describe_leak(shared)}")
-    return condition("the partition is fixed before D is seen", True, why)
+    why = f"the centres are the first of {where}" + (f"; {_describe_leak(shared)}" if shared else "")
+    return condition("the partition is fixed before D is seen", None if shared else True, why)
 
 
 def _first_points(

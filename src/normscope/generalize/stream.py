@@ -24,9 +24,6 @@ from ..theory.losses import Loss
 from ..theory.losses import margins as logit_margins
 from .bound import INDEPENDENT, Condition, condition
 
-KINDS = ("split", "random", "grid")
-"""Cells around samples that are not in D; cells around points drawn at random in the input range; boxes."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Voronoi:
@@ -67,84 +64,6 @@ class Voronoi:
             return torch.full((self.size,), math.inf, dtype=torch.float64)
         centres = self.centres.double()
         return torch.maximum((centres - low).abs(), (high - centres).abs()).square().sum(1).sqrt().cpu()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Grid:
-    """Boxes: some entries of the input are cut into bins, the others are left whole."""
-
-    low: float  # low, high: the range in which every entry lies
-    high: float
-    axes: Tensor  # the entries that are cut
-    bins: int  # how many bins each of them is cut into
-    features: int  # n, the number of entries of an input
-    _steps: Tensor = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if not self.low < self.high:
-            raise InputError(f"a grid from {self.low} to {self.high} has empty cells: low must be below high")
-        object.__setattr__(self, "_steps", self.bins ** torch.arange(len(self.axes)))
-
-    @property
-    def size(self) -> int:
-        """How many cells there are for each label."""
-        return self.bins ** len(self.axes)
-
-    @property
-    def width(self) -> float:
-        """The width of a bin."""
-        return (self.high - self.low) / self.bins
-
-    def assign(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cell of each flat point `[B, n]`, and its offset from the middle of that cell `[B, n]`."""
-        points, axes = points.double(), self.axes.to(points.device)
-        bins = ((points[:, axes] - self.low) / self.width).floor().clamp(0, self.bins - 1).long()
-        offsets = points - (self.low + self.high) / 2.0
-        offsets[:, axes] = points[:, axes] - (self.low + (bins + 0.5) * self.width)
-        return (bins * self._steps.to(points.device)).sum(1), offsets
-
-    def reach(self, low: float | None, high: float | None) -> Tensor:
-        """Return how far from its middle a point of each cell can be: half the diagonal of the box."""
-        whole = self.features - len(self.axes)
-        square = len(self.axes) * (self.width / 2.0) ** 2 + whole * ((self.high - self.low) / 2.0) ** 2
-        return torch.full((self.size,), math.sqrt(square), dtype=torch.float64)
-
-
-Partition = Voronoi | Grid
-
-
-def grid(size: int, features: int, low: float, high: float, generator: torch.Generator) -> Grid:
-    """Return a grid with at most `size` boxes: two bins or more along as many entries as that allows."""
-    count = max(1, min(features, int(math.log2(size)))) if size > 1 else 1
-    bins = max(1, int(size ** (1.0 / count) + 1e-9))
-    axes = torch.randperm(features, generator=generator)[:count].sort().values
-    return Grid(low, high, axes, bins, features)
-
-
-def partitions(
-    kind: str,
-    sizes: tuple[int, ...],
-    *,
-    features: int,
-    points: Tensor | None,
-    dtype: torch.dtype,
-    radius: float | None,
-    input_range: tuple[float, float] | None,
-    generator: torch.Generator,
-) -> tuple[Partition, ...]:
-    """Return one partition per size; none of them depends on the samples of D."""
-    if kind == "grid":
-        if input_range is None or radius is not None:
-            raise InputError('partition="grid" needs input_range=(low, high), and has no radius')
-        return tuple(grid(size, features, *input_range, generator) for size in sizes)
-    if kind == "random":
-        if input_range is None:
-            raise InputError('partition="random" draws centres from input_range=(low, high): give it')
-        low, high = input_range
-        points = low + (high - low) * torch.rand(max(sizes), features, generator=generator)
-        points = points.to(dtype)
-    assert points is not None
-    return tuple(Voronoi(points[:size], radius) for size in sizes)
 
 
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -249,7 +168,7 @@ def split_off(source: Iterable[SampleBatch], every: int) -> Iterator[tuple[Sampl
 class Tally:
     """Sums over the samples of each cell of a partition; a cell is one of its regions with one label."""
 
-    partition: Partition  # the regions
+    partition: Voronoi  # the regions
     counts: Tensor  # how many samples each cell holds
     distances: Tensor  # the sum of their distances from the centre
     squares: Tensor  # the sum of the squares of these distances
@@ -257,7 +176,7 @@ class Tally:
     slopes: Tensor  # the longest gradient of the loss at one of them
 
     @classmethod
-    def empty(cls, partition: Partition, classes: int, features: int, device: torch.device) -> Tally:
+    def empty(cls, partition: Voronoi, classes: int, features: int, device: torch.device) -> Tally:
         """Return the tally of no samples."""
         cells = classes * partition.size
         zeros = torch.zeros(cells, dtype=torch.float64, device=device)
@@ -336,7 +255,7 @@ class Collector:
     loss: Loss
     keys: Tensor
     output: str | int | None = None
-    partitions: Sequence[Partition] = ()
+    partitions: Sequence[Voronoi] = ()
     traced: Sequence[Logits] = ()  # the graphs that the bounds are about, run beside the model
     classes: int = 0  # how many outputs the model has; 0 before the first batch
     samples: int = 0

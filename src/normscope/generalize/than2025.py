@@ -30,7 +30,7 @@ from ..theory.losses import Loss
 from ..theory.sample_sizes import generalization_slack
 from .bound import CAPTURED, MET, BoundRow, BoundTerm, Condition, alone, condition, row, term
 from .data_reading import CellPlan, DataReading
-from .stream import SamplesSeen, Tally, Voronoi, sample_batches
+from .stream import SamplesSeen, Tally, sample_batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +231,6 @@ def over_balls(everywhere: Constants, tallies: tuple[Tally, ...]) -> tuple[list[
     """
     largest = tallies[-1]
     partition = largest.partition
-    assert isinstance(partition, Voronoi)
     assert partition.radius is not None
     classes = len(largest.counts) // partition.size
     samples = largest.counts.view(classes, partition.size)[:, :-1].sum(0)

@@ -193,17 +193,15 @@ class SphereSGD(_SphereOptimizer):
 
     def _sphere_step(self, group: dict[str, Any], params: list[Tensor]) -> None:
         count, units = len(params), self._units(group, params)
-        for parameter, spheres in zip(params, units, strict=True):
+        for parameter in params:
             if "momentum_buffer" not in self.state[parameter]:
                 self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-                self.state[parameter]["along"] = parameter.new_zeros(spheres)
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in params]
         with as_rows(units * 3, group["axis"], [*params, *_gradients(group, params), *buffers]) as rows:
             momentum_step(
                 rows[:count],
                 rows[count : 2 * count],
                 rows[2 * count :],
-                [self.state[parameter]["along"] for parameter in params],
                 lr=group["lr"],
                 momentum=group["momentum"],
                 clip=group["clip"],

@@ -4,11 +4,10 @@ A row y = r u has the direction u on the unit sphere; its length r stays. The gr
 h = r g - <u, r g> u. A tangent t of norm n leads along the geodesic by an angle a to u' = u cos(a) + t/n sin(a), and
 parallel transport along it turns t into t cos(a) - u n sin(a).
 
-The time goes into passes over memory, so that a step makes few of them. The buffer b of a row holds the tangent and a
-component along u of known size c: b = t + c u. Then h need not be computed: adding a multiple of r g to b adds the same
-multiple of <u, r g> to c. A turn by the angle a is two additions in place, b += -(n tan(a/2) + c)/r y and
-y += (r sin(a)/n) b; afterwards b is the transported tangent plus n tan(a/2) u', whose factor is the new c. A third
-addition would remove that component. Rows of zeros have no direction and stay.
+The time goes into passes over memory, so that a step makes few. h is not computed: a multiple of r g is added to
+the buffer b of a row, which so gets a component along u of known size c, b = t + c u. A turn by the angle a is three
+additions in place: b += -(n tan(a/2) + c)/r y, then y += (r sin(a)/n) b, which leaves the transported tangent plus
+n tan(a/2) u' in b, and the last takes that component off. Rows of zeros have no direction and stay.
 
 All matrices of a group are processed together: one number per row in a single column, the rows by `torch._foreach_*`.
 """
@@ -43,7 +42,6 @@ def momentum_step(
     ys: Matrices,
     gradients: Matrices,
     buffers: Matrices,
-    parts: Matrices,
     *,
     lr: float,
     momentum: float,
@@ -51,17 +49,12 @@ def momentum_step(
 ) -> None:
     """Move rows by a step with momentum, in place (SGD-G): t <- momentum t - lr h, y moves along t, t is transported.
 
-    `buffers` hold the last steps: tangents of the unit spheres at y, and a component along y of the size in `parts`.
+    `buffers` hold the last steps, tangents of the unit spheres at y.
     """
     slope = _slope(ys, gradients, clip)
-    along = momentum * torch.cat(parts) + slope.added_to(buffers, momentum, -lr)
+    along = slope.added_to(buffers, momentum, -lr)
     norm = _across(_norms(buffers).square(), along)
-    part = _turned(ys, buffers, slope.length, along, norm, norm)
-    if clip is None or lr * clip > 1.0 - momentum:  # A step of over a radian may leave a large component along y.
-        _straighten(ys, buffers, slope.length, part)
-        torch._foreach_zero_(parts)
-    else:
-        torch._foreach_copy_(parts, _split(part, parts))
+    _turn(ys, buffers, slope.length, along, norm, norm)
 
 
 def adaptive_step(
@@ -86,7 +79,7 @@ def adaptive_step(
     root = (torch.cat(squares) / (1.0 - second**step)).sqrt()
     norm = _across(_norms(means).square(), along)
     angle = -norm * (lr / (1.0 - first**step)) / (root + eps)
-    _straighten(ys, means, slope.length, _turned(ys, means, slope.length, along, norm, angle))
+    _turn(ys, means, slope.length, along, norm, angle)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,13 +125,13 @@ def _across(square: Tensor, along: Tensor) -> Tensor:
     return torch.where(rest > ROUNDING * torch.finfo(rest.dtype).eps * square, rest, 0.0).sqrt()
 
 
-def _turned(ys: Matrices, buffers: Matrices, length: Tensor, along: Tensor, norm: Tensor, angle: Tensor) -> Tensor:
+def _turn(ys: Matrices, buffers: Matrices, length: Tensor, along: Tensor, norm: Tensor, angle: Tensor) -> None:
     """Turn y by an angle towards the tangent in b, and transport the tangent, in place; a negative angle turns away."""
     moving = (length > 0) & (norm > 0)
     part = torch.where(moving, norm * (angle / 2.0).tan(), 0.0)
     _straighten(ys, buffers, length, part + along)
     _add(ys, buffers, torch.where(moving, length * angle.sin() / norm, 0.0))
-    return part
+    _straighten(ys, buffers, length, part)
 
 
 def _straighten(ys: Matrices, buffers: Matrices, length: Tensor, part: Tensor) -> None:

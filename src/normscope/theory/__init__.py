@@ -9,8 +9,6 @@ from .normalizers import (
     lemma1,
     lemma2,
     lemma3,
-    slides_group_norm,
-    slides_layer_norm,
 )
 from .sample_sizes import generalization_slack, sample_size
 from .softmax_norms import softmax_norm
@@ -30,7 +28,5 @@ __all__ = [
     "lemma2",
     "lemma3",
     "sample_size",
-    "slides_group_norm",
-    "slides_layer_norm",
     "softmax_norm",
 ]

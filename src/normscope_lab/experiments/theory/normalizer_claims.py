@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import torch
@@ -14,8 +15,6 @@ from normscope.theory import (
     lemma1,
     lemma2,
     lemma3,
-    slides_group_norm,
-    slides_layer_norm,
 )
 
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings, Verdict
@@ -23,6 +22,32 @@ from ..judging import ROUNDING, Judge, judged
 from ..single import single
 
 SETTINGS: Settings = {"channels": 512, "sizes": (3, 4, 8, 64), "draws": 20, "eps": 1e-5, "seed": 0}
+
+
+def slides_layer_norm(n: int, variance: float, eps: float, gamma: Tensor | None = None) -> float:
+    """Return LayerNorm's bound of the digest, (1 - 1/n)/s, or with gamma that of the Slides, (1 - 1/n) norm(gamma/s).
+
+    It is not a bound. (1 - 1/n)/s is below the exact 1/s for every n >= 3, and for n = 2 below eps/s^3 where var < eps.
+    The Slides take the l2 norm of the vector gamma/s, sqrt(n)/s for gamma = 1: that is a bound for n >= 3 while all
+    scales are equal, and none if one dominates (gamma = e_1, zero variance: exact sqrt(1 - 1/n)/s).
+
+    Reference: Slides, "Normalization: Lipschitz continuity", other normalizers; digest, LN.
+    """
+    size = 1.0 if gamma is None else float(gamma.detach().double().norm())
+    return (1.0 - 1.0 / n) * size / math.sqrt(variance + eps)
+
+
+def slides_group_norm(n: int, variances: Tensor, eps: float, gamma: Tensor | None = None) -> float:
+    """Return GroupNorm's bound of the Slides, (1 - 1/n) norm(gamma/sigma), l2 over all entries of groups of n.
+
+    Like `slides_layer_norm` it is not a bound. Without gamma the largest group's (1 - 1/n)/s_k is returned.
+
+    Reference: Slides, "Normalization: Lipschitz continuity", other normalizers.
+    """
+    inverse = (variances.double() + eps).rsqrt()
+    if gamma is None:
+        return (1.0 - 1.0 / n) * float(inverse.max())
+    return (1.0 - 1.0 / n) * float((gamma.detach().double().reshape(-1, n) * inverse[:, None]).norm())
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
