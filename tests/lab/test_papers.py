@@ -36,6 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "beyond.schedules": {"seeds": 2, "steps": 40, "same": 5},
     "beyond.questions": {"seeds": 1, "epochs": 1, "width": 8, "depth": 2},
     "beyond.architectures": {"seeds": 1, "epochs": 1, "width": 8, "depths": (1, 2)},
+    "beyond.reduction": {"seeds": 1, "width": 8, "depths": (2, 3), "loss": 2.0, "steps": 100},
     "beyond.gauge": {"epochs": 1, "width": 8},
 }
 """Settings that take about a second and decide nothing."""

@@ -19,6 +19,7 @@ MEASUREMENTS = {
     "beyond.size-two",
     "beyond.skips",
     "beyond.gauge",
+    "beyond.reduction",
     "digest.question1",
     "digest.question2",
     "digest.question3",
