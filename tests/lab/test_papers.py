@@ -31,12 +31,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "akbar.experiment4": {"seeds": 2, "steps": 5, "samples": 16},
     "akbar.deep-linear": {"seeds": 2, "spectra": 1, "steps": 10, "samples": 16},
     "akbar.saddles": {"seeds": 2, "steps": 10, "samples": 16, "batch": 8},
+    "akbar.rates": {"seeds": 2, "rates": (0.1, 0.5), "steps": 20, "loss": 2.2, "samples": 50, "draws": 1},
     "akbar.cues": {"seeds": 2, "steps": 5, "samples": 40, "batch": 20, "tests": 40},
     "beyond.explosion": {"seeds": 2, "width": 30, "depth": 16},
     "beyond.schedules": {"seeds": 2, "steps": 40, "same": 5},
     "beyond.questions": {"seeds": 1, "epochs": 1, "width": 8, "depth": 2},
     "beyond.architectures": {"seeds": 1, "epochs": 1, "width": 8, "depths": (1, 2)},
-    "beyond.reduction": {"seeds": 1, "width": 8, "depths": (2, 3), "loss": 2.0, "steps": 100},
+    "beyond.reduction": {"seeds": 1, "width": 16, "depths": (2, 3), "loss": 2.0, "steps": 100},
     "beyond.gauge": {"epochs": 1, "width": 8},
 }
 """Settings that take about a second and decide nothing."""

@@ -7,6 +7,7 @@ from .experiment1 import TOY
 from .experiment2 import CURVATURE
 from .experiment3 import MARGINS
 from .experiment4 import INITIALISATION
+from .large_rates import LARGE_RATES
 from .propositions import SYMMETRIES
 from .saddles import SADDLES
 
@@ -17,6 +18,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     MARGINS,
     INITIALISATION,
     DEEP_LINEAR,
+    LARGE_RATES,
     SADDLES,
     CUES_OF_SCALE,
 )

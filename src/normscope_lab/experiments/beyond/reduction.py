@@ -181,8 +181,8 @@ REDUCTION = Experiment(
             text="Each further normalizer reduces the Lipschitz constant by a factor, at equal training loss.",
             quotation="normalization operations introduce an explicit and exponential reduction in the network's "
             "Lipschitz constant",
-            corrected="The printed factor bounds nothing by itself; how far a normalizer changes the bound of a trained "
-            "network depends on the normalizer, and has to be measured.",
+            corrected="The printed factor bounds nothing by itself; how far a normalizer changes the bound of a "
+            "trained network depends on the normalizer, and has to be measured.",
             judge=_exponential,
         ),
         Claim(
