@@ -23,7 +23,7 @@ from normscope_lab.experiments.base import Verdict
 from normscope_lab.experiments.reproduction import JudgedClaim, Reproduction
 from normscope_lab.experiments.than.curve_figures import PRODUCTS
 from normscope_lab.experiments.than.watched_training import NETWORKS, TITLES
-from normscope_lab.pages.reproduction import origin_text
+from normscope_lab.pages.reproduction import evidence_table, origin_text
 
 HEADINGS = {
     Verdict.HOLDS: "What held",
@@ -126,11 +126,13 @@ def verdicts(rows: tuple[JudgedClaim, ...]) -> Iterator[str]:
 
 def entry(row: JudgedClaim) -> str:
     """Return a claim: our reading and its place, the source's words, the evidence, the corrected statement."""
-    task = f" On this task ({row.task})." if row.verdict_in_words != row.verdict else ""
+    task = f" {row.on_task[0].upper()}{row.on_task[1:]}." if row.verdict_in_words != row.verdict else ""
     parts = [f"- **{row.reading}**{task} ({row.source}, {row.where}; `{row.id}`)"]
     if row.quotation:  # formulas are shown as the source's LaTeX has them
         parts.append('"' + re.sub(r"\$(.*?)\$", r"`\1`", row.quotation) + '"')
     parts.append(row.evidence)
+    if row.table:
+        parts.append(markdown(evidence_table(row)).strip().replace("\n", "\n  "))
     if row.corrected:
         parts.append(f"*Corrected statement:* {row.corrected}")
     return "\n\n  ".join(parts)

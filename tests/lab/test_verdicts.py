@@ -20,6 +20,7 @@ MEASUREMENTS = {
     "beyond.skips",
     "beyond.gauge",
     "beyond.reduction",
+    "akbar.9.5.adversarial",
     "digest.question1",
     "digest.question2",
     "digest.question3",

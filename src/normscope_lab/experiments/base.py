@@ -30,10 +30,14 @@ class Verdict(StrEnum):
 
 
 class Judgement(NamedTuple):
-    """A verdict and the computed evidence for it, in one sentence with its figures."""
+    """A verdict and the computed evidence for it: a sentence with its figures, or above a table of them.
+
+    Rows of the table, of which the first is the heading, hold words.
+    """
 
     verdict: Verdict
     evidence: str
+    table: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from normscope.report import Block, Cell, Column, Table
 
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..ensembles import Ensemble, Normalizer, chain
-from ..judging import SeedSpread, decided, of_all, of_readings, read, spread, with_seeds
+from ..judging import SeedSpread, decided, judged, of_all, of_readings, read, spread, with_seeds
 from .shared import AKBAR, logistic
 
 QUICK: Settings = {"seeds": 3, "steps": 120, "rate": 0.1, "samples": 300, "batch": 60, "tests": 2000}
@@ -158,6 +158,16 @@ def _losses(spreads: Mapping[str, SeedSpread]) -> str:
     return f"{losses} ({100 * UNUSED:g} points count as none)"
 
 
+def _shifted(figures: Figures) -> Judgement:
+    stored, renewed = (read(figures, f"batch.change.{mode}") for mode in ("stored", "data"))
+    evidence = (
+        f"On changed inputs accuracy falls at worst by {stored} with the statistics of training and by {renewed} with "
+        "those of the new data."
+    )
+    judgement = judged(stored.low > max(renewed.high, UNUSED), evidence)
+    return with_seeds(min(stored.seeds, renewed.seeds), judgement)
+
+
 CUES_OF_SCALE = Experiment(
     name="akbar.cues",
     title="Cues and changes of scale",
@@ -192,6 +202,15 @@ CUES_OF_SCALE = Experiment(
             corrected="It is robust with statistics of the changed data, and not with those of the training data, "
             "which eval mode uses.",
             judge=_robust,
+        ),
+        Claim(
+            id="akbar.9.4.shift",
+            source=AKBAR,
+            where="Section 9.4, BatchNorm at inference",
+            text="Where the data shift the statistics of training cost accuracy, and those of the new data less.",
+            quotation="If training and testing distributions differ (covariate shift), BN could introduce error by "
+            "using training stats. This is less an issue if one updates BN stats on new data",
+            judge=_shifted,
         ),
     ),
 )

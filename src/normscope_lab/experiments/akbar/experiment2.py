@@ -328,6 +328,11 @@ def _steps(figures: Figures) -> str:
     return f"each {figures['step of the rates']:g} times the one before"
 
 
+def _standardized(figures: Figures) -> Judgement:
+    ratio = read(figures, "ratio of condition")
+    return decided(ratio, above=1.0, evidence=f"The condition number without BatchNorm is {ratio} times that with it.")
+
+
 CURVATURE = Experiment(
     name="akbar.experiment2",
     title="Experiment 2: networks of three layers",
@@ -422,6 +427,14 @@ CURVATURE = Experiment(
             text="BatchNorm allows larger learning rates without divergence.",
             quotation="BN improves optimization speed and allows higher learning rates without divergence.",
             judge=_larger,
+        ),
+        Claim(
+            id="akbar.9.3.conditioning",
+            source=AKBAR,
+            where="Section 9.3",
+            text="With BatchNorm, which standardizes activations, the loss is better conditioned.",
+            quotation="keeping activations standardized does help with conditioning",
+            judge=_standardized,
         ),
     ),
 )

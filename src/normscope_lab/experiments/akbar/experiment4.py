@@ -156,6 +156,22 @@ def _careless(figures: Figures) -> Judgement:
     return with_seeds(min(one.seeds for one in steps.values()), judgement)
 
 
+def _less_sensitive(figures: Figures) -> Judgement:
+    more = {
+        kind: [
+            figures[f"{kind}.{label}.share at the best rate"] - figures[f"none.{label}.share at the best rate"]
+            for label in ("small", "large")
+        ]
+        for kind in ("batch", "last")
+    }
+    listed = "; ".join(
+        f"{100 * small:+.0f} and {100 * large:+.0f} points ({KINDS[kind]})" for kind, (small, large) in more.items()
+    )
+    evidence = f"More runs learn than without, from small and from large weights, at the best rate: {listed}."
+    judgement = judged(min(min(one) for one in more.values()) > 0.0, evidence, corrected=min(more["last"]) > 0.0)
+    return with_seeds(figures["seeds"], judgement)
+
+
 INITIALISATION = Experiment(
     name="akbar.experiment4",
     title="Experiment 4: bad initialisations",
@@ -196,6 +212,16 @@ INITIALISATION = Experiment(
             quotation="networks with BN don't suffer from needing to carefully choose initial scale to avoid "
             "vanish/explode",
             judge=_careless,
+        ),
+        Claim(
+            id="akbar.9.1.scale",
+            source=AKBAR,
+            where="Section 9.1",
+            text="With BatchNorm the scale of all first weights matters less than without.",
+            quotation="This means we can worry less about weight initialization scale if we use BN/LN",
+            judge=_less_sensitive,
+            corrected="So it is of weights in front of BatchNorm; those of the last layer, which none follows, need a "
+            "usual scale.",
         ),
     ),
 )

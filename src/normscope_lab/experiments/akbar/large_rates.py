@@ -79,7 +79,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     networks.template.eval()
     with torch.no_grad():
         summary["error"] = (networks(fresh).argmax(-1) != labels).double().mean(1).tolist()
-    return summary
+    return {name: [value if math.isfinite(value) else None for value in row] for name, row in summary.items()}
 
 
 def _data(task: str, settings: Settings) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -104,7 +104,7 @@ def _data(task: str, settings: Settings) -> tuple[Tensor, Tensor, Tensor, Tensor
 
 
 def _sharpness(settings: Settings, networks: Ensemble, x: Tensor, y: Tensor, reached: Tensor) -> dict[str, list[float]]:
-    """Return both readings of "sharp" for each network, with the statistics of all samples; NaN if not reached."""
+    """Return both readings of "sharp" for each network with the statistics of all samples; NaN where not reached."""
     networks.template.train()
     generator = torch.Generator().manual_seed(17)
     with torch.no_grad():
@@ -141,7 +141,7 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
         for kind in KINDS:
             runs = {rate: measured[_job(task, kind, rate)] for rate in rates}
             of_seed = {
-                seed: {rate: _one(run, seed) for rate, run in runs.items() if math.isfinite(run["step"][seed])}
+                seed: {rate: _one(run, seed) for rate, run in runs.items() if run["step"][seed] is not None}
                 for seed in seeds
             }
             ends[kind] = [(seed, one[min(one)], one[max(one)]) for seed, one in of_seed.items() if len(one) > 1]
@@ -176,7 +176,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
             points = []
             for rate in settings["rates"]:
                 run = measured[_job(task, kind, rate)]
-                kept = [seed for seed, step in enumerate(run["step"]) if math.isfinite(step)]
+                kept = [seed for seed, step in enumerate(run["step"]) if step is not None]
                 medians = [
                     spread("x", [run[key][seed] for seed in kept])["x.median"] for key in ("step", *SHARP, "error")
                 ]

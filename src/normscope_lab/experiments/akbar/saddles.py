@@ -166,6 +166,13 @@ def _stuck(figures: Figures) -> Judgement:
     )
 
 
+def _still_alike(figures: Figures) -> Judgement:
+    apart = figures["batch.small.apart from exactly alike"]
+    return judged(
+        apart <= 1e-6, f"With BatchNorm and small batches units that start exactly alike end {apart:.1g} apart."
+    )
+
+
 SADDLES = Experiment(
     name="akbar.saddles",
     title="Out of a saddle",
@@ -207,6 +214,15 @@ SADDLES = Experiment(
             corrected="Units that are exactly alike stay alike with BatchNorm, whatever the batches: each gets the "
             "same gradient.",
             judge=_stuck,
+            identity=True,
+        ),
+        Claim(
+            id="akbar.9.1.symmetry",
+            source=AKBAR,
+            where="Section 9.1",
+            text="BatchNorm by itself breaks no symmetry of the first weights.",
+            quotation="as BN cannot break symmetry by itself (initial diversity in directions is still needed)",
+            judge=_still_alike,
             identity=True,
         ),
     ),

@@ -14,7 +14,7 @@ from normscope.report import Block, Chart, Column, Series, Table
 from normscope.theory import batch_norm_growth
 
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
-from ..judging import Judge, judged, read, spread, with_seeds
+from ..judging import Judge, decided, judged, read, spread, with_seeds
 
 Activation = Literal["relu", "linear"]
 BATCHES = (8, 16, 64)
@@ -118,6 +118,12 @@ def _explodes(figures: Figures) -> Judgement:
     )
 
 
+def _prevents(figures: Figures) -> Judgement:
+    growth = read(figures, "relu.64")
+    evidence = f"In batches of 64 the squared gradient of fresh ReLU networks grows by {growth} per layer."
+    return decided(growth, below=1.0, evidence=evidence)
+
+
 EXPLOSION = Experiment(
     name="beyond.explosion",
     title="Exploding gradients of fresh BatchNorm networks",
@@ -154,6 +160,17 @@ EXPLOSION = Experiment(
             quotation="gradient signals grow exponentially in depth and that these exploding gradients cannot be "
             "eliminated by tuning the initial weight variances or by adjusting the nonlinear activation function",
             judge=_explodes,
+        ),
+        Claim(
+            id="akbar.9.5.depth",
+            source="Akbar",
+            where="Section 9.5, extremely deep networks",
+            text="BatchNorm keeps gradients from growing exponentially with depth.",
+            quotation="Intuitively, BN can prevent the notorious exponential explosion/decay of gradients by each "
+            "layer's normalization.",
+            judge=_prevents,
+            corrected="Values keep their size; the gradients of fresh BatchNorm networks without skips grow "
+            "exponentially.",
         ),
     ),
 )
