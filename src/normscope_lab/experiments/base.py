@@ -29,6 +29,20 @@ class Verdict(StrEnum):
     MEASURED = "measurement"
 
 
+SOURCES = {
+    "than.slides": "Slides",
+    "slides": "Slides",
+    "than": "Than",
+    "digest": "digest",
+    "akbar": "Akbar",
+    "beyond": "Normscope",
+    "yang": "Yang et al. 2019",
+    "wan": "Wan et al. 2021",
+    "li-arora": "Li and Arora 2020",
+}
+"""The papers, by what the ids of their claims begin with."""
+
+
 class Judgement(NamedTuple):
     """A verdict and the computed evidence for it: a sentence with its figures, or above a table of them.
 
@@ -46,7 +60,6 @@ class Claim:
 
     Attributes:
         id: its name in the ledger, such as `than.lemma1`.
-        source: the paper.
         where: the place in the paper, such as `Lemma 1`.
         text: our reading of the claim, in our words.
         judge: a function from the figures to the verdict, which depends on nothing else.
@@ -57,13 +70,17 @@ class Claim:
     """
 
     id: str
-    source: str
     where: str
     text: str
     judge: Callable[[Figures], Judgement]
     quotation: str = ""
     corrected: str = ""
     identity: bool = False
+
+    @property
+    def source(self) -> str:
+        """The paper, which the id begins with."""
+        return next((source for start, source in SOURCES.items() if self.id.startswith(f"{start}.")), "")
 
 
 class Job(NamedTuple):

@@ -13,7 +13,7 @@ from normscope.report import Block, Cell, Column, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import SeedSpread, decided, judged, of_all, of_readings, read, spread, with_seeds
-from .shared import AKBAR, logistic
+from .shared import logistic
 
 QUICK: Settings = {"seeds": 3, "steps": 120, "rate": 0.1, "samples": 300, "batch": 60, "tests": 2000}
 FULL: Settings = {**QUICK, "seeds": 20, "steps": 400}
@@ -186,7 +186,6 @@ CUES_OF_SCALE = Experiment(
     claims=(
         Claim(
             id="akbar.7.2.cues",
-            source=AKBAR,
             where="Section 7.2, implicit bias away from memorization",
             text="BatchNorm removes the cue of a feature that is larger in one class, so that networks do not use it.",
             quotation="BN can prevent the model from using some trivial scale-based cue",
@@ -194,7 +193,6 @@ CUES_OF_SCALE = Experiment(
         ),
         Claim(
             id="akbar.7.2.changes",
-            source=AKBAR,
             where="Section 7.2, changes in input distribution",
             text="BatchNorm makes networks robust to changes of the scale or brightness of all inputs.",
             quotation="This hints at improved robustness to changes in input distribution (like brightness of images "
@@ -205,7 +203,6 @@ CUES_OF_SCALE = Experiment(
         ),
         Claim(
             id="akbar.9.4.shift",
-            source=AKBAR,
             where="Section 9.4, BatchNorm at inference",
             text="Where the data shift the statistics of training cost accuracy, and those of the new data less.",
             quotation="If training and testing distributions differ (covariate shift), BN could introduce error by "

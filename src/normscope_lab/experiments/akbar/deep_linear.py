@@ -15,7 +15,7 @@ from normscope.report import Block, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import decided, read, readings, spread
-from .shared import AKBAR, KINDS, every, first, log10_points, spectrum, zeros
+from .shared import KINDS, every, first, log10_points, spectrum, zeros
 
 QUICK: Settings = {"seeds": 3, "spectra": 1, "steps": 200, "rates": (0.01, 0.1), "samples": 64, "far": 0.3}
 FULL: Settings = {**QUICK, "seeds": 20, "spectra": 10, "steps": 1500, "rates": (0.003, 0.01, 0.03, 0.1)}
@@ -190,7 +190,6 @@ DEEP_LINEAR = Experiment(
     claims=(
         Claim(
             id="akbar.6.1.zeros",
-            source=AKBAR,
             where="Section 6.1, deep linear networks",
             text="BatchNorm removes the zero modes of deep linear networks.",
             quotation="BN should dramatically alter the Hessian by removing those zero modes",
@@ -199,7 +198,6 @@ DEEP_LINEAR = Experiment(
         ),
         Claim(
             id="akbar.6.1.convex",
-            source=AKBAR,
             where="Section 6.1, deep linear networks",
             text="With BatchNorm a deep linear network is better conditioned, more like a convex quadratic.",
             quotation="a deep linear net with BN might behave more like a convex quadratic in terms of optimization",
@@ -207,7 +205,6 @@ DEEP_LINEAR = Experiment(
         ),
         Claim(
             id="akbar.7.1.sooner",
-            source=AKBAR,
             where="Section 7.1",
             text="With BatchNorm deep linear networks reach the optimum sooner.",
             quotation="It does so in fewer iterations / epochs, and is less sensitive to learning rate tuning.",

@@ -13,7 +13,6 @@ from ..base import Claim, Figures, Job, Judgement, Measured, Settings
 from ..judging import ROUNDING, Judge, judged
 from ..single import single
 from .propositions import HELD
-from .shared import AKBAR
 
 SETTINGS: Settings = {"inputs": 6, "width": 8, "samples": 64, "batch": 8, "eps": 1e-13, "factor": 0.01, "seed": 0}
 CLEAR = 1e-3
@@ -319,7 +318,6 @@ def _claim(id: str, where: str, text: str, quotation: str, judge: Judge, correct
     """Return a claim of section 7.2 or 9 that the figures of this file judge."""
     return Claim(
         id=f"akbar.{id}",
-        source=AKBAR,
         where=f"Section {where}",
         text=text,
         quotation=quotation,

@@ -15,7 +15,7 @@ from normscope.report import Block, Cell, Circle, Column, Curve, Curves, Table
 from ...gradient_flow import flow
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..judging import decided, judged, read, spread, with_seeds
-from .shared import AKBAR, KINDS, first, logistic
+from .shared import KINDS, first, logistic
 
 RATES, NORMS = (0.01, 0.1, 1.0), (0.3, 1.0, 3.0)
 QUICK: Settings = {"seeds": 5, "points": 100, "steps": 1000, "rates": RATES, "norms": NORMS}
@@ -319,7 +319,6 @@ TOY = Experiment(
     claims=(
         Claim(
             id="akbar.lemma5.1",
-            source=AKBAR,
             where="Lemma 5.1",
             text="With full-batch gradient descent or gradient flow the norm of w in front of BatchNorm stays "
             "constant.",
@@ -331,7 +330,6 @@ TOY = Experiment(
         ),
         Claim(
             id="akbar.lemma5.1.layer-norm",
-            source=AKBAR,
             where="Lemma 5.1, remark",
             text="With LayerNorm gradient flow conserves the norm of the layer's whole weight.",
             quotation="In a LN setting, a similar derivation would show the total Frobenius norm of the layer's "
@@ -341,7 +339,6 @@ TOY = Experiment(
         ),
         Claim(
             id="akbar.5.1.decay",
-            source=AKBAR,
             where="Section 5.1, weight decay",
             text="With the penalty (lambda/2) norm^2 the squared norm falls at rate lambda.",
             quotation=r"So in that case, $\frac{d}{dt}\|\mathbf{w}\|^2 = -\lambda\|\mathbf{w}\|^2$",
@@ -351,7 +348,6 @@ TOY = Experiment(
         ),
         Claim(
             id="akbar.5.1.batches",
-            source=AKBAR,
             where="Section 5.1, remark (iii)",
             text="With mini-batches the gradient has a part along w.",
             quotation='there may be a small component of gradient in the "invariant" direction due to finite sample '
@@ -362,7 +358,6 @@ TOY = Experiment(
         ),
         Claim(
             id="akbar.5.1.scale",
-            source=AKBAR,
             where="Sections 5.1 and 5.2",
             text="With BatchNorm the first norm of w does not matter for training.",
             quotation="BN fixes this: initial scale doesn't matter because BN will scale it up to unit variance "
@@ -372,7 +367,6 @@ TOY = Experiment(
         ),
         Claim(
             id="akbar.5.2.arc",
-            source=AKBAR,
             where="Section 5.2, Figure 8.1 (left)",
             text="With BatchNorm w moves on an arc, monotonically in angle.",
             quotation="with BN (green curve) the path is circular and monotonic in angle",
@@ -380,7 +374,6 @@ TOY = Experiment(
         ),
         Claim(
             id="akbar.experiment1.norm",
-            source=AKBAR,
             where="Experiment 1 (the sentence breaks off)",
             text="With BatchNorm the norm of w changes by less than 1 %.",
             quotation=r"as predicted, the norm of w stays nearly constant (we monitor $\|w\|$ and find it changes < 1",
@@ -389,7 +382,6 @@ TOY = Experiment(
         ),
         Claim(
             id="akbar.experiment1.without",
-            source=AKBAR,
             where="Experiment 1",
             text="Without BatchNorm small weights grow and large ones shrink.",
             quotation="trajectories of w in parameter space tend to either spiral outward (if initial w small, norm "
@@ -398,7 +390,6 @@ TOY = Experiment(
         ),
         Claim(
             id="akbar.experiment1.aligned",
-            source=AKBAR,
             where="Experiment 1",
             text="With BatchNorm w aligns with the separating direction.",
             quotation="the algorithm finds the correct orientation without adjusting norm much",

@@ -17,7 +17,7 @@ from normscope.report import Block, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
 from ..ensembles import Ensemble, Normalizer, chain, norms
 from ..judging import decided, judged, near, read, readings, spread, with_seeds
-from .shared import AKBAR, KINDS, every, first, log10_points, regression, spectrum, zeros
+from .shared import KINDS, every, first, log10_points, regression, spectrum, zeros
 
 QUICK: Settings = {"seeds": 3, "spectra": 2, "steps": 200, "rates": tuple(2.0**k for k in range(-9, 4)), "samples": 128}
 FULL: Settings = {**QUICK, "seeds": 20, "spectra": 20, "steps": 500}
@@ -350,7 +350,6 @@ CURVATURE = Experiment(
     claims=(
         Claim(
             id="akbar.experiment2.speed",
-            source=AKBAR,
             where="Experiment 2",
             text="With BatchNorm the loss converges in under 100 iterations.",
             quotation="The BN-equipped network's loss plummets rapidly and converges in under 100 iterations.",
@@ -358,7 +357,6 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.experiment2.slower",
-            source=AKBAR,
             where="Experiment 2",
             text="Without BatchNorm convergence is slower.",
             quotation="its final convergence is slower (we had to lower LR eventually to make it converge)",
@@ -366,7 +364,6 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.experiment2.sharpness",
-            source=AKBAR,
             where="Experiment 2",
             text="The largest eigenvalue of the Hessian is 5 times smaller with BatchNorm.",
             quotation="The largest eigenvalue in the BN case is 5x smaller than that in the non-BN case.",
@@ -375,7 +372,6 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.experiment2.condition",
-            source=AKBAR,
             where="Experiment 2",
             text="The condition number without zero modes is 20 with BatchNorm and 200 without.",
             quotation="The condition number for BN network (ignoring zero modes) is also better (roughly 20 vs 200 "
@@ -385,7 +381,6 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.experiment2.zeros",
-            source=AKBAR,
             where="Experiment 2, section 6",
             text="With BatchNorm the Hessian has many more zero eigenvalues.",
             quotation="The BN network's Hessian has a spectrum with a few small positive eigenvalues and many zeros "
@@ -394,7 +389,6 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.experiment2.gradients",
-            source=AKBAR,
             where="Experiment 2",
             text="The gradient's norm has no spikes with BatchNorm and spikes without.",
             quotation="The BN network maintains a relatively stable gradient norm throughout (no dramatic spikes), "
@@ -403,7 +397,6 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.6.sharpness",
-            source=AKBAR,
             where="Section 6",
             text="Normalization reduces the largest eigenvalue of the Hessian.",
             quotation="Normalization tends to reduce the largest eigenvalues of the Hessian (smoothing sharp "
@@ -414,7 +407,6 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.7.1.range",
-            source=AKBAR,
             where="Sections 5.1 and 7.1",
             text="The range of stable learning rates is significantly wider with BatchNorm.",
             quotation="there is a significantly wider stable range of learning rates with BN than without",
@@ -422,7 +414,6 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.5.1.rates",
-            source=AKBAR,
             where="Section 5.1; section 8, summary",
             text="BatchNorm allows larger learning rates without divergence.",
             quotation="BN improves optimization speed and allows higher learning rates without divergence.",
@@ -430,7 +421,6 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.9.3.conditioning",
-            source=AKBAR,
             where="Section 9.3",
             text="With BatchNorm, which standardizes activations, the loss is better conditioned.",
             quotation="keeping activations standardized does help with conditioning",

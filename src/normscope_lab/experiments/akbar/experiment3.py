@@ -17,7 +17,7 @@ from normscope.report import Block, Chart, Column, Curve, Curves, Series, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import by_count, judged, near, read, readings, spread, with_seeds
-from .shared import AKBAR, KINDS, logistic
+from .shared import KINDS, logistic
 
 QUICK: Settings = {
     "seeds": 3,
@@ -358,7 +358,6 @@ MARGINS = Experiment(
     claims=(
         Claim(
             id="akbar.experiment3.margins",
-            source=AKBAR,
             where="Experiment 3",
             text="The mean margin is 1.8 with BatchNorm and 1.2 without.",
             quotation="The average margin on training points is 1.8 for the BN model vs 1.2 for the non-BN model.",
@@ -366,7 +365,6 @@ MARGINS = Experiment(
         ),
         Claim(
             id="akbar.experiment3.larger",
-            source=AKBAR,
             where="Experiment 3, section 7.2",
             text="BatchNorm increases margins.",
             quotation="shows the BN model has consistently higher margins",
@@ -374,7 +372,6 @@ MARGINS = Experiment(
         ),
         Claim(
             id="akbar.experiment3.narrower",
-            source=AKBAR,
             where="Experiment 3, Figure 8.2 (left)",
             text="The distribution of margins is narrower with BatchNorm.",
             quotation="the histogram is shifted right and narrower, indicating more uniform confidence",
@@ -382,7 +379,6 @@ MARGINS = Experiment(
         ),
         Claim(
             id="akbar.experiment3.noise",
-            source=AKBAR,
             where="Experiment 3, Figure 8.2 (right)",
             text="With BatchNorm accuracy survives more noise in the weights.",
             quotation="the BN model retains training accuracy for a broader range of noise levels than the non-BN "
@@ -391,7 +387,6 @@ MARGINS = Experiment(
         ),
         Claim(
             id="akbar.7.2.better",
-            source=AKBAR,
             where="Section 7.2",
             text="BatchNorm improves test accuracy at the same training loss.",
             quotation="Empirically, BN almost always improves test accuracy if training to same low training loss",
@@ -399,7 +394,6 @@ MARGINS = Experiment(
         ),
         Claim(
             id="akbar.7.2.equal",
-            source=AKBAR,
             where="Section 7.2, after Bjorck et al.",
             text="At the same training loss networks with and without BatchNorm have similar test errors.",
             quotation="they found if you train extremely carefully without BN to the same training loss, the final "

@@ -14,7 +14,7 @@ from normscope.report import Block, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import judged, read, spread, with_seeds
-from .shared import AKBAR, every, first, log10_points, regression
+from .shared import every, first, log10_points, regression
 
 QUICK: Settings = {"seeds": 3, "steps": 150, "rates": (1e-2, 1e-1), "scales": (0.03, 1.0, 30.0), "samples": 128}
 FULL: Settings = {**QUICK, "seeds": 20, "steps": 500, "rates": (1e-3, 1e-2, 1e-1, 1.0)}
@@ -188,7 +188,6 @@ INITIALISATION = Experiment(
     claims=(
         Claim(
             id="akbar.experiment4.without",
-            source=AKBAR,
             where="Experiment 4",
             text="Without BatchNorm networks fail to train from very large or very small weights.",
             quotation="Without BN, the network either fails to train (gradients explode to NaN if weights too large, "
@@ -197,7 +196,6 @@ INITIALISATION = Experiment(
         ),
         Claim(
             id="akbar.experiment4.with",
-            source=AKBAR,
             where="Experiment 4",
             text="With BatchNorm training proceeds smoothly from either, all weights being very large or very small.",
             quotation="With BN, training proceeds smoothly from either initialization.",
@@ -206,7 +204,6 @@ INITIALISATION = Experiment(
         ),
         Claim(
             id="akbar.experiment4.careless",
-            source=AKBAR,
             where="Section 5.1, example trajectory",
             text="With BatchNorm the scale of the first weights need not be chosen with care.",
             quotation="networks with BN don't suffer from needing to carefully choose initial scale to avoid "
@@ -215,7 +212,6 @@ INITIALISATION = Experiment(
         ),
         Claim(
             id="akbar.9.1.scale",
-            source=AKBAR,
             where="Section 9.1",
             text="With BatchNorm the scale of all first weights matters less than without.",
             quotation="This means we can worry less about weight initialization scale if we use BN/LN",

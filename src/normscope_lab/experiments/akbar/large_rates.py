@@ -18,7 +18,7 @@ from ...statistics import kendall
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import SeedSpread, read, readings, spread
-from .shared import AKBAR, KINDS
+from .shared import KINDS
 
 QUICK: Settings = {"seeds": 2, "rates": (0.1, 0.5), "steps": 200, "loss": 0.5, "samples": 100, "batch": 50, "draws": 2}
 FULL: Settings = {
@@ -255,7 +255,6 @@ LARGE_RATES = Experiment(
     claims=(
         Claim(
             id="akbar.5.1.broad",
-            source=AKBAR,
             where="Section 5.1, large learning rates",
             text="With BatchNorm large rates end in broader minima than small ones.",
             quotation="So BN encourages an outcome where final solution is in a broad region since we train with "
@@ -264,7 +263,6 @@ LARGE_RATES = Experiment(
         ),
         Claim(
             id="akbar.5.1.flat",
-            source=AKBAR,
             where="Section 5.1, large learning rates",
             text="With BatchNorm training converges to flatter minima than without.",
             quotation="Hence BN fosters converging to flat minima (which often correlates with better generalization",
@@ -272,7 +270,6 @@ LARGE_RATES = Experiment(
         ),
         Claim(
             id="akbar.6.flat",
-            source=AKBAR,
             where="Section 6, conclusion",
             text="Among networks with BatchNorm the flatter ones generalize better.",
             quotation="Solutions found with normalization often lie in flatter regions (small Hessian eigenvalues), "
@@ -281,7 +278,6 @@ LARGE_RATES = Experiment(
         ),
         Claim(
             id="akbar.7.1.large-steps",
-            source=AKBAR,
             where="Section 7.1",
             text="With BatchNorm large rates avoid poor minima: the test error is smaller than with small ones.",
             quotation="avoiding poor local minima (because large steps skip them)",
@@ -289,7 +285,6 @@ LARGE_RATES = Experiment(
         ),
         Claim(
             id="akbar.10.chain",
-            source=AKBAR,
             where="Section 10",
             text="By large steps and flat minima networks with BatchNorm generalize better than those without.",
             quotation="By guiding the optimization towards flatter minima and enabling the use of large gradient "

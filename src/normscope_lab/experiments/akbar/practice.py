@@ -17,7 +17,6 @@ from normscope.report import Block, Cell, Column, Table
 
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
 from ..judging import Judge, SeedSpread, decided, of_all, read, spread, with_seeds
-from .shared import AKBAR
 
 QUICK: Settings = {"seeds": 1, "steps": 30, "loss": 1.5}
 FULL: Settings = {"seeds": 6, "steps": 600, "loss": 0.1}
@@ -288,7 +287,7 @@ def _attack(f: Figures) -> Judgement:
 def _claim(id: str, where: str, text: str, quotation: str, judge: Judge) -> Claim:
     """Return a claim of section 9 that the figures of this file judge."""
     where = f"Section {where}"
-    return Claim(id=f"akbar.{id}", source=AKBAR, where=where, text=text, quotation=quotation, judge=judge)
+    return Claim(id=f"akbar.{id}", where=where, text=text, quotation=quotation, judge=judge)
 
 
 PRACTICE = Experiment(

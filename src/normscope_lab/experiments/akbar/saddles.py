@@ -15,7 +15,7 @@ from normscope.report import Block, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import SeedSpread, decided, judged, read, spread
-from .shared import AKBAR, KINDS, every, first
+from .shared import KINDS, every, first
 
 QUICK: Settings = {"seeds": 3, "steps": 300, "rate": 0.1, "samples": 128, "batch": 16, "apart": 1e-2}
 FULL: Settings = {**QUICK, "seeds": 20, "steps": 2000}
@@ -189,7 +189,6 @@ SADDLES = Experiment(
     claims=(
         Claim(
             id="akbar.5.1.saddles",
-            source=AKBAR,
             where="Section 5.1, saddle-point escape",
             text="The noise of BatchNorm's statistics amplifies what small batches do to leave saddles.",
             quotation="BN might amplify it because BN's noise can be multiplicative or dependent on activations",
@@ -197,7 +196,6 @@ SADDLES = Experiment(
         ),
         Claim(
             id="akbar.5.1.sooner",
-            source=AKBAR,
             where="Section 5.1, saddle-point escape",
             text="With BatchNorm saddles are left sooner.",
             quotation="BN's stochastic normalization acts similarly to injecting noise, which, combined with "
@@ -207,7 +205,6 @@ SADDLES = Experiment(
         ),
         Claim(
             id="akbar.5.1.symmetry",
-            source=AKBAR,
             where="Section 5.1, saddle-point escape",
             text="BatchNorm's noise breaks symmetry, as dropout does.",
             quotation="This is similar to dropout providing noise to break symmetry.",
@@ -218,7 +215,6 @@ SADDLES = Experiment(
         ),
         Claim(
             id="akbar.9.1.symmetry",
-            source=AKBAR,
             where="Section 9.1",
             text="BatchNorm by itself breaks no symmetry of the first weights.",
             quotation="as BN cannot break symmetry by itself (initial diversity in directions is still needed)",

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from normscope import Spectrum, hessian
 
-AKBAR = "Akbar"
 KINDS = {"batch": "with BatchNorm", "none": "without"}
 """The networks that are compared."""
 POINTS = 60

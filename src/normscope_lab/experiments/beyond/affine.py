@@ -132,7 +132,6 @@ AFFINE = Experiment(
     claims=(
         Claim(
             id="digest.question1",
-            source="digest",
             where="Open Question 1",
             text="How much trained gamma and beta change the largest Jacobian at test images and the gap.",
             quotation=r"How do the learnable scale ($\gamma$) and shift ($\beta$) parameters in normalization layers "
@@ -141,7 +140,6 @@ AFFINE = Experiment(
         ),
         Claim(
             id="digest.question1.reduction",
-            source="digest",
             where="Key Results",
             text="BatchNorm makes a trained network less steep at its data than its twin without.",
             quotation="Normalization methods reduce the Lipschitz constant exponentially, with each normalization "
@@ -150,7 +148,6 @@ AFFINE = Experiment(
         ),
         Claim(
             id="digest.question3",
-            source="digest",
             where="Open Question 3",
             text="How networks with small variances differ in steepness and gap from networks with large ones.",
             quotation='How does the capacity control mechanism behave theoretically when the "large input variance" '

@@ -150,7 +150,6 @@ ARCHITECTURES = Experiment(
     claims=(
         Claim(
             id="digest.question2",
-            source="digest",
             where="Open Question 2",
             text="How much less steep each further normalizer makes chains, networks with skips and attention.",
             quotation="Can the exponential capacity reduction and smoothing properties proven for feedforward "

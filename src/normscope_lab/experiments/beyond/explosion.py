@@ -139,7 +139,6 @@ EXPLOSION = Experiment(
     claims=(
         Claim(
             id="yang.relu",
-            source="Yang et al. 2019",
             where="ReLU networks",
             text="With BatchNorm and ReLU squared gradients grow per layer by a factor between pi/(pi - 1) and 1.79 "
             "for batches of 8 and more, given by a formula.",
@@ -147,14 +146,12 @@ EXPLOSION = Experiment(
         ),
         Claim(
             id="yang.linear",
-            source="Yang et al. 2019",
             where="linear networks",
             text="With BatchNorm alone they grow by (B - 2)/(B - 3).",
             judge=_law("linear"),
         ),
         Claim(
             id="yang.explosion",
-            source="Yang et al. 2019",
             where="abstract",
             text="BatchNorm networks without skips have exploding gradients at initialisation.",
             quotation="gradient signals grow exponentially in depth and that these exploding gradients cannot be "
@@ -163,7 +160,6 @@ EXPLOSION = Experiment(
         ),
         Claim(
             id="akbar.9.5.depth",
-            source="Akbar",
             where="Section 9.5, extremely deep networks",
             text="BatchNorm keeps gradients from growing exponentially with depth.",
             quotation="Intuitively, BN can prevent the notorious exponential explosion/decay of gradients by each "

@@ -126,7 +126,6 @@ GAUGE = Experiment(
     claims=(
         Claim(
             id="than.reduction-factor",
-            source="Than",
             where="Section 4.2, Figure 2",
             text="The product of 1/sigma says by how much normalization reduces a network's Lipschitz constant.",
             quotation=r"BN yields a reduction factor of order $O\left(\prod_{k=1}^K \|1/\sigma_k\|\right)$",
@@ -136,7 +135,6 @@ GAUGE = Experiment(
         ),
         Claim(
             id="beyond.gauge",
-            source="Normscope",
             where="gauge experiment",
             text="How far scaling weights in front of BatchNorm moves printed factors and bounds of the network.",
             judge=_products,

@@ -176,7 +176,6 @@ REDUCTION = Experiment(
     claims=(
         Claim(
             id="than.6.reduction",
-            source="Than",
             where="Section 6, conclusion",
             text="Each further normalizer reduces the Lipschitz constant by a factor, at equal training loss.",
             quotation="normalization operations introduce an explicit and exponential reduction in the network's "
@@ -187,7 +186,6 @@ REDUCTION = Experiment(
         ),
         Claim(
             id="beyond.reduction",
-            source="Normscope",
             where="trained twins",
             text="How much normalizers change bounds of the network, and its Jacobian at the data, at equal loss.",
             judge=_measured,

@@ -167,21 +167,18 @@ SCHEDULES = Experiment(
     claims=(
         Claim(
             id="wan.equilibrium",
-            source="Wan et al. 2021",
             where="SGD",
             text="With weight decay scale-invariant weights come to turn by sqrt(2 lr wd) a step.",
             judge=_turns("plain"),
         ),
         Claim(
             id="wan.equilibrium.momentum",
-            source="Wan et al. 2021",
             where="SGD with momentum",
             text="With momentum a they come to turn by sqrt(2 lr wd/(1 + a)) a step.",
             judge=_turns("momentum"),
         ),
         Claim(
             id="li-arora.equivalence",
-            source="Li and Arora 2020",
             where="Theorem 2.4, without momentum",
             text="Weight decay at a constant rate is the same as none at the rate lr (1 - lr wd)^(-2t-1).",
             judge=_same,
