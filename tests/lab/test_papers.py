@@ -36,7 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "akbar.cues": {"seeds": 2, "steps": 5, "samples": 40, "batch": 20, "tests": 40},
     "beyond.explosion": {"seeds": 2, "width": 30, "depth": 16},
     "beyond.schedules": {"seeds": 2, "steps": 40, "same": 5},
-    "beyond.questions": {"seeds": 1, "epochs": 1, "width": 8, "depth": 2},
+    "beyond.questions": {"seeds": 1, "loss": 2.2, "steps": 8, "width": 8, "depth": 2},
     "beyond.architectures": {"seeds": 1, "epochs": 1, "width": 8, "depths": (1, 2)},
     "beyond.reduction": {"seeds": 1, "width": 16, "depths": (2, 3), "loss": 2.0, "steps": 100},
     "beyond.gauge": {"epochs": 1, "width": 8},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -131,3 +132,25 @@ class Experiment:
     stored: bool = False
     task: str = ""
     shares: str = ""
+
+
+def experiment_of(
+    module: str, *, name: str, title: str, about: str, claims: tuple[Claim, ...], **options: Any
+) -> Experiment:
+    """Return the experiment that a file defines.
+
+    Its settings are the file's `QUICK` and `FULL`, and what it does are the file's functions `jobs`, `measure`,
+    `figures` and `draw`.
+
+    Args:
+        module: the name of the file's module.
+        name: the name.
+        title: a heading.
+        about: what is done.
+        claims: the claims that its figures judge.
+        options: its other attributes.
+    """
+    here = vars(sys.modules[module])
+    functions = {key: here[key] for key in ("jobs", "measure", "figures", "draw")}
+    settings = {"quick": here["QUICK"], "full": here["FULL"]}
+    return Experiment(name=name, title=title, about=about, claims=claims, **settings, **functions, **options)

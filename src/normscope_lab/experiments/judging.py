@@ -56,6 +56,10 @@ class SeedSpread(NamedTuple):
     high: float
     seeds: int
 
+    def negated(self) -> SeedSpread:
+        """Return the median of the values with the other sign."""
+        return self._replace(median=-self.median, low=-self.high, high=-self.low)
+
     def __str__(self) -> str:
         return f"{self.median:.3g} (median of {self.seeds} seeds, interval {self.low:.3g} to {self.high:.3g})"
 

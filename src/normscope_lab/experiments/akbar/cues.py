@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from normscope.report import Block, Cell, Column, Table
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, experiment_of
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import SeedSpread, decided, judged, of_all, of_readings, read, spread, with_seeds
 from .shared import logistic
@@ -168,19 +168,14 @@ def _shifted(figures: Figures) -> Judgement:
     return with_seeds(min(stored.seeds, renewed.seeds), judgement)
 
 
-CUES_OF_SCALE = Experiment(
+CUES_OF_SCALE = experiment_of(
+    __name__,
     name="akbar.cues",
     title="Cues and changes of scale",
     about="A class that depends on two coordinates. First with a cue beside it that is none of the task, one feature "
     "three times as large in one class: networks are tested with the cue turned round. Then without a cue: networks "
     "are tested on inputs that are all larger, smaller or brighter, in eval mode and with statistics of these inputs. "
     "The task is ours.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     task="classes of two coordinates",
     claims=(

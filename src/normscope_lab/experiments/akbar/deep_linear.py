@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from normscope.report import Block, Column, Curve, Curves, Table
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, experiment_of
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import decided, read, readings, spread
 from .shared import KINDS, every, first, log10_points, spectrum, zeros
@@ -174,17 +174,12 @@ def _convex(figures: Figures) -> Judgement:
     )
 
 
-DEEP_LINEAR = Experiment(
+DEEP_LINEAR = experiment_of(
+    __name__,
     name="akbar.deep-linear",
     title="Deep linear networks",
     about="Linear regression with chains of five linear layers, with and without BatchNorm behind each but the last, "
     "by gradient descent over all samples, each at its best of several rates.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     task="linear regression",
     claims=(

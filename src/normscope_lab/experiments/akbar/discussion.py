@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..base import Claim, Figures, Job, Judgement, Measured, Settings
-from ..judging import ROUNDING, Judge, judged
+from ..base import Figures, Job, Judgement, Measured, Settings
+from ..judging import ROUNDING, judged
 from ..single import single
 from .propositions import HELD
+from .shared import remark
 
 SETTINGS: Settings = {"inputs": 6, "width": 8, "samples": 64, "batch": 8, "eps": 1e-13, "factor": 0.01, "seed": 0}
 CLEAR = 1e-3
@@ -314,18 +315,6 @@ def _bounds(f: Figures) -> Judgement:
     )
 
 
-def _claim(id: str, where: str, text: str, quotation: str, judge: Judge, corrected: str = "") -> Claim:
-    """Return a claim of section 7.2 or 9 that the figures of this file judge."""
-    return Claim(
-        id=f"akbar.{id}",
-        where=f"Section {where}",
-        text=text,
-        quotation=quotation,
-        judge=judge,
-        corrected=corrected,
-    )
-
-
 DISCUSSION = single(
     name="akbar.discussion",
     title="The sketch of a bound, and remarks on normalizers",
@@ -333,7 +322,7 @@ DISCUSSION = single(
     measure=measure,
     settings=SETTINGS,
     claims=(
-        _claim(
+        remark(
             "7.2.sketch",
             "7.2, formal bound attempt (sketch)",
             "With BatchNorm the gap is at most O(1/N) times the sum over layers of norm(W_l)_(2,1)^2 and the others' "
@@ -344,14 +333,14 @@ DISCUSSION = single(
             "No such bound holds with the weights as they are, whatever the norms: their scale in front of BatchNorm "
             "is no property of the function, and the gap falls as 1/sqrt(N) in the worst case.",
         ),
-        _claim(
+        remark(
             "9.1.bias",
             "9.1",
             "Biases in front of BatchNorm are unnecessary.",
             "Our results also suggest that biases before a BN layer are unnecessary (since BN will subtract the mean;",
             _unneeded,
         ),
-        _claim(
+        remark(
             "9.1.capacity",
             "9.1",
             "Without biases in front of BatchNorm the network has less capacity.",
@@ -360,14 +349,14 @@ DISCUSSION = single(
             _capacity,
             "Parameters are saved; the functions that the network can be are the same.",
         ),
-        _claim(
+        remark(
             "9.1.weight-norm",
             "9.1",
             "Weight normalization has neither BatchNorm's noise nor its normalized activations.",
             "in particular, it lacks the noise injection and global activation normalization",
             _weight_norm,
         ),
-        _claim(
+        remark(
             "9.1.bounded",
             "9.1, learning rates",
             "BatchNorm keeps gradients bounded.",
@@ -376,7 +365,7 @@ DISCUSSION = single(
             "The gradient grows as one over the norm of the weights in front of BatchNorm: what is bounded is their "
             "product.",
         ),
-        _claim(
+        remark(
             "9.1.minimum",
             "9.1, regularization",
             "Of all solutions that are equal with BatchNorm weight decay selects the one of least norm.",
@@ -386,7 +375,7 @@ DISCUSSION = single(
             "There is none of least norm: decay shrinks the weights in front of BatchNorm as long as it acts, and so "
             "raises the learning rate that acts.",
         ),
-        _claim(
+        remark(
             "9.2.batches",
             "9.2, limitations",
             "With the statistics of mini-batches BatchNorm's invariance is no longer exact.",
@@ -394,28 +383,28 @@ DISCUSSION = single(
             _breaks,
             "Each mini-batch has the same invariance, exactly.",
         ),
-        _claim(
+        remark(
             "9.4.layer-norm",
             "9.4, very small batches",
             "LayerNorm of a batch of one normalizes that sample.",
             "if batch size = 1, LN reduces to exactly normalizing each sample",
             _alone,
         ),
-        _claim(
+        remark(
             "9.4.leaks",
             "9.4, data that are not iid",
             "BatchNorm passes information from one sample of a batch to the others.",
             "BN could mix statistics between patients, possibly leaking info across samples",
             _leaks,
         ),
-        _claim(
+        remark(
             "9.5.contrast",
             "9.5, model types",
             "InstanceNorm removes the contrast of each image.",
             "Instance norm tends to remove instance-specific contrast",
             _contrast_removed,
         ),
-        _claim(
+        remark(
             "9.5.conditioning",
             "9.5, alternative normalizations",
             "Whitening conditions features better than standardizing them does.",
@@ -423,7 +412,7 @@ DISCUSSION = single(
             "decorrelating features",
             _better_conditioned,
         ),
-        _claim(
+        remark(
             "9.5.whitening",
             "9.5, alternative normalizations",
             "With whitening every orthonormal transform of the weights in front of it leaves the outputs unchanged.",
@@ -433,7 +422,7 @@ DISCUSSION = single(
             "An orthonormal transform turns the whitened outputs; what leaves them unchanged are positive maps that "
             "commute with the covariance, which is a larger group than that of scales.",
         ),
-        _claim(
+        remark(
             "9.5.momentum",
             "9.5, beyond gradient flow",
             "Momentum has a part along the weights in front of BatchNorm, though no gradient has.",

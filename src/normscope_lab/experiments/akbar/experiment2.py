@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from normscope import hessian
 from normscope.report import Block, Column, Curve, Curves, Table
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, Verdict, experiment_of
 from ..ensembles import Ensemble, Normalizer, chain, norms
 from ..judging import decided, judged, near, read, readings, spread, with_seeds
 from .shared import KINDS, every, first, log10_points, regression, spectrum, zeros
@@ -333,18 +333,13 @@ def _standardized(figures: Figures) -> Judgement:
     return decided(ratio, above=1.0, evidence=f"The condition number without BatchNorm is {ratio} times that with it.")
 
 
-CURVATURE = Experiment(
+CURVATURE = experiment_of(
+    __name__,
     name="akbar.experiment2",
     title="Experiment 2: networks of three layers",
     about="Regression with networks 5-10-10-1, with and without BatchNorm, by gradient descent over all samples at "
     "many learning rates, and the Hessian at the end of the best. The paper shows no figure and names neither task "
     "nor rate: both are ours, and the best rate is that with the smallest median loss at the end.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     task="one regression",
     claims=(

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from normscope import flatness, margins
 from normscope.report import Block, Chart, Column, Curve, Curves, Series, Table
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, experiment_of
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import by_count, judged, near, read, readings, spread, with_seeds
 from .shared import KINDS, logistic
@@ -294,7 +294,7 @@ def _published_margins(figures: Figures) -> Judgement:
 
 def _narrower(figures: Figures) -> Judgement:
     medians = [[read(figures, f"{size}.ratio.{moment}.narrow") for size in SIZES] for moment in MOMENTS]
-    turned = [[one._replace(median=-one.median, low=-one.high, high=-one.low) for one in same] for same in medians]
+    turned = [[one.negated() for one in same] for same in medians]
     listed = "; ".join(
         f"{moment} {same[0].median:.3g} and {same[1].median:.3g}" for moment, same in zip(MOMENTS, medians)
     )
@@ -340,19 +340,14 @@ def _equal(figures: Figures) -> Judgement:
     return with_seeds(min(gain.seeds for gain in gains), judgement)
 
 
-MARGINS = Experiment(
+MARGINS = experiment_of(
+    __name__,
     name="akbar.experiment3",
     title="Experiment 3: margins and noise",
     about="Networks 50-20-1 learn the sign of a product of two coordinates by gradient descent, in small batches "
     "and over all samples, with and without BatchNorm. The paper names no task and no end of training, on which "
     "margins depend: three moments are "
     "compared. Networks are looked at in eval mode, with statistics of all their data.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     task="the sign of a product of two coordinates",
     claims=(

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from normscope.report import Block, Column, Curve, Curves, Table
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, experiment_of
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import judged, read, spread, with_seeds
 from .shared import every, first, log10_points, regression
@@ -172,17 +172,12 @@ def _less_sensitive(figures: Figures) -> Judgement:
     return with_seeds(figures["seeds"], judgement)
 
 
-INITIALISATION = Experiment(
+INITIALISATION = experiment_of(
+    __name__,
     name="akbar.experiment4",
     title="Experiment 4: bad initialisations",
     about="Regression with networks of five layers from He's weights times 0.03, 1 and 30, with and without "
     "BatchNorm, by gradient descent over all samples at several learning rates. Task, widths and rates are ours.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     task="one regression",
     claims=(

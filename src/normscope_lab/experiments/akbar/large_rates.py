@@ -15,9 +15,9 @@ from normscope.data import digits
 from normscope.report import Block, Cell, Column, Curve, Curves, Table
 
 from ...statistics import kendall
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, experiment_of
 from ..ensembles import Ensemble, Normalizer, chain
-from ..judging import SeedSpread, read, readings, spread
+from ..judging import read, readings, spread
 from .shared import KINDS
 
 QUICK: Settings = {"seeds": 2, "rates": (0.1, 0.5), "steps": 200, "loss": 0.5, "samples": 100, "batch": 50, "draws": 2}
@@ -207,12 +207,8 @@ def _judged(figures: Figures, key: str, names: Sequence[str], lead: str, *, rise
         f"{SHARP.get(name, 'the test error')}: {', '.join(f'{one} on {TASKS[task]}' for task, one in zip(TASKS, same))}"
         for name, same in zip(names, spreads)
     )
-    turned = spreads if rises else [[_turned(one) for one in same] for same in spreads]
+    turned = spreads if rises else [[one.negated() for one in same] for same in spreads]
     return readings(turned, above=0.0, evidence=f"{lead}: {listed}.")
-
-
-def _turned(one: SeedSpread) -> SeedSpread:
-    return one._replace(median=-one.median, low=-one.high, high=-one.low)
 
 
 def _broad(figures: Figures) -> Judgement:
@@ -238,18 +234,13 @@ def _better(figures: Figures) -> Judgement:
     return _judged(figures, "batch less none", ("error",), "With BatchNorm less without, each at its largest rate")
 
 
-LARGE_RATES = Experiment(
+LARGE_RATES = experiment_of(
+    __name__,
     name="akbar.rates",
     title="Large rates, flat minima, generalization",
     about="Networks with two hidden layers learn digits and the sign of a product of two coordinates by gradient "
     "descent in small batches at several rates, with BatchNorm and without, until the loss over all samples is at most "
     "0.1; there their sharpness and test errors are compared, seed by seed. The paper names no experiment.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     task="; ".join(TASKS.values()),
     claims=(

@@ -15,8 +15,9 @@ from normscope.data import Split, digits
 from normscope.networks import mlp
 from normscope.report import Block, Cell, Column, Table
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from ..base import Figures, Job, Judgement, Measured, Settings, Verdict, experiment_of
 from ..judging import Judge, SeedSpread, decided, of_all, read, spread, with_seeds
+from .shared import remark
 
 QUICK: Settings = {"seeds": 1, "steps": 30, "loss": 1.5}
 FULL: Settings = {"seeds": 6, "steps": 600, "loss": 0.1}
@@ -284,35 +285,24 @@ def _attack(f: Figures) -> Judgement:
     return Judgement(Verdict.MEASURED, evidence)
 
 
-def _claim(id: str, where: str, text: str, quotation: str, judge: Judge) -> Claim:
-    """Return a claim of section 9 that the figures of this file judge."""
-    where = f"Section {where}"
-    return Claim(id=f"akbar.{id}", where=where, text=text, quotation=quotation, judge=judge)
-
-
-PRACTICE = Experiment(
+PRACTICE = experiment_of(
+    __name__,
     name="akbar.practice",
     title="Advice for practice",
     about="What section 9 advises, on networks with two hidden layers of 32 units that learn 400 digits: which "
     "normalizer, optimizer, decay and dropout, very small batches, and batches of two classes each. The paper names no "
     "experiment.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     task="digits",
     claims=(
-        _claim(
+        remark(
             "9.1.layer-norm",
             "9.1",
             "With LayerNorm training takes fewer steps than without.",
             "Our analysis of LN shows that one can expect similar optimization benefits at a layer level",
             _layer,
         ),
-        _claim(
+        remark(
             "9.1.batch-norm",
             "9.1",
             "With BatchNorm and large enough batches training is faster and accuracy better.",
@@ -320,63 +310,63 @@ PRACTICE = Experiment(
             "better accuracy).",
             _batch,
         ),
-        _claim(
+        remark(
             "9.1.adam",
             "9.1, optimizers",
             "Adam gains less over gradient descent with BatchNorm than without.",
             "simple SGD works extremely well with BN, whereas without BN adaptive methods were more necessary",
             _adam,
         ),
-        _claim(
+        remark(
             "9.1.decay",
             "9.1, regularization",
             "Without weight decay networks with BatchNorm get worse.",
             "removing weight decay in BN networks often degrades performance",
             _decay,
         ),
-        _claim(
+        remark(
             "9.1.less-decay",
             "9.1, regularization",
             "Networks with BatchNorm are best with a smaller weight decay than those without.",
             "typically a smaller weight decay is used with BN networks than was needed in pre-BN era",
             _less_decay,
         ),
-        _claim(
+        remark(
             "9.4.small-batches",
             "9.4, very small batches",
             "With very small batches BatchNorm is worse than none.",
             "Very small batch sizes: BN's estimates are noisy, which can overwhelm the training signal.",
             _worse("pairs", "With batches of two samples", ("none",)),
         ),
-        _claim(
+        remark(
             "9.4.group-norm",
             "9.4, very small batches",
             "There GroupNorm and LayerNorm are better than BatchNorm.",
             "Techniques like Batch Renormalization or Group Normalization can help here.",
             _worse("pairs", "With batches of two samples", ("group", "layer")),
         ),
-        _claim(
+        remark(
             "9.4.correlated",
             "9.4, data that are not iid",
             "Where samples of a batch belong together LayerNorm and no normalizer are better than BatchNorm.",
             "One might prefer LN or no normalization in such cases.",
             _worse("classes", "With batches of two classes each", ("layer", "none")),
         ),
-        _claim(
+        remark(
             "9.5.dropout",
             "9.5, combination with other methods",
             "Dropout gains less with BatchNorm than without.",
             "Some have noted they somewhat reduce each other's effect",
             _dropout,
         ),
-        _claim(
+        remark(
             "9.5.noise",
             "9.5, adversarial robustness",
             "With BatchNorm noise in the inputs costs less accuracy.",
             "BN's margin increase should help against random noise",
             _noise,
         ),
-        _claim(
+        remark(
             "9.5.adversarial",
             "9.5, adversarial robustness",
             "How much more an attack costs without BatchNorm than with it.",

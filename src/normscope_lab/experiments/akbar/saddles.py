@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from normscope.report import Block, Column, Curve, Curves, Table
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, Verdict, experiment_of
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import SeedSpread, decided, judged, read, spread
 from .shared import KINDS, every, first
@@ -173,17 +173,12 @@ def _still_alike(figures: Figures) -> Judgement:
     )
 
 
-SADDLES = Experiment(
+SADDLES = experiment_of(
+    __name__,
     name="akbar.saddles",
     title="Out of a saddle",
     about="Eight tanh units start almost alike, near the saddle where they act as one, and learn a function that one "
     "unit cannot fit: with and without BatchNorm, over all samples and in small batches. The saddle is ours.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     task="a function that one unit cannot fit",
     claims=(

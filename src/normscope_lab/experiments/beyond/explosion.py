@@ -13,7 +13,7 @@ from torch import Tensor
 from normscope.report import Block, Chart, Column, Series, Table
 from normscope.theory import batch_norm_growth
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, experiment_of
 from ..judging import Judge, decided, judged, read, spread, with_seeds
 
 Activation = Literal["relu", "linear"]
@@ -124,17 +124,12 @@ def _prevents(figures: Figures) -> Judgement:
     return decided(growth, below=1.0, evidence=evidence)
 
 
-EXPLOSION = Experiment(
+EXPLOSION = experiment_of(
+    __name__,
     name="beyond.explosion",
     title="Exploding gradients of fresh BatchNorm networks",
     about="Deep and wide networks with BatchNorm and Gaussian weights: by how much the squared norm of the gradient "
     "grows per layer towards the input, beside the law of Yang et al. It is the other side of the capacity story.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     claims=(
         Claim(

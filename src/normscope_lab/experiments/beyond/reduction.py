@@ -13,7 +13,7 @@ from normscope import domain, lipschitz
 from normscope.networks import mlp
 from normscope.report import Block, Column, Curve, Curves, Table
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, Verdict, experiment_of
 from ..judging import SeedSpread, read, readings, spread
 from .digits import log10_factors, trained_to_loss
 
@@ -146,7 +146,7 @@ def _measured(figures: Figures) -> Judgement:
 def _exponential(figures: Figures) -> Judgement:
     kinds = ("batch", "layer", "group")  # those that the paper is about
     spreads = [[read(figures, f"{kind}.each.{name}") for kind in kinds] for name in BOUNDS]
-    turned = [[one._replace(median=-one.median, low=-one.high, high=-one.low) for one in same] for same in spreads]
+    turned = [[one.negated() for one in same] for same in spreads]
     changes = "; ".join(f"{title}: {_listed(figures, 'each', name, kinds)}" for name, title in BOUNDS.items())
     variance = read(figures, "batch.variance")
     return readings(
@@ -158,19 +158,14 @@ def _exponential(figures: Figures) -> Judgement:
     )
 
 
-REDUCTION = Experiment(
+REDUCTION = experiment_of(
+    __name__,
     name="beyond.reduction",
     title="A reduction factor that no rescaling moves",
     about="Than's printed factor can be made anything by rescaling weights in front of normalizers. What no rescaling "
     "moves is the change of a bound of the whole network, and of the Jacobian at the data, between twins: networks of "
     "one depth that begin from the same weights, with normalizers and without, trained by Adam on 400 digits until the "
     "loss over all of them, in eval mode, is at most 0.1.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     task="digits",
     claims=(
