@@ -17,6 +17,7 @@ from normscope_lab.experiments.judging import (
     near,
     of_all,
     of_readings,
+    reaches,
     readings,
     spread,
     with_seeds,
@@ -200,3 +201,8 @@ def test_statistics_of_training_cost_accuracy_where_those_of_new_data_do_not(
 ) -> None:
     figures = spread("batch.change.stored", [stored] * 6) | spread("batch.change.data", [data] * 6)
     assert claim_of("akbar.9.4.shift").judge(figures).verdict == expected
+
+
+def test_a_bound_that_is_reached_is_said_to_be() -> None:
+    assert reaches(1.0, "the bound") == "reaches the bound"
+    assert reaches(0.25, "the bound") == "reaches 0.25 of the bound"

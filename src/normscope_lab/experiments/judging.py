@@ -69,6 +69,11 @@ def near(log10_value: float, log10_printed: float) -> bool:
     return abs(log10_value - log10_printed) <= max(math.log10(2.0), abs(log10_printed) / 10.0)
 
 
+def reaches(share: float, limit: str) -> str:
+    """Return in words which share of a limit something reaches at most."""
+    return f"reaches {limit}" if abs(share - 1.0) < 5e-3 else f"reaches {share:.3g} of {limit}"
+
+
 def judged(printed: bool, evidence: str, *, corrected: bool = False) -> Judgement:
     """Return `holds`; where the printed form is violated `holds with correction` if the corrected form is not."""
     verdict = Verdict.HOLDS if printed else Verdict.CORRECTED if corrected else Verdict.FAILS

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings
-from ..judging import ROUNDING, Judge, judged
+from ..judging import ROUNDING, Judge, judged, reaches
 from ..single import single
 
 SETTINGS: Settings = {
@@ -117,7 +117,7 @@ def _decomposed(figures: Figures) -> Judgement:
     share = figures["decomposition.largest share"]
     return judged(
         share <= 1.0 + ROUNDING,
-        f"For families of models with random losses the left side reaches {share:.3g} times the right.",
+        f"For families of models with random losses the left side {reaches(share, 'the right')}.",
     )
 
 

@@ -19,7 +19,7 @@ from normscope.theory import (
 )
 
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings, Verdict
-from ..judging import ROUNDING, Judge, judged
+from ..judging import ROUNDING, Judge, judged, reaches
 from ..single import single
 
 SETTINGS: Settings = {"channels": 512, "sizes": (3, 4, 8, 64), "draws": 20, "eps": 1e-5, "seed": 0}
@@ -129,7 +129,7 @@ def _lemma2(figures: Figures) -> Judgement:
     most, zero, root = (figures[f"lemma2.{name}"] for name in ("most", "at zero variance", "inverse root of eps"))
     return judged(
         most <= 1.0 + ROUNDING and zero <= root * (1.0 + ROUNDING),
-        f"At random inputs the Jacobian's norm reaches {most:.12g} times the bound; at zero variance it is {zero:.4g}, "
+        f"At random inputs the Jacobian's norm {reaches(most, 'the bound')}; at zero variance it is {zero:.4g}, "
         f"and the bound over all inputs is 1/sqrt(eps) = {root:.4g} whatever the data are.",
     )
 

@@ -13,7 +13,7 @@ from normscope.theory import l1
 
 from ...extremal import equality13, equality15, theorem13, theorem15
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings
-from ..judging import ROUNDING, by_convention, judged
+from ..judging import ROUNDING, by_convention, judged, reaches
 from ..single import single
 
 SETTINGS: Settings = {"widths": (4, 6, 5, 3), "batch": 16, "draws": 20, "eps": 1e-5, "seed": 0}
@@ -173,7 +173,7 @@ def _theorem12_judge(figures: Figures) -> Judgement:
     fixed, batch = figures["theorem12.fixed statistics"], figures["theorem12.batch statistics"]
     return by_convention(
         (fixed <= 1.0 + ROUNDING, batch <= 1.0 + ROUNDING),
-        f"With statistics held fixed the derivative reaches {fixed:.3g} of the bound; with those of the batch, which "
+        f"With statistics held fixed the derivative {reaches(fixed, 'the bound')}; with those of the batch, which "
         f"the weight moves too, {batch:.3g}.",
     )
 
