@@ -65,9 +65,11 @@ def _biases(network: nn.Sequential, x: Tensor) -> dict[str, float]:
     """Return how much the outputs move when the bias in front of BatchNorm goes, in train and in eval mode."""
     calibrated, without = copy.deepcopy(network), copy.deepcopy(network)
     for one in (calibrated, without):
-        one[1].momentum = None  # running statistics are those of all samples
+        norm = one[1]
+        assert isinstance(norm, nn.BatchNorm1d)
+        norm.momentum = None  # running statistics are those of all samples
     with torch.no_grad():
-        without[0].bias.zero_()  # type: ignore[union-attr, operator]
+        without[0].bias.zero_()  # type: ignore[operator]
         train = _change(without(x), calibrated(x))
         return {"bias.train": train, "bias.eval": _change(without.eval()(x), calibrated.eval()(x))}
 
@@ -77,7 +79,9 @@ def _scales(network: nn.Sequential, x: Tensor, y: Tensor, settings: Settings) ->
 
     def state(one: nn.Sequential) -> tuple[float, float, float]:
         loss = F.mse_loss(one(x), y)
-        (slope,) = torch.autograd.grad(loss, [one[0].weight])  # type: ignore[list-item]
+        weight = one[0].weight
+        assert isinstance(weight, Tensor)
+        (slope,) = torch.autograd.grad(loss, [weight])
         penalty = sum(float(parameter.detach().square().sum()) for parameter in one[0].parameters())
         return float(loss.detach()), float(slope.norm()), penalty
 
@@ -124,7 +128,7 @@ def _samples(network: nn.Sequential, x: Tensor, settings: Settings) -> dict[str,
 def _momentum(network: nn.Sequential, x: Tensor, y: Tensor) -> dict[str, float]:
     """Return the radial part of gradients and of momentum's steps, at their largest over a short run."""
     made = copy.deepcopy(network)
-    made[0].bias = None
+    made[0].register_parameter("bias", None)
     weight = made[0].weight
     assert isinstance(weight, Tensor)
     optimizer = torch.optim.SGD(made.parameters(), lr=0.1, momentum=0.9)

@@ -90,7 +90,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     generator = torch.Generator().manual_seed(90_000 + seed)
     network = mlp(generator=generator, normalizer=recipe.norm, width=WIDTH, depth=DEPTH)  # type: ignore[arg-type]
     make = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[recipe.optimizer]
-    optimizer = make(network.parameters(), lr=recipe.rate, weight_decay=recipe.decay)  # type: ignore[operator]
+    optimizer = make(network.parameters(), lr=recipe.rate, weight_decay=recipe.decay)
     reached = None
     for step in range(1, settings["steps"] + 1):
         rows = _rows(recipe, y, generator)
