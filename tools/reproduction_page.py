@@ -23,7 +23,7 @@ from normscope_lab.experiments.base import Verdict
 from normscope_lab.experiments.reproduction import JudgedClaim, Reproduction
 from normscope_lab.experiments.than.curve_figures import PRODUCTS
 from normscope_lab.experiments.than.watched_training import NETWORKS, TITLES
-from normscope_lab.pages.reproduction import origin_text
+from normscope_lab.pages.reproduction import evidence_table, origin_text
 
 HEADINGS = {
     Verdict.HOLDS: "What held",
@@ -46,20 +46,21 @@ LEADS = {
 }
 INTRO = """# What of the theory holds
 
-**Question.** Which claims of the papers that Normscope is built on survive a computation? They are Than (2025), *The
-Hidden Power of Normalization*, with its slides and its digest, Akbar's paper on the geometry of normalization, and a
-few results of others beside them.
+## The question
 
-**Method.** `normscope lab reproduce` runs their experiments, and `normscope lab claims` judges each claim by what comes
-out. Each has the source's own words (formulas in the source's LaTeX), our reading of them, the computed evidence and,
-where the claim is not true as it stands, a corrected statement. A few results of others are in our words alone, where
-their text is not at hand. No verdict is written down anywhere: each is the program's comparison of a computed figure
-with what the claim says, and a test alters the figures of every claim and sees its verdict change. Both commands come
-with the lab (`pip install 'normscope[lab]'`). This page is written by `tools/reproduction_page.py`.
+Which claims of the papers that Normscope is built on survive a computation? They are Than (2025), *The Hidden Power of
+Normalization*, with its slides and its digest, Akbar's paper on the geometry of normalization, and a few results of
+others beside them. Their common thread is that normalization controls a network's capacity: it is said to shrink the
+Lipschitz constant, flatten the loss, allow large learning rates and so let networks generalize.
 
-**Limits.** Where a claim holds, no computed case contradicts it; that is no proof. *On this task* means that networks
-learnt one task, often one of ours because the paper names none: other tasks may come out otherwise. What no source
-claims is called a measurement and has no verdict.
+## The method
+
+`normscope lab reproduce` runs the papers' experiments, and `normscope lab claims` judges each claim by what comes out.
+Each has the source's own words (formulas in the source's LaTeX), our reading of them, the computed evidence and, where
+the claim is not true as it stands, a corrected statement. A few results of others are in our words alone, where their
+text is not at hand. No verdict is written down anywhere: each is the program's comparison of a computed figure with
+what the claim says, and a test alters the figures of every claim and sees its verdict change. Medians over seeds stand
+with the interval that holds the true median in 95 % of all cases.
 
 ```
 normscope lab claims                        the ledger, in under a minute (long experiments are read from stored ones)
@@ -68,13 +69,48 @@ normscope lab claims --html claims.html     one page with the ledger, every figu
 normscope lab claims --json claims.json     the ledger for programs: quotations, figures, intervals, seeds, commits
 normscope lab reproduce all --quick         every experiment at a small size, in minutes
 normscope lab reproduce than.figure1 --full --data FOLDER --folder runs/than      one of them as the paper has it
+python tools/reproduction_page.py           this page with all of its pictures, from the ledger
 ```
 
 FOLDER holds CIFAR-10 and MNIST. The stored runs on CIFAR-10 used images that had gone through JPEG (quality 75) once.
+Both commands come with the lab (`pip install 'normscope[lab]'`).
+"""
+DISCUSSED = (
+    (
+        "Whether normalization reduces capacity is asked of trained twins, which differ in their normalizers alone and "
+        "have the same training loss. The factor that the paper prints does not answer it, because weights in front of "
+        "a normalizer can be rescaled without changing the network.",
+        ("than.reduction-factor", "than.6.reduction", "beyond.reduction", "digest.question1.reduction"),
+    ),
+    (
+        "The way from large rates over flat minima to generalization is judged link by link, at equal training loss.",
+        ("akbar.5.1.broad", "akbar.5.1.flat", "akbar.6.flat", "akbar.7.1.large-steps", "akbar.10.chain"),
+    ),
+    (
+        "The paper's figures on CIFAR-10 depend on what weight decay acts on.",
+        ("than.figure1.norms", "than.figure2.growth", "than.figure2.reduction", "than.figure2.product"),
+    ),
+)
+"""What the discussion takes up, and the claims whose verdicts it cites."""
+LIMITS = """## Limits
+
+- Where a claim holds, no computed case contradicts it; that is no proof.
+- *On this task* means that networks learnt one task, often one of ours because the paper names none: other tasks may
+  come out otherwise. Networks are small, but for ResNet18 and EfficientNet-B3.
+- Where an interval covers the limit, these seeds decide nothing; more of them may.
+- What no source claims is called a measurement and has no verdict.
+- Figures 1, 2 and 3 of Than are one run of each network and kind of weight decay. Six seeds of each at 100 epochs, and
+  EfficientNet-B3 to the end, were not run; `python benchmarks/than_full.py FOLDER --folder runs/than` runs one seed of
+  each on a GPU, and goes on where it was ended.
+- Which measure predicts the generalization gap is answered for digits alone ([that page](predict.md)). Populations on
+  MNIST and CIFAR-10 of the same design were not run; `normscope lab predict --data mnist:FOLDER --samples 2000 --folder
+  runs/mnist` and `normscope lab predict --data cifar10:FOLDER --samples 5000 --target-loss 0.1 --steps 20000 --folder
+  runs/cifar` run them.
 """
 CITE = """## Citing
 
-`CITATION.cff` has the reference. Name the commit: figures belong to one.
+`CITATION.cff` has the reference. Name the commit: figures belong to one. `normscope lab claims --json
+claims.json` writes the ledger with quotations, figures, intervals, seeds, commits and the command of each row.
 """
 SHOWN = ("resnet18 coupled", "resnet18 none")
 """Runs whose layers are drawn on the page; the others are on the page of `normscope lab claims --html`."""
@@ -90,6 +126,7 @@ def main() -> None:
     pictures.mkdir(parents=True, exist_ok=True)
     held = {one.name: one for one in ledger.items if one.experiment.stored}
     parts = [INTRO, rule(), *summary(ledger.rows), *verdicts(ledger.rows)]
+    parts += [*discussion(ledger), LIMITS]
     parts += [text for one in held.values() for text in experiment(one, pictures)]
     parts += [*stored(held), CITE]
     (docs / "reproduction.md").write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
@@ -124,13 +161,25 @@ def verdicts(rows: tuple[JudgedClaim, ...]) -> Iterator[str]:
             yield ""
 
 
+def discussion(ledger: lab.Claims) -> Iterator[str]:
+    """Yield the discussion: each subject with the verdicts and the evidence that it rests on."""
+    yield "## Discussion\n"
+    for subject, ids in DISCUSSED:
+        yield f"{subject}\n"
+        for row in (ledger[id] for id in ids):
+            yield f"- {row.reading} *{row.verdict[0].upper()}{row.verdict[1:]}.* {row.evidence} (`{row.id}`)"
+        yield ""
+
+
 def entry(row: JudgedClaim) -> str:
     """Return a claim: our reading and its place, the source's words, the evidence, the corrected statement."""
-    task = f" On this task ({row.task})." if row.verdict_in_words != row.verdict else ""
+    task = f" {row.on_task[0].upper()}{row.on_task[1:]}." if row.verdict_in_words != row.verdict else ""
     parts = [f"- **{row.reading}**{task} ({row.source}, {row.where}; `{row.id}`)"]
     if row.quotation:  # formulas are shown as the source's LaTeX has them
         parts.append('"' + re.sub(r"\$(.*?)\$", r"`\1`", row.quotation) + '"')
     parts.append(row.evidence)
+    if row.table:
+        parts.append(markdown(evidence_table(row)).strip().replace("\n", "\n  "))
     if row.corrected:
         parts.append(f"*Corrected statement:* {row.corrected}")
     return "\n\n  ".join(parts)
@@ -139,6 +188,7 @@ def entry(row: JudgedClaim) -> str:
 def experiment(one: Reproduction, pictures: Path) -> Iterator[str]:
     """Yield the heading, tables and pictures of a stored experiment."""
     yield f"## {one.experiment.title}\n\n{one.experiment.about}\n"
+    yield f"`{one.command} --folder runs/{one.name}` computes it again, with its tables (CSV) and pictures (SVG).\n"
     if one.name == "than.figure2":
         yield from than_story(one)
     for number, block in enumerate(one.drawn(), 1):

@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from normscope_lab.experiments.base import Claim, Verdict
+from normscope_lab.experiments.base import Claim, Job, Verdict
 from normscope_lab.experiments.beyond.gauge import RUNGS
+from normscope_lab.experiments.beyond.reduction import REDUCTION
 from normscope_lab.experiments.judging import (
     SeedSpread,
     decided,
@@ -16,6 +17,7 @@ from normscope_lab.experiments.judging import (
     near,
     of_all,
     of_readings,
+    reaches,
     readings,
     spread,
     with_seeds,
@@ -145,7 +147,10 @@ def test_growth_is_exponential_where_that_fits_better_than_a_power(
             "epochs_planned": 100.0,
         }.items()
     }
-    assert claim_of("than.figure2.exponential").judge(figures).verdict == expected
+    judgement = claim_of("than.figure2.exponential").judge(figures)
+    assert judgement.verdict == expected
+    assert [row[0] for row in judgement.table] == ["", "ReLU network", "ResNet18"]
+    assert judgement.table[0] == ("", "no decay")
 
 
 def test_short_runs_decide_nothing_about_the_end_of_training() -> None:
@@ -163,3 +168,41 @@ def test_one_rule_about_eps_for_batch_and_layer_norm() -> None:
     assert [claim_of(id).judge(figures).verdict for id in ("akbar.4.1", "akbar.4.2")] == [C, C]
     exact = {name: 1e-15 if "eval" not in name else 0.5 for name in figures}
     assert [claim_of(id).judge(exact).verdict for id in ("akbar.4.1", "akbar.4.2")] == [H, H]
+
+
+def twins(losses: tuple[float, float], change: float) -> dict[Job, dict[str, float]]:
+    """Return measured twins of six seeds, whose bounds differ by `change` for each normalizer."""
+    settings = REDUCTION.full | {"seeds": 6}
+    names = ("global", "domain", "point", "gap", "tested", "printed", "variance")
+    found = {}
+    for job in REDUCTION.jobs(settings):
+        kind, depth = job.kind.split()
+        moved = 0.0 if kind == "none" else change * (int(depth) - 1)
+        found[job] = dict.fromkeys(names, moved) | {"loss": losses[kind == "none"]}
+    return found
+
+
+@pytest.mark.parametrize(("change", "expected"), [(-0.3, H), (0.3, F)])
+def test_normalizers_reduce_where_the_bounds_of_twins_fall_with_each(change: float, expected: Verdict) -> None:
+    figures = REDUCTION.figures(REDUCTION.full | {"seeds": 6}, twins((0.1, 0.1), change))
+    assert claim_of("than.6.reduction").judge(figures).verdict == expected
+    assert figures["batch.each.global.median"] == pytest.approx(change)
+
+
+def test_twins_of_unequal_loss_are_not_compared() -> None:
+    figures = REDUCTION.figures(REDUCTION.full | {"seeds": 6}, twins((0.1, 0.2), -0.3))
+    assert figures["batch.each.global.seeds"] == 0
+    assert claim_of("than.6.reduction").judge(figures).verdict == N
+
+
+@pytest.mark.parametrize(("stored", "data", "expected"), [(0.3, 0.0, H), (0.0, 0.3, F)])
+def test_statistics_of_training_cost_accuracy_where_those_of_new_data_do_not(
+    stored: float, data: float, expected: Verdict
+) -> None:
+    figures = spread("batch.change.stored", [stored] * 6) | spread("batch.change.data", [data] * 6)
+    assert claim_of("akbar.9.4.shift").judge(figures).verdict == expected
+
+
+def test_a_bound_that_is_reached_is_said_to_be() -> None:
+    assert reaches(1.0, "the bound") == "reaches the bound"
+    assert reaches(0.25, "the bound") == "reaches 0.25 of the bound"

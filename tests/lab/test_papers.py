@@ -31,11 +31,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "akbar.experiment4": {"seeds": 2, "steps": 5, "samples": 16},
     "akbar.deep-linear": {"seeds": 2, "spectra": 1, "steps": 10, "samples": 16},
     "akbar.saddles": {"seeds": 2, "steps": 10, "samples": 16, "batch": 8},
+    "akbar.rates": {"seeds": 2, "rates": (0.1, 0.5), "steps": 20, "loss": 2.2, "samples": 50, "draws": 1},
+    "akbar.practice": {"steps": 6},
     "akbar.cues": {"seeds": 2, "steps": 5, "samples": 40, "batch": 20, "tests": 40},
     "beyond.explosion": {"seeds": 2, "width": 30, "depth": 16},
     "beyond.schedules": {"seeds": 2, "steps": 40, "same": 5},
-    "beyond.questions": {"seeds": 1, "epochs": 1, "width": 8, "depth": 2},
+    "beyond.questions": {"seeds": 1, "loss": 2.2, "steps": 8, "width": 8, "depth": 2},
     "beyond.architectures": {"seeds": 1, "epochs": 1, "width": 8, "depths": (1, 2)},
+    "beyond.reduction": {"seeds": 1, "width": 16, "depths": (2, 3), "loss": 2.0, "steps": 100},
     "beyond.gauge": {"epochs": 1, "width": 8},
 }
 """Settings that take about a second and decide nothing."""
@@ -89,6 +92,19 @@ EXPECTED = {
     "akbar.4.3.gradient": Verdict.CORRECTED,
     "akbar.4.fisher": Verdict.HOLDS,
     "akbar.table1": Verdict.CORRECTED,
+    "akbar.7.2.sketch": Verdict.FAILS,
+    "akbar.9.1.bias": Verdict.HOLDS,
+    "akbar.9.1.capacity": Verdict.FAILS,
+    "akbar.9.1.bounded": Verdict.FAILS,
+    "akbar.9.1.minimum": Verdict.FAILS,
+    "akbar.9.1.weight-norm": Verdict.HOLDS,
+    "akbar.9.2.batches": Verdict.FAILS,
+    "akbar.9.4.layer-norm": Verdict.HOLDS,
+    "akbar.9.4.leaks": Verdict.HOLDS,
+    "akbar.9.5.contrast": Verdict.HOLDS,
+    "akbar.9.5.conditioning": Verdict.HOLDS,
+    "akbar.9.5.whitening": Verdict.CORRECTED,
+    "akbar.9.5.momentum": Verdict.HOLDS,
 }
 """What algebra says of claims whose figures do not depend on the size of the experiment."""
 
@@ -111,7 +127,7 @@ def test_it_runs_and_is_judged_and_drawn(name: str) -> None:
     one, settings, held, figures = ran(name)
     assert all(isinstance(value, float) for value in figures.values())
     for claim in one.claims:
-        verdict, evidence = claim.judge(figures)
+        verdict, evidence, _ = claim.judge(figures)
         assert isinstance(verdict, Verdict)
         assert evidence.endswith("."), claim.id
         assert verdict == EXPECTED.get(claim.id, verdict), (claim.id, evidence)

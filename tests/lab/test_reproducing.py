@@ -49,11 +49,9 @@ def _large(figures: Figures) -> Judgement:
 
 
 CLAIMS = (
-    Claim(id="toy.large", source="Toy", where="Lemma 0", text="squares grow", judge=_large),
-    Claim(
-        id="toy.nan", source="Toy", where="p. 1", text="", judge=lambda f: Judgement(Verdict.HOLDS, f"{f['nothing']}")
-    ),
-    Claim(id="toy.late", source="Toy", where="p. 2", text="", judge=lambda f: Judgement(Verdict.HOLDS, f"{f['late']}")),
+    Claim(id="toy.large", where="Lemma 0", text="squares grow", judge=_large),
+    Claim(id="toy.nan", where="p. 1", text="", judge=lambda f: Judgement(Verdict.HOLDS, f"{f['nothing']}")),
+    Claim(id="toy.late", where="p. 2", text="", judge=lambda f: Judgement(Verdict.HOLDS, f"{f['late']}")),
 )
 TOY = Experiment(
     name="toy.one",
@@ -71,7 +69,7 @@ SHARING = Experiment(
     **{name: getattr(TOY, name) for name in ("about", "quick", "full", "jobs", "measure", "figures", "draw")},
     name="toy.two",
     title="The same squares",
-    claims=(Claim(id="toy.two", source="Toy", where="Figure 2", text="", judge=_large),),
+    claims=(Claim(id="toy.two", where="Figure 2", text="", judge=_large),),
     shares="toy.one",
 )
 
@@ -191,7 +189,7 @@ class TestLedger:
         seeds = {"ratio.median": 2.0, "ratio.low": 1.5, "ratio.high": 3.0, "ratio.seeds": 20.0, "other": 1.0}
         for above, corrected in ((1.0, ""), (4.0, "It is 2.")):
             claim = Claim(
-                id="x", source="", where="", text="", corrected="It is 2.",
+                id="x", where="", text="", corrected="It is 2.",
                 judge=lambda f, above=above: decided(read(f, "ratio"), above=above, evidence=""),
             )  # fmt: skip
             made = reproduction.row(claim, TOY, seeds, run="", origin={})

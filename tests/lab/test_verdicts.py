@@ -19,6 +19,8 @@ MEASUREMENTS = {
     "beyond.size-two",
     "beyond.skips",
     "beyond.gauge",
+    "beyond.reduction",
+    "akbar.9.5.adversarial",
     "digest.question1",
     "digest.question2",
     "digest.question3",
@@ -196,5 +198,5 @@ def _whole(figures: Figures, name: str, value: float) -> float:
 
 
 def test_a_verdict_written_by_hand_is_found() -> None:
-    fixed = Claim(id="x", source="", where="", text="", judge=lambda f: Judgement(Verdict.HOLDS, f"{f['a']}"))
+    fixed = Claim(id="x", where="", text="", judge=lambda f: Judgement(Verdict.HOLDS, f"{f['a']}"))
     assert len(verdicts(fixed)) == 1

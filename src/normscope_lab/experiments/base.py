@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,11 +30,29 @@ class Verdict(StrEnum):
     MEASURED = "measurement"
 
 
+SOURCES = {
+    "than.slides": "Slides",
+    "slides": "Slides",
+    "than": "Than",
+    "digest": "digest",
+    "akbar": "Akbar",
+    "beyond": "Normscope",
+    "yang": "Yang et al. 2019",
+    "wan": "Wan et al. 2021",
+    "li-arora": "Li and Arora 2020",
+}
+"""The papers, by what the ids of their claims begin with."""
+
+
 class Judgement(NamedTuple):
-    """A verdict and the computed evidence for it, in one sentence with its figures."""
+    """A verdict and the computed evidence for it: a sentence with its figures, or above a table of them.
+
+    Rows of the table, of which the first is the heading, hold words.
+    """
 
     verdict: Verdict
     evidence: str
+    table: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +61,6 @@ class Claim:
 
     Attributes:
         id: its name in the ledger, such as `than.lemma1`.
-        source: the paper.
         where: the place in the paper, such as `Lemma 1`.
         text: our reading of the claim, in our words.
         judge: a function from the figures to the verdict, which depends on nothing else.
@@ -53,13 +71,17 @@ class Claim:
     """
 
     id: str
-    source: str
     where: str
     text: str
     judge: Callable[[Figures], Judgement]
     quotation: str = ""
     corrected: str = ""
     identity: bool = False
+
+    @property
+    def source(self) -> str:
+        """The paper, which the id begins with."""
+        return next((source for start, source in SOURCES.items() if self.id.startswith(f"{start}.")), "")
 
 
 class Job(NamedTuple):
@@ -110,3 +132,25 @@ class Experiment:
     stored: bool = False
     task: str = ""
     shares: str = ""
+
+
+def experiment_of(
+    module: str, *, name: str, title: str, about: str, claims: tuple[Claim, ...], **options: Any
+) -> Experiment:
+    """Return the experiment that a file defines.
+
+    Its settings are the file's `QUICK` and `FULL`, and what it does are the file's functions `jobs`, `measure`,
+    `figures` and `draw`.
+
+    Args:
+        module: the name of the file's module.
+        name: the name.
+        title: a heading.
+        about: what is done.
+        claims: the claims that its figures judge.
+        options: its other attributes.
+    """
+    here = vars(sys.modules[module])
+    functions = {key: here[key] for key in ("jobs", "measure", "figures", "draw")}
+    settings = {"quick": here["QUICK"], "full": here["FULL"]}
+    return Experiment(name=name, title=title, about=about, claims=claims, **settings, **functions, **options)

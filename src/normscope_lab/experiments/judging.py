@@ -56,6 +56,10 @@ class SeedSpread(NamedTuple):
     high: float
     seeds: int
 
+    def negated(self) -> SeedSpread:
+        """Return the median of the values with the other sign."""
+        return self._replace(median=-self.median, low=-self.high, high=-self.low)
+
     def __str__(self) -> str:
         return f"{self.median:.3g} (median of {self.seeds} seeds, interval {self.low:.3g} to {self.high:.3g})"
 
@@ -63,6 +67,11 @@ class SeedSpread(NamedTuple):
 def near(log10_value: float, log10_printed: float) -> bool:
     """Return whether a measured figure is a printed one: to a factor of 2, or a tenth of its exponent."""
     return abs(log10_value - log10_printed) <= max(math.log10(2.0), abs(log10_printed) / 10.0)
+
+
+def reaches(share: float, limit: str) -> str:
+    """Return in words which share of a limit something reaches at most."""
+    return f"reaches {limit}" if abs(share - 1.0) < 5e-3 else f"reaches {share:.3g} of {limit}"
 
 
 def judged(printed: bool, evidence: str, *, corrected: bool = False) -> Judgement:

@@ -45,14 +45,15 @@ class JudgedClaim(Part):
         reading: our reading of them.
         verdict: the verdict, computed from the figures.
         corrected: the corrected statement, where the claim is not true as it stands.
-        evidence: the computed figures, in a sentence.
+        evidence: the computed figures, in a sentence, or what `table` holds.
+        table: rows of figures in words, the heading first; empty where the sentence has them.
         figures: the figures that the verdict was computed from; those over seeds have `median`, `low`, `high`, `seeds`.
         task: the one task on which the verdict stands; empty for a statement about formulas.
         command: the command that computes them again.
         origin: day, commit, machine and versions of the result.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("origin", "task", "corrected"))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("origin", "task", "corrected", "table"))
 
     id: str
     source: str
@@ -62,6 +63,7 @@ class JudgedClaim(Part):
     verdict: Verdict
     corrected: str = ""
     evidence: str
+    table: tuple[tuple[str, ...], ...] = ()
     figures: Mapping[str, Any]
     task: str = ""
     command: str
@@ -71,7 +73,12 @@ class JudgedClaim(Part):
     def verdict_in_words(self) -> str:
         """The verdict, with the task on which alone it stands."""
         judged = self.verdict not in (Verdict.MEASURED, Verdict.NOT_TESTABLE)
-        return f"{self.verdict}, on this task ({self.task})" if self.task and judged else str(self.verdict)
+        return f"{self.verdict}, {self.on_task}" if self.task and judged else str(self.verdict)
+
+    @property
+    def on_task(self) -> str:
+        """The task, or the tasks, on which alone the verdict stands, in words."""
+        return f"on {'these tasks' if '; ' in self.task else 'this task'} ({self.task})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +258,7 @@ def row(
         verdict=judgement.verdict,
         corrected=claim.corrected if judgement.verdict in AMENDED else "",
         evidence=judgement.evidence,
+        table=judgement.table,
         figures=read.nested(),
         task="" if claim.identity else experiment.task,
         command=run,

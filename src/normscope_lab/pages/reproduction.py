@@ -95,7 +95,8 @@ def _whole(row: JudgedClaim) -> list[Block]:
     return [
         Text(heading=f"{row.id}: {row.verdict_in_words}", body=f"{row.source}, {row.where}: {quoted(row)}"),
         Text(body=f"Our reading: {row.reading}"),
-        Text(body=_evidence(row)),
+        Text(body=_with_correction(row, row.evidence)),
+        *([evidence_table(row)] if row.table else []),
         Text(body=f"Computed again by `{row.command}`" + (f"; these figures are of {origin}." if origin else ".")),
     ]
 
@@ -107,8 +108,27 @@ def quoted(row: JudgedClaim) -> str:
     return "no source says this." if row.verdict is Verdict.MEASURED else "the paper's text is not at hand to quote."
 
 
+def evidence_table(row: JudgedClaim) -> Table:
+    """Return the table of a claim's evidence."""
+    heading, *body = row.table
+    columns = tuple(Column(title=title, kind="name" if not place else "text") for place, title in enumerate(heading))
+    return Table(columns=columns, rows=tuple(body))
+
+
 def _evidence(row: JudgedClaim) -> str:
-    return f"{row.evidence} Corrected statement: {row.corrected}" if row.corrected else row.evidence
+    """Return a claim's evidence in one line, also where it is a table."""
+    if not row.table:
+        return _with_correction(row, row.evidence)
+    heading, *body = row.table
+    cells = (
+        (what, ", ".join(f"{key} {value}" for key, value in zip(heading[1:], rest) if value)) for what, *rest in body
+    )
+    listed = "; ".join(f"{what} ({values})" for what, values in cells)
+    return _with_correction(row, f"{row.evidence} In full: {listed}.")
+
+
+def _with_correction(row: JudgedClaim, evidence: str) -> str:
+    return f"{evidence} Corrected statement: {row.corrected}" if row.corrected else evidence
 
 
 def claims_table(rows: Sequence[JudgedClaim], *, brief: bool = False, commands: bool = False) -> Table:

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from normscope.report import Block, Column, Curve, Curves, Table
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, experiment_of
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import decided, read, readings, spread
-from .shared import AKBAR, KINDS, every, first, log10_points, spectrum, zeros
+from .shared import KINDS, every, first, log10_points, spectrum, zeros
 
 QUICK: Settings = {"seeds": 3, "spectra": 1, "steps": 200, "rates": (0.01, 0.1), "samples": 64, "far": 0.3}
 FULL: Settings = {**QUICK, "seeds": 20, "spectra": 10, "steps": 1500, "rates": (0.003, 0.01, 0.03, 0.1)}
@@ -174,23 +174,17 @@ def _convex(figures: Figures) -> Judgement:
     )
 
 
-DEEP_LINEAR = Experiment(
+DEEP_LINEAR = experiment_of(
+    __name__,
     name="akbar.deep-linear",
     title="Deep linear networks",
     about="Linear regression with chains of five linear layers, with and without BatchNorm behind each but the last, "
     "by gradient descent over all samples, each at its best of several rates.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     task="linear regression",
     claims=(
         Claim(
             id="akbar.6.1.zeros",
-            source=AKBAR,
             where="Section 6.1, deep linear networks",
             text="BatchNorm removes the zero modes of deep linear networks.",
             quotation="BN should dramatically alter the Hessian by removing those zero modes",
@@ -199,7 +193,6 @@ DEEP_LINEAR = Experiment(
         ),
         Claim(
             id="akbar.6.1.convex",
-            source=AKBAR,
             where="Section 6.1, deep linear networks",
             text="With BatchNorm a deep linear network is better conditioned, more like a convex quadratic.",
             quotation="a deep linear net with BN might behave more like a convex quadratic in terms of optimization",
@@ -207,7 +200,6 @@ DEEP_LINEAR = Experiment(
         ),
         Claim(
             id="akbar.7.1.sooner",
-            source=AKBAR,
             where="Section 7.1",
             text="With BatchNorm deep linear networks reach the optimum sooner.",
             quotation="It does so in fewer iterations / epochs, and is less sensitive to learning rate tuning.",

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from normscope import hessian
 from normscope.report import Block, Column, Curve, Curves, Table
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, Verdict, experiment_of
 from ..ensembles import Ensemble, Normalizer, chain, norms
 from ..judging import decided, judged, near, read, readings, spread, with_seeds
-from .shared import AKBAR, KINDS, every, first, log10_points, regression, spectrum, zeros
+from .shared import KINDS, every, first, log10_points, regression, spectrum, zeros
 
 QUICK: Settings = {"seeds": 3, "spectra": 2, "steps": 200, "rates": tuple(2.0**k for k in range(-9, 4)), "samples": 128}
 FULL: Settings = {**QUICK, "seeds": 20, "spectra": 20, "steps": 500}
@@ -328,24 +328,23 @@ def _steps(figures: Figures) -> str:
     return f"each {figures['step of the rates']:g} times the one before"
 
 
-CURVATURE = Experiment(
+def _standardized(figures: Figures) -> Judgement:
+    ratio = read(figures, "ratio of condition")
+    return decided(ratio, above=1.0, evidence=f"The condition number without BatchNorm is {ratio} times that with it.")
+
+
+CURVATURE = experiment_of(
+    __name__,
     name="akbar.experiment2",
     title="Experiment 2: networks of three layers",
     about="Regression with networks 5-10-10-1, with and without BatchNorm, by gradient descent over all samples at "
     "many learning rates, and the Hessian at the end of the best. The paper shows no figure and names neither task "
     "nor rate: both are ours, and the best rate is that with the smallest median loss at the end.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     task="one regression",
     claims=(
         Claim(
             id="akbar.experiment2.speed",
-            source=AKBAR,
             where="Experiment 2",
             text="With BatchNorm the loss converges in under 100 iterations.",
             quotation="The BN-equipped network's loss plummets rapidly and converges in under 100 iterations.",
@@ -353,7 +352,6 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.experiment2.slower",
-            source=AKBAR,
             where="Experiment 2",
             text="Without BatchNorm convergence is slower.",
             quotation="its final convergence is slower (we had to lower LR eventually to make it converge)",
@@ -361,7 +359,6 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.experiment2.sharpness",
-            source=AKBAR,
             where="Experiment 2",
             text="The largest eigenvalue of the Hessian is 5 times smaller with BatchNorm.",
             quotation="The largest eigenvalue in the BN case is 5x smaller than that in the non-BN case.",
@@ -370,7 +367,6 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.experiment2.condition",
-            source=AKBAR,
             where="Experiment 2",
             text="The condition number without zero modes is 20 with BatchNorm and 200 without.",
             quotation="The condition number for BN network (ignoring zero modes) is also better (roughly 20 vs 200 "
@@ -380,7 +376,6 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.experiment2.zeros",
-            source=AKBAR,
             where="Experiment 2, section 6",
             text="With BatchNorm the Hessian has many more zero eigenvalues.",
             quotation="The BN network's Hessian has a spectrum with a few small positive eigenvalues and many zeros "
@@ -389,7 +384,6 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.experiment2.gradients",
-            source=AKBAR,
             where="Experiment 2",
             text="The gradient's norm has no spikes with BatchNorm and spikes without.",
             quotation="The BN network maintains a relatively stable gradient norm throughout (no dramatic spikes), "
@@ -398,7 +392,6 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.6.sharpness",
-            source=AKBAR,
             where="Section 6",
             text="Normalization reduces the largest eigenvalue of the Hessian.",
             quotation="Normalization tends to reduce the largest eigenvalues of the Hessian (smoothing sharp "
@@ -409,7 +402,6 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.7.1.range",
-            source=AKBAR,
             where="Sections 5.1 and 7.1",
             text="The range of stable learning rates is significantly wider with BatchNorm.",
             quotation="there is a significantly wider stable range of learning rates with BN than without",
@@ -417,11 +409,17 @@ CURVATURE = Experiment(
         ),
         Claim(
             id="akbar.5.1.rates",
-            source=AKBAR,
             where="Section 5.1; section 8, summary",
             text="BatchNorm allows larger learning rates without divergence.",
             quotation="BN improves optimization speed and allows higher learning rates without divergence.",
             judge=_larger,
+        ),
+        Claim(
+            id="akbar.9.3.conditioning",
+            where="Section 9.3",
+            text="With BatchNorm, which standardizes activations, the loss is better conditioned.",
+            quotation="keeping activations standardized does help with conditioning",
+            judge=_standardized,
         ),
     ),
 )

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from normscope import flatness, margins
 from normscope.report import Block, Chart, Column, Curve, Curves, Series, Table
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, experiment_of
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import by_count, judged, near, read, readings, spread, with_seeds
-from .shared import AKBAR, KINDS, logistic
+from .shared import KINDS, logistic
 
 QUICK: Settings = {
     "seeds": 3,
@@ -294,7 +294,7 @@ def _published_margins(figures: Figures) -> Judgement:
 
 def _narrower(figures: Figures) -> Judgement:
     medians = [[read(figures, f"{size}.ratio.{moment}.narrow") for size in SIZES] for moment in MOMENTS]
-    turned = [[one._replace(median=-one.median, low=-one.high, high=-one.low) for one in same] for same in medians]
+    turned = [[one.negated() for one in same] for same in medians]
     listed = "; ".join(
         f"{moment} {same[0].median:.3g} and {same[1].median:.3g}" for moment, same in zip(MOMENTS, medians)
     )
@@ -340,25 +340,19 @@ def _equal(figures: Figures) -> Judgement:
     return with_seeds(min(gain.seeds for gain in gains), judgement)
 
 
-MARGINS = Experiment(
+MARGINS = experiment_of(
+    __name__,
     name="akbar.experiment3",
     title="Experiment 3: margins and noise",
     about="Networks 50-20-1 learn the sign of a product of two coordinates by gradient descent, in small batches "
     "and over all samples, with and without BatchNorm. The paper names no task and no end of training, on which "
     "margins depend: three moments are "
     "compared. Networks are looked at in eval mode, with statistics of all their data.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     task="the sign of a product of two coordinates",
     claims=(
         Claim(
             id="akbar.experiment3.margins",
-            source=AKBAR,
             where="Experiment 3",
             text="The mean margin is 1.8 with BatchNorm and 1.2 without.",
             quotation="The average margin on training points is 1.8 for the BN model vs 1.2 for the non-BN model.",
@@ -366,7 +360,6 @@ MARGINS = Experiment(
         ),
         Claim(
             id="akbar.experiment3.larger",
-            source=AKBAR,
             where="Experiment 3, section 7.2",
             text="BatchNorm increases margins.",
             quotation="shows the BN model has consistently higher margins",
@@ -374,7 +367,6 @@ MARGINS = Experiment(
         ),
         Claim(
             id="akbar.experiment3.narrower",
-            source=AKBAR,
             where="Experiment 3, Figure 8.2 (left)",
             text="The distribution of margins is narrower with BatchNorm.",
             quotation="the histogram is shifted right and narrower, indicating more uniform confidence",
@@ -382,7 +374,6 @@ MARGINS = Experiment(
         ),
         Claim(
             id="akbar.experiment3.noise",
-            source=AKBAR,
             where="Experiment 3, Figure 8.2 (right)",
             text="With BatchNorm accuracy survives more noise in the weights.",
             quotation="the BN model retains training accuracy for a broader range of noise levels than the non-BN "
@@ -391,7 +382,6 @@ MARGINS = Experiment(
         ),
         Claim(
             id="akbar.7.2.better",
-            source=AKBAR,
             where="Section 7.2",
             text="BatchNorm improves test accuracy at the same training loss.",
             quotation="Empirically, BN almost always improves test accuracy if training to same low training loss",
@@ -399,7 +389,6 @@ MARGINS = Experiment(
         ),
         Claim(
             id="akbar.7.2.equal",
-            source=AKBAR,
             where="Section 7.2, after Bjorck et al.",
             text="At the same training loss networks with and without BatchNorm have similar test errors.",
             quotation="they found if you train extremely carefully without BN to the same training loss, the final "

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from normscope.report import Block, Column, Curve, Curves, Table
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, experiment_of
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import judged, read, spread, with_seeds
-from .shared import AKBAR, every, first, log10_points, regression
+from .shared import every, first, log10_points, regression
 
 QUICK: Settings = {"seeds": 3, "steps": 150, "rates": (1e-2, 1e-1), "scales": (0.03, 1.0, 30.0), "samples": 128}
 FULL: Settings = {**QUICK, "seeds": 20, "steps": 500, "rates": (1e-3, 1e-2, 1e-1, 1.0)}
@@ -156,23 +156,33 @@ def _careless(figures: Figures) -> Judgement:
     return with_seeds(min(one.seeds for one in steps.values()), judgement)
 
 
-INITIALISATION = Experiment(
+def _less_sensitive(figures: Figures) -> Judgement:
+    more = {
+        kind: [
+            figures[f"{kind}.{label}.share at the best rate"] - figures[f"none.{label}.share at the best rate"]
+            for label in ("small", "large")
+        ]
+        for kind in ("batch", "last")
+    }
+    listed = "; ".join(
+        f"{100 * small:+.0f} and {100 * large:+.0f} points ({KINDS[kind]})" for kind, (small, large) in more.items()
+    )
+    evidence = f"More runs learn than without, from small and from large weights, at the best rate: {listed}."
+    judgement = judged(min(min(one) for one in more.values()) > 0.0, evidence, corrected=min(more["last"]) > 0.0)
+    return with_seeds(figures["seeds"], judgement)
+
+
+INITIALISATION = experiment_of(
+    __name__,
     name="akbar.experiment4",
     title="Experiment 4: bad initialisations",
     about="Regression with networks of five layers from He's weights times 0.03, 1 and 30, with and without "
     "BatchNorm, by gradient descent over all samples at several learning rates. Task, widths and rates are ours.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     task="one regression",
     claims=(
         Claim(
             id="akbar.experiment4.without",
-            source=AKBAR,
             where="Experiment 4",
             text="Without BatchNorm networks fail to train from very large or very small weights.",
             quotation="Without BN, the network either fails to train (gradients explode to NaN if weights too large, "
@@ -181,7 +191,6 @@ INITIALISATION = Experiment(
         ),
         Claim(
             id="akbar.experiment4.with",
-            source=AKBAR,
             where="Experiment 4",
             text="With BatchNorm training proceeds smoothly from either, all weights being very large or very small.",
             quotation="With BN, training proceeds smoothly from either initialization.",
@@ -190,12 +199,20 @@ INITIALISATION = Experiment(
         ),
         Claim(
             id="akbar.experiment4.careless",
-            source=AKBAR,
             where="Section 5.1, example trajectory",
             text="With BatchNorm the scale of the first weights need not be chosen with care.",
             quotation="networks with BN don't suffer from needing to carefully choose initial scale to avoid "
             "vanish/explode",
             judge=_careless,
+        ),
+        Claim(
+            id="akbar.9.1.scale",
+            where="Section 9.1",
+            text="With BatchNorm the scale of all first weights matters less than without.",
+            quotation="This means we can worry less about weight initialization scale if we use BN/LN",
+            judge=_less_sensitive,
+            corrected="So it is of weights in front of BatchNorm; those of the last layer, which none follows, need a "
+            "usual scale.",
         ),
     ),
 )

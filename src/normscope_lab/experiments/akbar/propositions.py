@@ -14,7 +14,6 @@ from normscope import symmetries
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings
 from ..judging import Judge, judged
 from ..single import single
-from .shared import AKBAR
 
 SETTINGS: Settings = {"inputs": 4, "width": 6, "batch": 16, "eps": 1e-5, "no eps": 1e-13, "factor": 3.0, "seed": 0}
 HELD = 1e-8
@@ -392,7 +391,6 @@ SYMMETRIES = single(
     claims=(
         Claim(
             id="akbar.equation1",
-            source=AKBAR,
             where="Equation (1)",
             text="The gradient in front of BatchNorm is (1/(m sigma)) (m delta - sum delta - zhat sum delta zhat), "
             "delta the gradient at its output.",
@@ -403,7 +401,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.equation1.layer-norm",
-            source=AKBAR,
             where="Section 3.2, Layer Norm",
             text="The gradient in front of LayerNorm is that formula with sums over neurons.",
             quotation=r"$\frac{1}{d_l \sigma(x_n)} \left[d_l \delta_i(x_n) - \sum_{j=1}^{d_l} \delta_j(x_n) - "
@@ -413,7 +410,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.3.2.inverse",
-            source=AKBAR,
             where="Section 3.2",
             text="The gradient in front of BatchNorm is inversely proportional to the scale of the weights.",
             quotation="BN causes the gradient w.r.t weights to be inversely proportional to the input scale",
@@ -422,7 +418,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.3.2.hessian",
-            source=AKBAR,
             where="Section 3.2, Hessian; section 6",
             text="Along an invariance direction the Hessian has eigenvalue 0.",
             quotation="(assuming perfect invariance, the loss is flat, Hessian eigenvalue 0)",
@@ -432,7 +427,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.4.1",
-            source=AKBAR,
             where="Proposition 4.1 (second version)",
             text="In train mode, sigma containing eps as in section 3.2, scaling weights and bias in front of "
             "BatchNorm leaves the network's output unchanged.",
@@ -444,7 +438,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.4.1.1",
-            source=AKBAR,
             where="Corollary 4.1.1",
             text="In train mode the gradient is orthogonal to weights and bias in front of BatchNorm.",
             quotation="The gradient of the loss with respect to the parameters of layer l in a BN network is "
@@ -454,7 +447,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.4.2",
-            source=AKBAR,
             where="Proposition 4.2",
             text="Sigma containing eps as in the proof, scaling weights and bias in front of LayerNorm leaves "
             "the output unchanged for any input.",
@@ -465,7 +457,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.4.3",
-            source=AKBAR,
             where="Proposition 4.3",
             text="Weight normalization is invariant to (alpha v, g/alpha).",
             quotation=r"Thus the network function (and loss) is invariant under $(v, g) \rightarrow (\alpha v, "
@@ -475,7 +466,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.4.3.gradient",
-            source=AKBAR,
             where="Section 4.3",
             text="With weight normalization the gradient is orthogonal to (v, -g).",
             quotation="The direction $(v, -g)$ in (v, g) space yields no loss change, so gradient is orth to that",
@@ -484,7 +474,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.2.1",
-            source=AKBAR,
             where="Section 2.1; proposition 4.1 (first version)",
             text="Weights in front of BatchNorm times a factor, and gamma over it, leave the output unchanged.",
             quotation="if one multiplies the weights feeding into a BN layer by some factor and divides the BN scaling "
@@ -494,7 +483,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.4.1.metric",
-            source=AKBAR,
             where="Section 4.1, metric tensor",
             text="The metric d1.d2/y.y is unchanged when y, d1 and d2 are scaled by one factor.",
             quotation=r"which indeed satisfies $g_{ky}(k\Delta_1, k\Delta_2) = g_y(\Delta_1, \Delta_2)$",
@@ -502,7 +490,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.5.1.weight-norm",
-            source=AKBAR,
             where="Section 5.1, below lemma 5.1",
             text="With weight normalization gradient flow conserves the norm of v.",
             quotation=r"In weight normalization, one can show $\frac{d}{dt}\|v\|^2 = 0$ (so the norm of v stays "
@@ -511,7 +498,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.A.1.1",
-            source=AKBAR,
             where="Appendix A.1.1",
             text="The derivative of BatchNorm's output n in its input k is delta_nk/sigma - 1/(m sigma) - (z_n - mu)"
             "(z_k - mu)/sigma^3.",
@@ -522,7 +508,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.A.1.2.matrix",
-            source=AKBAR,
             where="Appendix A.1.2",
             text="Where every sample is fitted the Hessian in z is (gamma^2/sigma^2)(I - 11^T/m - zhat zhat^T + I/m).",
             quotation=r"this Hessian (with respect to z vector of length m) is $\frac{\gamma_i^2}{\sigma_i^2}(I - "
@@ -532,7 +517,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.A.1.2.spectrum",
-            source=AKBAR,
             where="Appendix A.1.2",
             text="Two eigenvalues of that Hessian are 0, and m - 2 are gamma^2/sigma^2.",
             quotation="Thus final Hessian eigenvalues: one zero from bias shift, one zero from weight scaling (with "
@@ -541,7 +525,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.7.1.saddles",
-            source=AKBAR,
             where="Section 7.1",
             text="A deep linear network with BatchNorm has no saddles.",
             quotation="in deep linear networks, which have saddle points, adding BN eliminates the pathological "
@@ -551,7 +534,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.table1",
-            source=AKBAR,
             where="Table 1",
             text="BatchNorm has one scale and one shift per neuron, LayerNorm one of each per layer.",
             quotation=r"$(W, b) \rightarrow (c W, c b)$ 1 (scale) + 1 (common shift)",
@@ -561,7 +543,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.4.curvature",
-            source=AKBAR,
             where="Section 4, curvature",
             text="The curvature in directions of the weight falls as 1/r^2 with its norm r.",
             quotation="So if r increases, the curvature in actual weight coordinates goes down by factor $1/r^2$.",
@@ -570,7 +551,6 @@ SYMMETRIES = single(
         ),
         Claim(
             id="akbar.4.fisher",
-            source=AKBAR,
             where="Section 4, natural gradient",
             text="The Fisher information has a null space along the symmetries.",
             quotation="scaling weights doesn't change distribution because BN normalizes anyway, so likely the FIM "

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from normscope.report import Block, Column, Curve, Curves, Table
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, Verdict, experiment_of
 from ..ensembles import Ensemble, Normalizer, chain
 from ..judging import SeedSpread, decided, judged, read, spread
-from .shared import AKBAR, KINDS, every, first
+from .shared import KINDS, every, first
 
 QUICK: Settings = {"seeds": 3, "steps": 300, "rate": 0.1, "samples": 128, "batch": 16, "apart": 1e-2}
 FULL: Settings = {**QUICK, "seeds": 20, "steps": 2000}
@@ -166,23 +166,24 @@ def _stuck(figures: Figures) -> Judgement:
     )
 
 
-SADDLES = Experiment(
+def _still_alike(figures: Figures) -> Judgement:
+    apart = figures["batch.small.apart from exactly alike"]
+    return judged(
+        apart <= 1e-6, f"With BatchNorm and small batches units that start exactly alike end {apart:.1g} apart."
+    )
+
+
+SADDLES = experiment_of(
+    __name__,
     name="akbar.saddles",
     title="Out of a saddle",
     about="Eight tanh units start almost alike, near the saddle where they act as one, and learn a function that one "
     "unit cannot fit: with and without BatchNorm, over all samples and in small batches. The saddle is ours.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     task="a function that one unit cannot fit",
     claims=(
         Claim(
             id="akbar.5.1.saddles",
-            source=AKBAR,
             where="Section 5.1, saddle-point escape",
             text="The noise of BatchNorm's statistics amplifies what small batches do to leave saddles.",
             quotation="BN might amplify it because BN's noise can be multiplicative or dependent on activations",
@@ -190,7 +191,6 @@ SADDLES = Experiment(
         ),
         Claim(
             id="akbar.5.1.sooner",
-            source=AKBAR,
             where="Section 5.1, saddle-point escape",
             text="With BatchNorm saddles are left sooner.",
             quotation="BN's stochastic normalization acts similarly to injecting noise, which, combined with "
@@ -200,13 +200,20 @@ SADDLES = Experiment(
         ),
         Claim(
             id="akbar.5.1.symmetry",
-            source=AKBAR,
             where="Section 5.1, saddle-point escape",
             text="BatchNorm's noise breaks symmetry, as dropout does.",
             quotation="This is similar to dropout providing noise to break symmetry.",
             corrected="Units that are exactly alike stay alike with BatchNorm, whatever the batches: each gets the "
             "same gradient.",
             judge=_stuck,
+            identity=True,
+        ),
+        Claim(
+            id="akbar.9.1.symmetry",
+            where="Section 9.1",
+            text="BatchNorm by itself breaks no symmetry of the first weights.",
+            quotation="as BN cannot break symmetry by itself (initial diversity in directions is still needed)",
+            judge=_still_alike,
             identity=True,
         ),
     ),

@@ -11,7 +11,9 @@ from torch.nn import functional as F
 
 from normscope import Spectrum, hessian
 
-AKBAR = "Akbar"
+from ..base import Claim
+from ..judging import Judge
+
 KINDS = {"batch": "with BatchNorm", "none": "without"}
 """The networks that are compared."""
 POINTS = 60
@@ -51,3 +53,9 @@ def spectrum(network: nn.Module, batch: tuple[Tensor, Tensor]) -> Spectrum:
 def zeros(spectrum: Spectrum) -> float:
     """Return how many eigenvalues are zero or lie along symmetries."""
     return float(spectrum.directions + (spectrum.zero_modes or 0))
+
+
+def remark(id: str, where: str, text: str, quotation: str, judge: Judge, corrected: str = "") -> Claim:
+    """Return a claim of a section."""
+    where = f"Section {where}"
+    return Claim(id=f"akbar.{id}", where=where, text=text, quotation=quotation, judge=judge, corrected=corrected)

@@ -5,6 +5,7 @@ from .affine import AFFINE
 from .architectures import ARCHITECTURES
 from .explosion import EXPLOSION
 from .gauge import GAUGE
+from .reduction import REDUCTION
 from .schedules import SCHEDULES
 
-EXPERIMENTS: tuple[Experiment, ...] = (GAUGE, EXPLOSION, SCHEDULES, AFFINE, ARCHITECTURES)
+EXPERIMENTS: tuple[Experiment, ...] = (GAUGE, REDUCTION, EXPLOSION, SCHEDULES, AFFINE, ARCHITECTURES)

@@ -12,12 +12,12 @@ from torch import nn
 from normscope.networks import mlp
 from normscope.report import Block, Cell, Column, Table, factor
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, Verdict, experiment_of
 from ..judging import decided, read, spread
-from .digits import log10_factors, trained
+from .digits import log10_factors, trained_to_loss
 
-QUICK: Settings = {"seeds": 2, "epochs": 4, "width": 32, "depth": 4, "scales": (0.1, 10.0)}
-FULL: Settings = {**QUICK, "seeds": 20, "epochs": 20}
+QUICK: Settings = {"seeds": 2, "loss": 1.0, "steps": 100, "width": 32, "depth": 4, "scales": (0.1, 10.0)}
+FULL: Settings = {**QUICK, "seeds": 12, "loss": 0.1, "steps": 4000}
 KINDS = {"none": "no normalizer", "bare": "BatchNorm without gamma and beta", "affine": "BatchNorm"}
 SIZES = ("small", "large")
 """The sizes of the first weights in front of BatchNorm, and so of the variances."""
@@ -30,7 +30,7 @@ def jobs(settings: Settings) -> Sequence[Job]:
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
-    """Train one network on digits, and measure its Jacobians, its gap and the printed factors."""
+    """Train one network on digits to the loss, and measure its Jacobians, its gap and the printed factors."""
     normalizer = "none" if job.kind == "none" else "batch"
     generator = torch.Generator().manual_seed(100_000 + job.seed)
     network = mlp(generator=generator, normalizer=normalizer, width=settings["width"], depth=settings["depth"])  # type: ignore[arg-type]
@@ -42,9 +42,10 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     if job.kind == "bare":
         for norm in (layer for layer in layers if isinstance(layer, nn.BatchNorm1d)):
             norm.requires_grad_(False)  # gamma and beta stay at 1 and 0
-    made = trained(network, job.seed, settings["epochs"])
+    made, loss = trained_to_loss(network, job.seed, loss=settings["loss"], steps=settings["steps"])
     weights, constants = log10_factors(made.network)
     return {
+        "loss": loss,
         "steepest": made.steepest,
         "gap": made.gap,
         "tested": made.tested,
@@ -54,7 +55,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
 
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
-    """Return medians of each kind, and differences seed by seed."""
+    """Return medians of each kind, and differences seed by seed, of networks that came to the loss."""
     seeds = range(settings["seeds"])
     summary: dict[str, float] = {}
     for kind in (*KINDS, *SIZES):
@@ -62,8 +63,9 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
             summary |= spread(f"{kind}.{name}", [measured[Job(kind, seed)][name] for seed in seeds])
     for one, other in (("affine", "bare"), ("affine", "none"), ("small", "large")):
         for name in ("steepest", "gap", "tested", "constants"):
-            pairs = [(measured[Job(one, seed)][name], measured[Job(other, seed)][name]) for seed in seeds]
-            summary |= spread(f"{one} less {other}.{name}", [a - b for a, b in pairs])
+            pairs = [(measured[Job(one, seed)], measured[Job(other, seed)]) for seed in seeds]
+            equal = [(a, b) for a, b in pairs if max(a["loss"], b["loss"]) <= settings["loss"]]
+            summary |= spread(f"{one} less {other}.{name}", [a[name] - b[name] for a, b in equal])
     return summary
 
 
@@ -89,7 +91,7 @@ def _affine(figures: Figures) -> Judgement:
     steep, gap = read(figures, "affine less bare.steepest"), read(figures, "affine less bare.gap")
     evidence = (
         f"With trained gamma and beta the largest Jacobian at test images is {steep} decades larger than without, and "
-        f"the gap {gap} larger."
+        f"the gap {gap} larger, at equal training loss."
     )
     return Judgement(Verdict.MEASURED, evidence)
 
@@ -100,8 +102,8 @@ def _reduces(figures: Figures) -> Judgement:
     return decided(
         median,
         below=0.0,
-        evidence=f"The largest Jacobian with BatchNorm is {median} decades above that without; the printed reduction "
-        f"factor is {factor(constants)}.",
+        evidence=f"At equal training loss the largest Jacobian with BatchNorm is {median} decades above that without; "
+        f"the printed reduction factor is {factor(constants)}.",
     )
 
 
@@ -111,28 +113,22 @@ def _small(figures: Figures) -> Judgement:
     return Judgement(
         Verdict.MEASURED,
         f"From small first weights the printed factor ends {higher.median:.3g} decades higher than from large ones; "
-        f"the largest Jacobian ends {steep} decades higher and the gap {gap}, after as many epochs and not at equal "
-        "loss.",
+        f"the largest Jacobian ends {steep} decades higher and the gap {gap}, at equal training loss.",
     )
 
 
-AFFINE = Experiment(
+AFFINE = experiment_of(
+    __name__,
     name="beyond.questions",
     title="Open questions: gamma and beta, small variances",
     about="Networks trained on 400 digits: without normalizers, with BatchNorm, with BatchNorm whose gamma and beta "
-    "stay at 1 and 0, and with first weights that make the variances small or large.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
+    "stay at 1 and 0, and with first weights that make the variances small or large, until the loss over all of "
+    "them, in eval mode, is at most 0.1.",
     stored=True,
     task="digits",
     claims=(
         Claim(
             id="digest.question1",
-            source="digest",
             where="Open Question 1",
             text="How much trained gamma and beta change the largest Jacobian at test images and the gap.",
             quotation=r"How do the learnable scale ($\gamma$) and shift ($\beta$) parameters in normalization layers "
@@ -141,7 +137,6 @@ AFFINE = Experiment(
         ),
         Claim(
             id="digest.question1.reduction",
-            source="digest",
             where="Key Results",
             text="BatchNorm makes a trained network less steep at its data than its twin without.",
             quotation="Normalization methods reduce the Lipschitz constant exponentially, with each normalization "
@@ -150,7 +145,6 @@ AFFINE = Experiment(
         ),
         Claim(
             id="digest.question3",
-            source="digest",
             where="Open Question 3",
             text="How networks with small variances differ in steepness and gap from networks with large ones.",
             quotation='How does the capacity control mechanism behave theoretically when the "large input variance" '

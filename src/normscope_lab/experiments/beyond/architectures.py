@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from normscope.networks import draw_weights
 from normscope.report import Block, Column, Curve, Curves, Table
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, Verdict, experiment_of
 from ..judging import read, spread
 from .digits import trained
 
@@ -134,23 +134,17 @@ def _carries_over(figures: Figures) -> Judgement:
     )
 
 
-ARCHITECTURES = Experiment(
+ARCHITECTURES = experiment_of(
+    __name__,
     name="beyond.architectures",
     title="Open question: skips and attention",
     about="Chains, residual networks and attention over the rows of the image, with LayerNorm in each block and "
     "without, trained on 400 digits: how much less steep normalized networks are at their data, by depth.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     task="digits",
     claims=(
         Claim(
             id="digest.question2",
-            source="digest",
             where="Open Question 2",
             text="How much less steep each further normalizer makes chains, networks with skips and attention.",
             quotation="Can the exponential capacity reduction and smoothing properties proven for feedforward "

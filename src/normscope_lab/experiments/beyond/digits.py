@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from normscope import lipschitz
 from normscope.data import Split, digits
@@ -16,6 +17,10 @@ SAMPLES = 400
 """The number of training images: few, so that there is a gap."""
 MEASURED = 16
 """The number of test images at which Jacobians are taken."""
+BATCH, LEARNING_RATE = 50, 2e-3
+"""The samples in a step of Adam, and its rate."""
+LOOKED_AT = 4
+"""The number of steps after which the loss over all training images is taken again."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +51,7 @@ class TrainedNetwork:
 
 def trained(network: nn.Module, seed: int, epochs: int) -> TrainedNetwork:
     """Train a network on few digits, and return it in eval mode."""
-    split = digits(generator=torch.Generator().manual_seed(seed))
-    split = Split(
-        train_images=split.train_images[:SAMPLES],
-        train_labels=split.train_labels[:SAMPLES],
-        test_images=split.test_images,
-        test_labels=split.test_labels,
-    )
+    split = few_digits(seed)
     order = torch.Generator().manual_seed(seed)
     train(
         network,
@@ -60,10 +59,45 @@ def trained(network: nn.Module, seed: int, epochs: int) -> TrainedNetwork:
         split.train_labels,
         generator=order,
         epochs=epochs,
-        batch_size=50,
-        learning_rate=2e-3,
+        batch_size=BATCH,
+        learning_rate=LEARNING_RATE,
     )
     return TrainedNetwork(network.eval().requires_grad_(False), split)
+
+
+def trained_to_loss(network: nn.Module, seed: int, *, loss: float, steps: int) -> tuple[TrainedNetwork, float]:
+    """Train a network on few digits until its loss over all of them, in eval mode, is at most `loss`.
+
+    Returns:
+        The network, and its loss: larger than `loss` where the steps did not suffice.
+    """
+    split = few_digits(seed)
+    order, optimizer = torch.Generator().manual_seed(seed), torch.optim.Adam(network.parameters(), lr=LEARNING_RATE)
+    reached, step = math.inf, 0
+    while reached > loss and step < steps:
+        for rows in torch.randperm(SAMPLES, generator=order).split(BATCH):
+            network.train()
+            optimizer.zero_grad()
+            F.cross_entropy(network(split.train_images[rows]), split.train_labels[rows]).backward()
+            optimizer.step()
+            step += 1
+            if step % LOOKED_AT == 0:
+                with torch.no_grad():
+                    reached = float(F.cross_entropy(network.eval()(split.train_images), split.train_labels))
+                if reached <= loss:
+                    break
+    return TrainedNetwork(network.eval().requires_grad_(False), split), reached
+
+
+def few_digits(seed: int) -> Split:
+    """Return digits with few training images."""
+    split = digits(generator=torch.Generator().manual_seed(seed))
+    return Split(
+        train_images=split.train_images[:SAMPLES],
+        train_labels=split.train_labels[:SAMPLES],
+        test_images=split.test_images,
+        test_labels=split.test_labels,
+    )
 
 
 def log10_factors(network: nn.Module) -> tuple[float, float]:

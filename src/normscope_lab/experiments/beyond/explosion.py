@@ -13,8 +13,8 @@ from torch import Tensor
 from normscope.report import Block, Chart, Column, Series, Table
 from normscope.theory import batch_norm_growth
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
-from ..judging import Judge, judged, read, spread, with_seeds
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, experiment_of
+from ..judging import Judge, decided, judged, read, spread, with_seeds
 
 Activation = Literal["relu", "linear"]
 BATCHES = (8, 16, 64)
@@ -118,22 +118,22 @@ def _explodes(figures: Figures) -> Judgement:
     )
 
 
-EXPLOSION = Experiment(
+def _prevents(figures: Figures) -> Judgement:
+    growth = read(figures, "relu.64")
+    evidence = f"In batches of 64 the squared gradient of fresh ReLU networks grows by {growth} per layer."
+    return decided(growth, below=1.0, evidence=evidence)
+
+
+EXPLOSION = experiment_of(
+    __name__,
     name="beyond.explosion",
     title="Exploding gradients of fresh BatchNorm networks",
     about="Deep and wide networks with BatchNorm and Gaussian weights: by how much the squared norm of the gradient "
     "grows per layer towards the input, beside the law of Yang et al. It is the other side of the capacity story.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     claims=(
         Claim(
             id="yang.relu",
-            source="Yang et al. 2019",
             where="ReLU networks",
             text="With BatchNorm and ReLU squared gradients grow per layer by a factor between pi/(pi - 1) and 1.79 "
             "for batches of 8 and more, given by a formula.",
@@ -141,19 +141,27 @@ EXPLOSION = Experiment(
         ),
         Claim(
             id="yang.linear",
-            source="Yang et al. 2019",
             where="linear networks",
             text="With BatchNorm alone they grow by (B - 2)/(B - 3).",
             judge=_law("linear"),
         ),
         Claim(
             id="yang.explosion",
-            source="Yang et al. 2019",
             where="abstract",
             text="BatchNorm networks without skips have exploding gradients at initialisation.",
             quotation="gradient signals grow exponentially in depth and that these exploding gradients cannot be "
             "eliminated by tuning the initial weight variances or by adjusting the nonlinear activation function",
             judge=_explodes,
+        ),
+        Claim(
+            id="akbar.9.5.depth",
+            where="Section 9.5, extremely deep networks",
+            text="BatchNorm keeps gradients from growing exponentially with depth.",
+            quotation="Intuitively, BN can prevent the notorious exponential explosion/decay of gradients by each "
+            "layer's normalization.",
+            judge=_prevents,
+            corrected="Values keep their size; the gradients of fresh BatchNorm networks without skips grow "
+            "exponentially.",
         ),
     ),
 )

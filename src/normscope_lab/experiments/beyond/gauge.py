@@ -14,7 +14,7 @@ from normscope import ladder
 from normscope.networks import mlp
 from normscope.report import Block, Column, Table
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, Verdict, experiment_of
 from ..judging import by_convention
 from ..single import ONLY
 from .digits import log10_factors, trained
@@ -112,21 +112,15 @@ def _products(figures: Figures) -> Judgement:
     )
 
 
-GAUGE = Experiment(
+GAUGE = experiment_of(
+    __name__,
     name="beyond.gauge",
     title="The gauge experiment",
     about="A BatchNorm network trained on digits, and its copy with weights in front of BatchNorm times 10 and the "
     "running statistics that belong to these: one function, two sets of printed factors.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     claims=(
         Claim(
             id="than.reduction-factor",
-            source="Than",
             where="Section 4.2, Figure 2",
             text="The product of 1/sigma says by how much normalization reduces a network's Lipschitz constant.",
             quotation=r"BN yields a reduction factor of order $O\left(\prod_{k=1}^K \|1/\sigma_k\|\right)$",
@@ -136,7 +130,6 @@ GAUGE = Experiment(
         ),
         Claim(
             id="beyond.gauge",
-            source="Normscope",
             where="gauge experiment",
             text="How far scaling weights in front of BatchNorm moves printed factors and bounds of the network.",
             judge=_products,

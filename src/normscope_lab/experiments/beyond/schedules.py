@@ -11,7 +11,7 @@ from torch import Tensor
 
 from normscope.report import Block, Column, Curve, Curves, Table, thinned
 
-from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings, experiment_of
 from ..judging import Judge, judged, read, spread, with_seeds
 
 QUICK: Settings = {"seeds": 4, "steps": 1500, "rate": 0.1, "decay": 0.05, "momentum": 0.9, "same": 200}
@@ -151,37 +151,29 @@ def _same(figures: Figures) -> Judgement:
     )
 
 
-SCHEDULES = Experiment(
+SCHEDULES = experiment_of(
+    __name__,
     name="beyond.schedules",
     title="Weight decay of weights whose scale has no effect",
     about="Units with BatchNorm and noisy gradients, trained with weight decay: how far their weights turn in a step "
     "at equilibrium, and the same run without decay at an exponentially growing rate.",
-    quick=QUICK,
-    full=FULL,
-    jobs=jobs,
-    measure=measure,
-    figures=figures,
-    draw=draw,
     stored=True,
     task="units with noisy gradients",
     claims=(
         Claim(
             id="wan.equilibrium",
-            source="Wan et al. 2021",
             where="SGD",
             text="With weight decay scale-invariant weights come to turn by sqrt(2 lr wd) a step.",
             judge=_turns("plain"),
         ),
         Claim(
             id="wan.equilibrium.momentum",
-            source="Wan et al. 2021",
             where="SGD with momentum",
             text="With momentum a they come to turn by sqrt(2 lr wd/(1 + a)) a step.",
             judge=_turns("momentum"),
         ),
         Claim(
             id="li-arora.equivalence",
-            source="Li and Arora 2020",
             where="Theorem 2.4, without momentum",
             text="Weight decay at a constant rate is the same as none at the rate lr (1 - lr wd)^(-2t-1).",
             judge=_same,

@@ -18,7 +18,6 @@ from ...statistics import line, mean_interval
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
 from ..judging import FEWEST, TOO_FEW
 from .short_training import scores
-from .variances import SOURCE
 
 GAPS = {"error": "the error", "loss": "the cross entropy"}
 
@@ -148,7 +147,6 @@ EXPERIMENT = Experiment(
     claims=(
         Claim(
             id="digest.ablation.gap",
-            source=SOURCE,
             where="First experiment 2, next checks 2",
             text="At fixed depth and width, more normalization layers give a smaller generalization gap.",
             quotation="Measure the correlation between normalization density and generalization gap across multiple "

@@ -19,7 +19,6 @@ from ...statistics import kendall, resampled
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
 from ..judging import FEWEST
 from .short_training import scores
-from .variances import SOURCE
 
 SCOPES = ("point", "data", "domain", "global")
 SLACK = 1e-6
@@ -160,7 +159,6 @@ EXPERIMENT = Experiment(
     claims=(
         Claim(
             id="digest.local.tighter",
-            source=SOURCE,
             where="Next checks 3",
             text="Local Lipschitz constants are smaller than the global one, so that a bound made of them is tighter.",
             quotation="Compare against traditional global Lipschitz bounds to quantify the practical benefit of the "
@@ -171,7 +169,6 @@ EXPERIMENT = Experiment(
         ),
         Claim(
             id="digest.local.prediction",
-            source=SOURCE,
             where="Next checks 3",
             text="Local Lipschitz constants tell the generalization gap of a model better than the global one.",
             quotation="Implement the local Lipschitz generalization bound from Theorem 20 and evaluate its predictive "

@@ -15,7 +15,6 @@ from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Setting
 from ..judging import by_count
 from ..vision import relu_network
 from .short_training import load, scores, train_watched
-from .variances import SOURCE
 
 KINDS = {"plain": "without normalizers", "batch": "with BatchNorm"}
 STRAIGHT = 0.9
@@ -120,7 +119,6 @@ EXPERIMENT = Experiment(
     claims=(
         Claim(
             id="digest.weights.growth",
-            source=SOURCE,
             where="First experiment 3",
             text="Without normalization the product of the weights' norms grows in training.",
             quotation="verify that without normalization this product grows exponentially",
@@ -128,7 +126,6 @@ EXPERIMENT = Experiment(
         ),
         Claim(
             id="digest.weights.depth",
-            source=SOURCE,
             where="Executive Summary and first experiment 3",
             text="The product of the weights' norms of trained unnormalized networks is exponential in the depth.",
             quotation="unnormalized deep networks can have exponentially large Lipschitz constants due to the product "

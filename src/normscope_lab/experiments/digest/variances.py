@@ -16,7 +16,6 @@ from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Setting
 from ..judging import by_count
 from .short_training import JPEG, begin_with, build, load, train_watched
 
-SOURCE = "digest"
 BASE = {"network": "mlp", "data": "digits", "batch": 64, "rate": 1e-3, "init": "he", "decay": "none"}
 LONG = 10_000
 """Runs of fewer steps say nothing about the end of training."""
@@ -200,7 +199,6 @@ EXPERIMENT = Experiment(
     claims=(
         Claim(
             id="digest.variances.growth",
-            source=SOURCE,
             where="Next checks 1 (a)",
             text="Variances in front of normalizers grow in training.",
             quotation="Verify that (a) variances grow significantly during training",
@@ -209,7 +207,6 @@ EXPERIMENT = Experiment(
         ),
         Claim(
             id="digest.variances.product",
-            source=SOURCE,
             where="First experiment 1, next checks 1 (b)",
             text="The product of 1/sigma over the normalizers becomes exponentially small.",
             quotation=r"verify the product $\prod 1/\sigma_k$ is exponentially small (paper shows ~$10^{-25}$ for "
@@ -218,7 +215,6 @@ EXPERIMENT = Experiment(
         ),
         Claim(
             id="digest.variances.persistence",
-            source=SOURCE,
             where="Next checks 1 (c)",
             text="Significant growth persists across batch sizes, learning rates and initialisations.",
             quotation="this effect persists across different batch sizes, learning rates, and initialization schemes",

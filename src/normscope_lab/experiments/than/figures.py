@@ -72,14 +72,12 @@ ABOUT = (
     "(quality 75) once. ResNet18 has the stem for small images, EfficientNet-B3 neither dropout nor dropped blocks; "
     "both train in bfloat16 where there is a GPU. Quick settings take small networks of the same kinds and digits."
 )
-SOURCE = "Than"
 PAPER = ("relu", "resnet18")
 """The networks that the paper trains."""
 
 CLAIMS1 = (
     Claim(
         id="than.figure1.norms",
-        source=SOURCE,
         where="Remark 7 and Figure 1",
         text="As a ReLU network and ResNet18 train, the norms of the weights of (nearly) all layers become larger than "
         "one, and their product grows.",
@@ -89,7 +87,6 @@ CLAIMS1 = (
     ),
     Claim(
         id="than.figure1.product",
-        source=SOURCE,
         where="Remark 7 and Figure 1",
         text="The product of all weight norms of the trained ResNet18 is about 10^50.",
         quotation=r"the overall bound $\prod_{k=1}^K s_k$ can become astronomically high for modern DNNs (e.g., "
@@ -98,7 +95,6 @@ CLAIMS1 = (
     ),
     Claim(
         id="than.figure1.accuracy",
-        source=SOURCE,
         where="Section 4.2 and Figure 1",
         text="The training error of the ReLU network and of ResNet18 approaches zero within 100 epochs.",
         quotation="In some layers, the variance continues to grow steadily even after the training error approaches "
@@ -121,12 +117,9 @@ FIGURE1 = Experiment(
     task="CIFAR-10, one run of each network",
 )
 
-SLIDES = "Slides"
-
 CLAIMS2 = (
     Claim(
         id="than.figure2.start",
-        source=SOURCE,
         where="Section 4.2, below Corollary 11",
         text="With He's initialisation every layer of both networks has a small input variance (below 1) at first.",
         quotation="Owing to the use of He initialization, both models initially exhibit small input variances across "
@@ -135,7 +128,6 @@ CLAIMS2 = (
     ),
     Claim(
         id="than.figure2.growth",
-        source=SOURCE,
         where="Section 4.2 and Figure 2",
         text="As training goes on, the input variances of several layers grow rapidly and exceed 1 by a large margin.",
         quotation="as training continues, we observe that the input variances at several layers increase rapidly ... "
@@ -144,7 +136,6 @@ CLAIMS2 = (
     ),
     Claim(
         id="than.figure2.exponential",
-        source=SOURCE,
         where="Figure 2, caption",
         text="The product of the layers' input variances grows about exponentially in the course of training.",
         quotation="Consequently, the cumulative product of layer-wise variances grows approximately exponentially.",
@@ -154,7 +145,6 @@ CLAIMS2 = (
     ),
     Claim(
         id="than.figure2.product",
-        source=SOURCE,
         where="Section 4.2",
         text="In ResNet18 with 20 BatchNorms the product of 1/sigma over the layers is about 10^-25 after training.",
         quotation=r"in ResNet18 with 20 BN layers, we empirically observe $\prod_{k=1}^K 1/\sigma_k \approx 10^{-25}$",
@@ -162,7 +152,6 @@ CLAIMS2 = (
     ),
     Claim(
         id="than.slides.product",
-        source=SLIDES,
         where="below Lemma 4",
         text="In ResNet18 the product of the norms of gamma/sigma over the layers is about 1.35e-8.",
         quotation=r"ResNet-18: $\prod_{k=1}^K \|\boldsymbol{\gamma}_k / \boldsymbol{\sigma}_k\| \approx 1.35 \times "
@@ -171,7 +160,6 @@ CLAIMS2 = (
     ),
     Claim(
         id="than.figure2.reduction",
-        source=SOURCE,
         where="Section 4.2, potentially exponential reduction",
         text="After training, the factors of the normalizers of ResNet18 multiply to less than one: normalization "
         "reduces the bound of the network's Lipschitz constant.",
@@ -194,7 +182,6 @@ EFFICIENTNET = ("efficientnet_b3",)
 CLAIMS3 = (
     Claim(
         id="than.figure3.start",
-        source=SOURCE,
         where="Appendix E.2",
         text="Some input variances of EfficientNet-B3 are small at first, and several grow far above 1 in training.",
         quotation="After the training, those quantities can be significantly large, leading to huge products of "
@@ -203,7 +190,6 @@ CLAIMS3 = (
     ),
     Claim(
         id="than.figure3.initial",
-        source=SOURCE,
         where="Section 4.2",
         text="With He's initialisation every layer of EfficientNet-B3 has an input variance below 1 at first.",
         quotation="The same behavior also appears in EfficientNet-B3 as reported by Figure 3 in Appendix E.",
@@ -211,7 +197,6 @@ CLAIMS3 = (
     ),
     Claim(
         id="than.figure3.increase",
-        source=SOURCE,
         where="Appendix E.2",
         text="Input variances and weight norms of EfficientNet-B3 consistently increase with more mini-batches.",
         quotation="those variances and norms of the weight matrices consistently increase as training the model with "
@@ -220,7 +205,6 @@ CLAIMS3 = (
     ),
     Claim(
         id="than.figure3.norms",
-        source=SOURCE,
         where="Remark 7 and Figure 3",
         text="EfficientNet-B3 shows the same behaviour of the weights: norms above one, and a huge product that grows.",
         quotation="Figure 3 in Appendix E reports the same behavior for EfficientNet, which has extreme weight norms.",

@@ -28,24 +28,29 @@ class Answers(dict[str, dict[str, bool]]):
             self.add(network, ", ".join(filter(None, (reading, SHORT[decay]))), answer)
 
 
-class FigureList:
-    """A list of figures in words, grouped by what they are figures of; each names its kind of decay."""
+class FigureTable:
+    """Figures in words: a row for what they are figures of, a column for each kind of decay."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, list[str]] = {}
+        self._rows: dict[str, dict[str, str]] = {}
 
     def add(self, what: str, decay: str, figure: str) -> None:
         """Add a figure."""
-        self._texts.setdefault(what, []).append(f"{SHORT[decay]} {figure}")
+        self._rows.setdefault(what, {})[decay] = figure
 
-    def __str__(self) -> str:
-        return "; ".join(f"{what} ({', '.join(figures)})" for what, figures in self._texts.items())
+    @property
+    def rows(self) -> tuple[tuple[str, ...], ...]:
+        """The table, with its heading; empty without figures."""
+        decays = [decay for decay in SHORT if any(decay in figures for figures in self._rows.values())]
+        body = [(what, *(figures.get(decay, "") for decay in decays)) for what, figures in self._rows.items()]
+        return (("", *(SHORT[decay] for decay in decays)), *body) if body else ()
 
 
-def weighed(answers: Mapping[str, Mapping[str, bool]], evidence: str) -> Judgement:
+def weighed(answers: Mapping[str, Mapping[str, bool]], evidence: str, listed: FigureTable) -> Judgement:
     """Return the verdict on a claim: first over the networks in each reading, then over the readings."""
     if not answers:
-        return Judgement(Verdict.NOT_TESTABLE, f"{evidence} No run came half of its way: this decides nothing.")
+        undecided = f"{evidence} No run came half of its way: this decides nothing."
+        return Judgement(Verdict.NOT_TESTABLE, undecided, listed.rows)
     named = {
         ", ".join(filter(None, (network, reading))): answer
         for reading, networks in answers.items()
@@ -56,7 +61,7 @@ def weighed(answers: Mapping[str, Mapping[str, bool]], evidence: str) -> Judgeme
     few, which = (true, "It is so for") if len(true) <= len(false) else (false, "It is not so for")
     exceptions = f" {which}: {'; '.join(few)}." if true and false else ""
     each = [by_count(sum(networks.values()), len(networks), "").verdict for networks in answers.values()]
-    return Judgement(of_readings(each), evidence + exceptions)
+    return Judgement(of_readings(each), evidence + exceptions, listed.rows)
 
 
 def epochs(figures: Figures, networks: Iterable[str], decays: Iterable[str]) -> str:
@@ -93,7 +98,7 @@ def norms_exceed_one(figures: Figures, networks: Sequence[str]) -> Judgement:
 
     The readings are each of the three norms with each kind of decay; the claim is about both networks.
     """
-    answers, listed = Answers(), FigureList()
+    answers, listed = Answers(), FigureTable()
     for network in networks:
         for norm in NORMS:
             for decay, count in present(figures, network, f"{norm}_above_one", DECAYS).items():
@@ -103,46 +108,43 @@ def norms_exceed_one(figures: Figures, networks: Sequence[str]) -> Judgement:
                 answers.add_end(figures, network, decay, f"{norm} norms", count >= MANY * layers and end > start)
                 grown = f"{count:g} of {layers:g}, product from {factor(start)} to {factor(end)}"
                 listed.add(f"{NETWORKS[network]}, {norm} norms", decay, grown)
-    return weighed(answers, f"Layers whose norm is above 1 {_after(figures, networks)}: {listed}.")
+    return weighed(answers, f"Layers whose norm is above 1 {_after(figures, networks)}.", listed)
 
 
 def product_of(figures: Figures, network: str, published: float) -> Judgement:
     """Judge a published product of weight norms: which norm and which decay give it, if any."""
-    answers, listed = Answers(), FigureList()
+    answers, listed = Answers(), FigureTable()
     for norm in NORMS:
         for decay, value in present(figures, network, f"log10_product_{norm}", DECAYS).items():
             answers.add_end(figures, network, decay, f"{norm} norms", near(value, published))
             listed.add(f"{norm} norms", decay, factor(value))
     counts = _tolerance(published)
-    return weighed(
-        answers, f"Published {factor(published)} ({counts}); measured {_after(figures, [network])}: {listed}."
-    )
+    return weighed(answers, f"Published {factor(published)} ({counts}); measured {_after(figures, [network])}.", listed)
 
 
 def reduction_of(figures: Figures, network: str, names: Iterable[str], source: str) -> Judgement:
     """Judge a published product of 1/sigma: which reading and decay give it at the end, and which on the way."""
-    answers, listed, passed = Answers(), FigureList(), FigureList()
+    answers, listed = Answers(), FigureTable()
     published = PUBLISHED[source]
     for name in names:
         for decay, value in present(figures, network, f"log10_reduction_{name}", DECAYS).items():
             answers.add_end(figures, network, decay, PRODUCTS[name], near(value, published))
-            listed.add(PRODUCTS[name], decay, factor(value))
-        for decay, epoch in present(figures, network, f"epoch_{source}_{name}", DECAYS).items():
-            passed.add(PRODUCTS[name], decay, f"at epoch {epoch:g}")
+            epoch = present(figures, network, f"epoch_{source}_{name}", [decay]).get(decay)
+            passed = "" if epoch is None else f", passing the published figure at epoch {epoch:g}"
+            listed.add(PRODUCTS[name], decay, factor(value) + passed)
     counts = _tolerance(published)
-    evidence = f"Published {factor(published)} ({counts}); measured {_after(figures, [network])} by {listed}."
-    way = f" On the way it passes the published figure: {passed}." if str(passed) else ""
-    return weighed(answers, evidence + way)
+    evidence = f"Published {factor(published)} ({counts}); measured {_after(figures, [network])}."
+    return weighed(answers, evidence, listed)
 
 
 def reduces(figures: Figures, network: str) -> Judgement:
     """Judge whether the normalizers' factors multiply to less than 1, so that they reduce the printed bound."""
-    answers, listed = Answers(), FigureList()
+    answers, listed = Answers(), FigureTable()
     for name in ("sigma", "inverse", "inverse_l2"):
         for decay, value in present(figures, network, f"log10_reduction_{name}", DECAYS).items():
             answers.add_end(figures, network, decay, PRODUCTS[name], value < 0)
             listed.add(PRODUCTS[name], decay, factor(value))
-    return weighed(answers, f"The product over the layers {_after(figures, [network])} by {listed}.")
+    return weighed(answers, f"The product over the layers {_after(figures, [network])}.", listed)
 
 
 def small_at_first(figures: Figures, networks: Sequence[str]) -> Judgement:
@@ -155,12 +157,13 @@ def small_at_first(figures: Figures, networks: Sequence[str]) -> Judgement:
             text = f"{NETWORKS[network]} {small:g} of {sites:g}, the largest being {factor(largest)}"
             listed += [text] if text not in listed else []
             answers.add(network, "", small == sites)
-    return weighed(answers, f"Layers whose input variance is below 1 before training: {'; '.join(listed)}.")
+    evidence = f"Layers whose input variance is below 1 before training: {'; '.join(listed)}."
+    return weighed(answers, evidence, FigureTable())
 
 
 def variances_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the variances of several layers grow at least tenfold and exceed 1."""
-    answers, listed = Answers(), FigureList()
+    answers, listed = Answers(), FigureTable()
     for network in networks:
         for decay, count in present(figures, network, "sites_grown_tenfold_above_one", DECAYS).items():
             run = f"{network}.{decay}"
@@ -170,13 +173,14 @@ def variances_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
             listed.add(NETWORKS[network], decay, f"{count:g} of {figures[f'{run}.sites']:g}{fallen}")
     return weighed(
         answers,
-        f"Layers whose input variance grew tenfold or more and is above 1 {_after(figures, networks)}: {listed}.",
+        f"Layers whose input variance grew tenfold or more and is above 1 {_after(figures, networks)}.",
+        listed,
     )
 
 
 def variances_all_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the variances of nearly all layers and nearly all operator norms have grown in the end."""
-    answers, listed = Answers(), FigureList()
+    answers, listed = Answers(), FigureTable()
     for network in networks:
         for decay, count in present(figures, network, "sites_grown", DECAYS).items():
             run = f"{network}.{decay}"
@@ -187,12 +191,12 @@ def variances_all_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
                 decay,
                 f"{count:g} of {sites:g} variances and {grown:g} of {layers:g} norms",
             )
-    return weighed(answers, f"Larger than before training, {_after(figures, networks)}: {listed}.")
+    return weighed(answers, f"Larger than before training, {_after(figures, networks)}.", listed)
 
 
 def exponential(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the product of variances grows, and whether an exponential fits it better than a power law."""
-    growing, exponentially, listed = Answers(), Answers(), FigureList()
+    growing, exponentially, listed = Answers(), Answers(), FigureTable()
     for network in networks:
         for decay, slope in present(figures, network, "log10_variances_per_epoch", DECAYS).items():
             names = ("variances_straightness", "variances_power_straightness", "variances_power")
@@ -204,22 +208,22 @@ def exponential(figures: Figures, networks: Sequence[str]) -> Judgement:
                 decay,
                 f"{slope:+.3g} decades an epoch, R2 {fit:.3f}, or epochs to the power {power:.3g}, R2 {power_fit:.3f}",
             )
-    judgement = weighed(exponentially, f"Growth of the product of all input variances: {listed}.")
+    judgement = weighed(exponentially, "Growth of the product of all input variances.", listed)
     if judgement.verdict is not Verdict.FAILS:
         return judgement
-    grows = weighed(growing, "").verdict  # it grows, by another law than the printed one
-    return Judgement(Verdict.CORRECTED if grows is Verdict.HOLDS else grows, judgement.evidence)
+    grows = weighed(growing, "", listed).verdict  # it grows, by another law than the printed one
+    return judgement._replace(verdict=Verdict.CORRECTED if grows is Verdict.HOLDS else grows)
 
 
 def fits_the_data(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the training error approaches zero."""
-    answers, listed = Answers(), FigureList()
+    answers, listed = Answers(), FigureTable()
     for network in networks:
         for decay, right in present(figures, network, "train_accuracy", DECAYS).items():
             answers.add_end(figures, network, decay, "", right >= RIGHT)
             tests = 100 * figures[f"{network}.{decay}.test_accuracy"]
             listed.add(NETWORKS[network], decay, f"{100 * right:.1f} % in training and {tests:.1f} % in test")
-    return weighed(answers, f"Right {_after(figures, networks)} ({100 * RIGHT:g} % in training counts): {listed}.")
+    return weighed(answers, f"Right {_after(figures, networks)} ({100 * RIGHT:g} % in training counts).", listed)
 
 
 def _tolerance(published: float) -> str:

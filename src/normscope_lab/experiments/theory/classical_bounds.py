@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings
-from ..judging import ROUNDING, Judge, judged
+from ..judging import ROUNDING, Judge, judged, reaches
 from ..single import single
 
 SETTINGS: Settings = {
@@ -117,7 +117,7 @@ def _decomposed(figures: Figures) -> Judgement:
     share = figures["decomposition.largest share"]
     return judged(
         share <= 1.0 + ROUNDING,
-        f"For families of models with random losses the left side reaches {share:.3g} times the right.",
+        f"For families of models with random losses the left side {reaches(share, 'the right')}.",
     )
 
 
@@ -155,7 +155,6 @@ def _spectral(figures: Figures) -> Judgement:
     )
 
 
-SLIDES = "Slides"
 WEIGHT_NORM = "slide Generalization: Weight norm"
 CLASSICAL = single(
     name="slides.bounds",
@@ -167,7 +166,6 @@ CLASSICAL = single(
     claims=(
         Claim(
             id="slides.vc",
-            source=SLIDES,
             where="slide Generalization: VC dimension",
             text="With probability 1 - delta every gap is at most the root of (2 VC log(2 e m/VC) + log(2/delta))/m.",
             quotation=r"$F(P, h) - F(\mathbf{D}, h) \leq \sqrt{\frac{2}{m} VC(\mathcal{H}) \log \frac{2e \cdot "
@@ -176,7 +174,6 @@ CLASSICAL = single(
         ),
         Claim(
             id="slides.decomposition",
-            source=SLIDES,
             where="slide Errors of a trained model",
             text="The risk above the best of the family is at most the mean loss above the least, and twice the "
             "largest gap.",
@@ -186,7 +183,6 @@ CLASSICAL = single(
         ),
         Claim(
             id="slides.norms.frobenius",
-            source=SLIDES,
             where=WEIGHT_NORM,
             text="The gap is at most O(1) times the product of Frobenius norms over sqrt(m); tested for one layer.",
             quotation=r"$F(P, h) - F(\mathbf{D}, h) \leq O(\|\mathbf{W}_1\|_F \cdots \|\mathbf{W}_K\|_F) / \sqrt{m}$",
@@ -194,7 +190,6 @@ CLASSICAL = single(
         ),
         Claim(
             id="slides.norms.spectral",
-            source=SLIDES,
             where=WEIGHT_NORM,
             text="The gap is at most O(1) times the product of spectral norms over sqrt(m), whatever the widths.",
             quotation=r"$F(P, h) - F(\mathbf{D}, h) \leq O(\|\mathbf{W}_1\|_2 \cdots \|\mathbf{W}_K\|_2) / \sqrt{m}$",
@@ -204,7 +199,6 @@ CLASSICAL = single(
         ),
         Claim(
             id="slides.mcallester",
-            source=SLIDES,
             where="slide on PAC-Bayes",
             text="With probability 1 - delta the mean gap of every posterior is at most the root of (KL + "
             "log(m/delta))/(2 m - 1).",

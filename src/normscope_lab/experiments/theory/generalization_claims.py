@@ -274,7 +274,6 @@ GENERALIZATION = single(
     claims=(
         Claim(
             id="than.theorem20",
-            source="Than",
             where="Theorem 20",
             text="With probability 1 - delta the risk is at most the mean loss on the data, local constants times mean "
             "distances, and g.",
@@ -284,7 +283,6 @@ GENERALIZATION = single(
         ),
         Claim(
             id="than.corollary21",
-            source="Than",
             where="Corollary 21",
             text="Points of discontinuity can be left out if they have probability 0.",
             quotation=r"If $P(\mathcal{X}_0) = 0$ and f is L_i -Lipschitz continuous w.r.t. $\mathbf{x} \in "
@@ -296,7 +294,6 @@ GENERALIZATION = single(
         ),
         Claim(
             id="than.corollary22",
-            source="Than",
             where="Corollary 22, (BN)",
             text="With BatchNorm the gap is at most g and the product of bounds of the network times mean distances.",
             quotation=r"$F(P, \mathbf{h}_{no}) - F(\mathbf{D}, \mathbf{h}_{no}) \leq g(\mathbf{D}, \delta) + "
@@ -305,7 +302,6 @@ GENERALIZATION = single(
         ),
         Claim(
             id="than.corollary22.layer-norm",
-            source="Than",
             where="Corollary 22, (LN)",
             text="With LayerNorm the gap is at most g and the product of weight norms and 1/sigma times mean "
             "distances, sigma the least over all inputs.",
@@ -315,7 +311,6 @@ GENERALIZATION = single(
         ),
         Claim(
             id="slides.theorem1",
-            source="Slides",
             where="Theorem 1, equation (6)",
             text="Risk and mean loss differ by at most local constants times diameters of cells, and g, on both sides.",
             quotation=r"$|F(P, h) - F(\mathbf{D}, h)| \leq \sum_{i \in \mathbf{T}_D} \frac{m_i}{m} \lambda_i L_i + "
@@ -324,7 +319,6 @@ GENERALIZATION = single(
         ),
         Claim(
             id="than.5.2.dimension",
-            source="Than",
             where="Section 5.2.1, related bounds",
             text="Theorem 20's bound does not suffer from the curse of dimensionality.",
             quotation=r"causes their bound to suffer from the curse of dimensionality, since $N = \lambda^{-O(n)}$ in "
@@ -335,7 +329,6 @@ GENERALIZATION = single(
         ),
         Claim(
             id="slides.deeper",
-            source="Slides",
             where="slide Exponential benefits: Generalization",
             text="The more normalizers, the fewer samples a network needs beside its unnormalized twin.",
             quotation='"Deeper" can save more samples',
@@ -344,7 +337,6 @@ GENERALIZATION = single(
         ),
         Claim(
             id="slides.less-data",
-            source="Slides",
             where="slide Exponential benefits: Generalization",
             text="A normalized network may need exponentially less training data.",
             quotation="A normalized DNN may require exponentially less training data",

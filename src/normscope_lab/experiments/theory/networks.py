@@ -243,7 +243,6 @@ def _slopes(figures: Figures) -> Judgement:
     )
 
 
-THAN = "Than"
 NETWORKS = single(
     name="than.networks",
     title="Products over whole networks",
@@ -254,7 +253,6 @@ NETWORKS = single(
     claims=(
         Claim(
             id="than.definition4",
-            source=THAN,
             where="Definition 4, remark",
             text="ReLU, leaky ReLU, tanh, sigmoid and softmax have Lipschitz constants of at most 1.",
             quotation="Note that most popular activation functions (e.g., ReLU, Leaky ReLU, Tanh, Sigmoid, Softmax) "
@@ -263,7 +261,6 @@ NETWORKS = single(
         ),
         Claim(
             id="than.lemma5",
-            source=THAN,
             where="Lemma 5",
             text="The constant of a chain of layers is at most the product of its weight norms.",
             quotation=r"$\|\mathbf{h}, \mathbf{x}\|_{Lip} \leq P_w(\mathbf{h})$, for all $\mathbf{h} \in \mathcal{H}$ "
@@ -272,7 +269,6 @@ NETWORKS = single(
         ),
         Claim(
             id="than.theorem6",
-            source=THAN,
             where="Theorem 6",
             text="Some ReLU network has any product of admissible norms as its constant.",
             quotation=r"For any $a_i \in [0, s_i], i \leq K$, there exists a member $\mathbf{h}^* \in \mathcal{H}$ "
@@ -281,14 +277,12 @@ NETWORKS = single(
         ),
         Claim(
             id="beyond.skips",
-            source="Normscope",
             where="the product that Remark 7 gives for ResNet18",
             text="The product of weight norms beside the constant of a block with a skip, as ResNet18 has them.",
             judge=_skips,
         ),
         Claim(
             id="than.theorem9",
-            source=THAN,
             where="Theorem 9 and Corollary 10.1",
             text="With BatchNorm the constant is at most the product of weight norms and norms of 1/sigma.",
             quotation=r"$\|\mathbf{h}_{no}, \mathbf{x}\|_{Lip} \leq P_w(\mathbf{h}_{no}) \prod_{k=1}^K "
@@ -297,7 +291,6 @@ NETWORKS = single(
         ),
         Claim(
             id="than.theorem9.groups",
-            source=THAN,
             where="Section 4.2, below Corollary 11",
             text="With GroupNorm and InstanceNorm too the constant is at most the product of weight norms and the "
             "normalizers' constants.",
@@ -307,7 +300,6 @@ NETWORKS = single(
         ),
         Claim(
             id="than.corollary10.2",
-            source=THAN,
             where="Corollary 10.2",
             text="With BatchNorm the constant is at most sigma^-K times the product of weight norms.",
             quotation=r"$\|\mathbf{h}_{no}, \mathbf{x}\|_{Lip} \leq \sigma^{-K} P_w(\mathbf{h}_{no})$, where $\sigma "
@@ -316,7 +308,6 @@ NETWORKS = single(
         ),
         Claim(
             id="digest.reduction",
-            source="digest",
             where="Critical path 2",
             text="BatchNorm reduces the bound wherever the deviations of its inputs are above 1.",
             quotation="Verify variances grow >1 (required for exponential benefit)",
@@ -326,7 +317,6 @@ NETWORKS = single(
         ),
         Claim(
             id="than.corollary11",
-            source=THAN,
             where="Corollary 11",
             text="With LayerNorm the constant is at most the product of weight norms and of 1/sigma, sigma the least "
             "over all inputs.",
@@ -336,7 +326,6 @@ NETWORKS = single(
         ),
         Claim(
             id="than.corollary11.reduction",
-            source=THAN,
             where="Section 4.2, potentially exponential reduction",
             text="LayerNorm reduces the constant by the product of 1/sigma, sigma being the deviations seen in "
             "training.",

@@ -18,7 +18,7 @@ from normscope.theory import (
 )
 
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings, Verdict
-from ..judging import ROUNDING, Judge, judged
+from ..judging import ROUNDING, Judge, judged, reaches
 from ..single import single
 
 SETTINGS: Settings = {"channels": 512, "sizes": (3, 4, 8, 64), "draws": 20, "eps": 1e-5, "seed": 0}
@@ -154,7 +154,7 @@ def _lemma2(figures: Figures) -> Judgement:
     most, zero, root = (figures[f"lemma2.{name}"] for name in ("most", "at zero variance", "inverse root of eps"))
     return judged(
         most <= 1.0 + ROUNDING and zero <= root * (1.0 + ROUNDING),
-        f"At random inputs the Jacobian's norm reaches {most:.12g} times the bound; at zero variance it is {zero:.4g}, "
+        f"At random inputs the Jacobian's norm {reaches(most, 'the bound')}; at zero variance it is {zero:.4g}, "
         f"and the bound over all inputs is 1/sqrt(eps) = {root:.4g} whatever the data are.",
     )
 
@@ -215,7 +215,6 @@ def _size_two(figures: Figures) -> Judgement:
     )
 
 
-THAN, DIGEST, SLIDES, NORMSCOPE = "Than", "digest", "Slides", "Normscope"
 NORMALIZERS = single(
     name="than.normalizers",
     title="Constants of single normalizers",
@@ -226,7 +225,6 @@ NORMALIZERS = single(
     claims=(
         Claim(
             id="than.lemma1",
-            source=THAN,
             where="Lemma 1",
             text="BatchNorm with fixed statistics has as its Lipschitz constant the l2 norm of the vector 1/sigma.",
             quotation=r"Then $\|\text{BN}\|_{Lip} = \|1/\sigma\|$, where $1/\sigma = ((\sigma_1^2 + \epsilon)^{-0.5}, "
@@ -237,7 +235,6 @@ NORMALIZERS = single(
         ),
         Claim(
             id="than.lemma2",
-            source=THAN,
             where="Lemma 2",
             text="LayerNorm's Jacobian has norm at most 1/s at every input, and its constant is at most the largest of "
             "these.",
@@ -247,7 +244,6 @@ NORMALIZERS = single(
         ),
         Claim(
             id="than.lemma3",
-            source=THAN,
             where="Lemma 3",
             text="GroupNorm's constant is at most the sum over its groups of 1/s.",
             quotation=r"We have $\|\text{GN}\|_{\text{Lip}} \leq \sum_{k=1}^C (\sigma_k^2 + \epsilon)^{-0.5}$.",
@@ -255,7 +251,6 @@ NORMALIZERS = single(
         ),
         Claim(
             id="than.lemma23",
-            source=THAN,
             where="Lemma 23",
             text="LayerNorm's Jacobian is (1/s)(I - y y^T/(norm(y)^2 + n eps))(I - 1/n).",
             quotation=r"$\frac{\partial \text{LN}(\mathbf{x}, \epsilon)}{\partial \mathbf{x}} = "
@@ -266,14 +261,12 @@ NORMALIZERS = single(
         ),
         Claim(
             id="beyond.size-two",
-            source=NORMSCOPE,
             where="groups of two, which Lemma 3 admits",
             text="How much of two entries a normalizer passes besides which one is larger.",
             judge=_size_two,
         ),
         Claim(
             id="digest.layer-norm",
-            source=DIGEST,
             where="Component map",
             text="LayerNorm's constant is at most (1 - 1/n)/sigma.",
             quotation=r"LN: Normalizes per-sample across features; $\|LN\|_{Lip} \leq (1-1/n)/\sigma$",
@@ -282,7 +275,6 @@ NORMALIZERS = single(
         ),
         Claim(
             id="digest.small-widths",
-            source=DIGEST,
             where="Design tradeoffs",
             text="LayerNorm penalizes smaller layers more than larger ones.",
             quotation="LN: Batch-size independent; implicit $(1-1/n)$ penalty factor; smaller layers penalized more",
@@ -292,7 +284,6 @@ NORMALIZERS = single(
         ),
         Claim(
             id="slides.batch-norm",
-            source=SLIDES,
             where="slide Normalization: Lipschitz continuity",
             text="BatchNorm's constant is the l2 norm of the vector gamma/sigma.",
             quotation=r"$\|BN\|_{Lip} = \|\boldsymbol{\gamma}/\boldsymbol{\sigma}\|$",
@@ -301,7 +292,6 @@ NORMALIZERS = single(
         ),
         Claim(
             id="slides.layer-norm",
-            source=SLIDES,
             where="slide Normalization: Lipschitz continuity",
             text="LayerNorm's constant is at most (1 - 1/n) times the l2 norm of gamma/sigma.",
             quotation=r"Layer norm: $\|LN\|_{Lip} \leq \left(1 - \frac{1}{n}\right) "
@@ -311,7 +301,6 @@ NORMALIZERS = single(
         ),
         Claim(
             id="slides.group-norm",
-            source=SLIDES,
             where="slide Normalization: Lipschitz continuity",
             text="GroupNorm's constant is at most (1 - 1/n_g) times the l2 norm of gamma/sigma.",
             quotation=r"Group norm: $\|GN\|_{Lip} \leq \left(1 - \frac{1}{n_g}\right) "

@@ -129,7 +129,6 @@ RATES_OF_TRAINING = single(
     claims=(
         Claim(
             id="than.corollary18",
-            source="Than",
             where="Corollary 18",
             text="Any gradient method needs at least s_(i+1)...s_K/alpha iterations on the loss of an unnormalized "
             "network.",
@@ -142,7 +141,6 @@ RATES_OF_TRAINING = single(
         ),
         Claim(
             id="than.corollary19",
-            source="Than",
             where="Corollary 19",
             text="BatchNorm reduces the number of evaluations by the factor sigma^(-K+i-1).",
             quotation=r"$O(\sigma^{-K+i-1}s_{i+1} \cdots s_K/\alpha^2)$ function/gradient evaluations of "
@@ -153,7 +151,6 @@ RATES_OF_TRAINING = single(
         ),
         Claim(
             id="than.convergence-rate",
-            source="Than",
             where="Section 5.1, convergence rate",
             text="The algorithms of Davis et al. need O(L/alpha^2) evaluations, as the Slides quote too.",
             quotation=r"present some algorithms ... with $O(\|\ell, \mathbf{w}\|_{Lip}/\alpha^2)$ function/gradient "

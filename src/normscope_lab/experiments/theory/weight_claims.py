@@ -13,7 +13,7 @@ from normscope.theory import l1
 
 from ...extremal import equality13, equality15, theorem13, theorem15
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings
-from ..judging import ROUNDING, by_convention, judged
+from ..judging import ROUNDING, by_convention, judged, reaches
 from ..single import single
 
 SETTINGS: Settings = {"widths": (4, 6, 5, 3), "batch": 16, "draws": 20, "eps": 1e-5, "seed": 0}
@@ -173,7 +173,7 @@ def _theorem12_judge(figures: Figures) -> Judgement:
     fixed, batch = figures["theorem12.fixed statistics"], figures["theorem12.batch statistics"]
     return by_convention(
         (fixed <= 1.0 + ROUNDING, batch <= 1.0 + ROUNDING),
-        f"With statistics held fixed the derivative reaches {fixed:.3g} of the bound; with those of the batch, which "
+        f"With statistics held fixed the derivative {reaches(fixed, 'the bound')}; with those of the batch, which "
         f"the weight moves too, {batch:.3g}.",
     )
 
@@ -235,7 +235,6 @@ def _theorem15_judge(figures: Figures) -> Judgement:
     )
 
 
-THAN = "Than"
 WEIGHTS = single(
     name="than.weights",
     title="Constants with respect to weights, and of the loss",
@@ -246,7 +245,6 @@ WEIGHTS = single(
     claims=(
         Claim(
             id="than.theorem12",
-            source=THAN,
             where="Theorem 12",
             text="The constant in W_i is at most the largest input of layer i times norms and normalizers from there "
             "on.",
@@ -257,7 +255,6 @@ WEIGHTS = single(
         ),
         Claim(
             id="than.theorem13.8",
-            source=THAN,
             where="Theorem 13, equation (8)",
             text="Some network has in W_i the constant a_(i+1)...a_K times the norm of the truncated h_(i-1)(x).",
             quotation=r"$\|\mathbf{h}^*(\mathbf{x}), \mathbf{W}_i\|_{Lip} = a_{i+1} \cdots a_K \left\| "
@@ -267,7 +264,6 @@ WEIGHTS = single(
         ),
         Claim(
             id="than.theorem13.9",
-            source=THAN,
             where="Theorem 13, equation (9)",
             text="Some network has in y_i the constant a_(i+1)...a_K.",
             quotation=r"$\|\mathbf{h}^*, \mathbf{y}_i\|_{Lip} = a_{i+1} \cdots a_K$",
@@ -275,7 +271,6 @@ WEIGHTS = single(
         ),
         Claim(
             id="than.corollary14",
-            source=THAN,
             where="Section 4.3, above Corollary 14",
             text="The l1 loss has in each weight the same constant as the outputs.",
             quotation=r"Observe that $\|f, \mathbf{W}_i\|_{Lip} = \|\mathbf{h}, \mathbf{W}_i\|_{Lip}$.",
@@ -284,7 +279,6 @@ WEIGHTS = single(
         ),
         Claim(
             id="than.corollary14.10",
-            source=THAN,
             where="Corollary 14, equation (10)",
             text="At any x the l1 loss of a normalized network has in W_i a constant of at most O(1) times the weight "
             "norms behind layer i and the normalizers' constants from it on.",
@@ -295,7 +289,6 @@ WEIGHTS = single(
         ),
         Claim(
             id="than.corollary14.11",
-            source=THAN,
             where="Corollary 14, equation (11)",
             text="The l1 loss of some network has in W_i the constant a_(i+1)...a_K times the norm of the truncated "
             "h_(i-1)(x).",
@@ -307,7 +300,6 @@ WEIGHTS = single(
         ),
         Claim(
             id="than.theorem15",
-            source=THAN,
             where="Theorem 15, equation (12)",
             text="Some network has gradients c a_K...a_(i+1) times a mean over the data, as large or small as one "
             "likes.",
