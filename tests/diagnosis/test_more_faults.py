@@ -140,3 +140,8 @@ def test_several_optimizers():
 def test_large_targets_have_one_advice():
     targets = 3e5 + 1e4 * X[:, :1]
     assert found(mlp(outputs=1), (X, targets), loss="mse") == [("targets-scale", "2")]
+
+
+def test_rare_labels_among_many_are_no_fault():
+    rare = (torch.rand(64, 50, generator=torch.Generator().manual_seed(0)) > 0.99).float()
+    assert found(mlp(outputs=50), (X, rare), loss="bce_with_logits") == []
