@@ -61,7 +61,6 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "gradient-explosion": ("exploding-gradient", "exploding-signal"),
     "exploding-run": ("exploding-gradient", "exploding-signal"),
     "batch-norm-depth": ("exploding-gradient",),
-    "gradient-jump": ("vanishing-gradient", "vanishing-signal", "exploding-gradient", "layer-scale-stands-out"),
     "saturated-units": ("saturated-units", "attention-saturated", "recurrent-weights-vanish"),
     "half-precision": ("precision",),
     "softmax-axis": ("normalizer-wrong-axis",),

@@ -181,7 +181,6 @@ KINDS: dict[str, FindingKind] = {
     "no-gradient": FindingKind("no gradient gets past {where}", "no gradient gets past {count} layers"),
     "saturated-units": FindingKind("{where} is saturated", "{count} activations are saturated"),
     "gradient-vanishing": FindingKind("the gradient of {where} vanishes", "the gradients of {count} layers vanish"),
-    "gradient-jump": FindingKind("the gradient changes by decades at {where}"),
     "half-precision": FindingKind(
         "{where} is close to overflow in half precision", "{count} layers are close to overflow in half precision"
     ),

@@ -28,9 +28,10 @@ from ..graph.ir import Graph, Unit
 from .data_pass import WRONG_BATCH, watch_data
 from .descent_pass import Optimizers
 from .examined import DataSeen
+from .objective import Loss
 from .sample_pass import compare_samples
 from .signal import Signal
-from .signal_pass import Loss, watch_signal
+from .signal_pass import watch_signal
 
 TRACED = "bounds over all inputs, folded and cumulative gains, sensitivity to the weights"
 """What needs a traced model."""

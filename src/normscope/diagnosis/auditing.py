@@ -50,10 +50,10 @@ from .findings import look
 from .loss_facts import check_optimizers, resolve_loss, takes_labels
 from .normalizer_effects import NormalizerEffects
 from .normalizer_pass import measure_normalizers
+from .objective import Loss
 from .rows import first_names, from_data, from_graph, weight_norms
 from .scope_shares import WHAT, audited_curve, worth_it
 from .signal import Signal
-from .signal_pass import Loss
 
 PARTS = (
     *("capture", "data", "signal", "Jacobians", "norms", "bounds", "shares", "radii", "sensitivity", "rows"),

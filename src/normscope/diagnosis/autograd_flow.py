@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -262,3 +263,25 @@ class NodeOwners(ForwardListener):
         place = re.search(r'File "(?:.*[/\\])?(.+)", line (\d+), in (.+)', own[-1]) if own else None
         line = "" if place is None else f"line {place[2]} of {place[1]}, in {place[3]}"
         return self._owners[self._last], f"{operator_name(self._last)}, {line}".rstrip(", ")
+
+
+def find_attributes(model: nn.Module, tensors: Set[int]) -> tuple[str, ...]:
+    """Return the attributes of modules that hold some of these tensors, by their ids, beside parameters and buffers."""
+    return tuple(
+        f"{path}.{name}".lstrip(".")
+        for path, module in model.named_modules()
+        for name, value in (vars(module).items() if tensors else ())
+        if name not in ("_parameters", "_buffers", "_modules") and any(id(t) in tensors for t in _weights_in(value))
+    )
+
+
+def _weights_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
+    """Yield the tensors that an attribute holds: itself, in a module, a list or dict, or in a plain object."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, nn.Module):
+        yield from value.parameters()
+    elif depth and not isinstance(value, type | ModuleType):
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
+        for item in inside or (vars(value).values() if hasattr(value, "__dict__") else ()):
+            yield from _weights_in(item, depth - 1)

@@ -21,10 +21,11 @@ from .descent_pass import Optimizers
 from .examined import DataSeen, Examined
 from .findings import look
 from .loss_facts import check_optimizers, resolve_loss, takes_labels
+from .objective import Loss
 from .rows import from_data
 from .sample_pass import compare_samples
 from .signal import Signal
-from .signal_pass import Loss, watch_signal
+from .signal_pass import watch_signal
 
 TOGETHER = "the model returns several tensors: they are measured together; choose one with output="
 BATCHES = 8

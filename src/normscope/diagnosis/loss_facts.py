@@ -68,28 +68,10 @@ class LossFacts(Part):
         negated: whether the value that is minimised falls where this loss, the only one, rises.
         rest: what else is in the value that is minimised, where this is the only known loss in it.
         without_weight: the share of the targets that are of classes with a weight of zero.
+        weighted: whether the loss weighs classes or samples.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(
-        sparse=(
-            "output_mean",
-            "target_mean",
-            "cosines",
-            "limits",
-            "sum_of",
-            "own_targets",
-            "labels_per_sample",
-            "alike",
-            "log_axis",
-            "integer_labels",
-            "padding",
-            "floor",
-            "made_by",
-            "negated",
-            "rest",
-            "without_weight",
-        )
-    )
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=(...,))
 
     name: str
     value: float
@@ -125,6 +107,7 @@ class LossFacts(Part):
     negated: bool = False
     rest: float = 0.0
     without_weight: float = 0.0
+    weighted: bool = False
 
     @property
     def is_constant(self) -> bool:
@@ -188,11 +171,7 @@ class _LossCall(NamedTuple):
     reduction: str = "mean"
     ignored: int = NO_CLASS
     weight: Tensor | None = None
-
-    @property
-    def weighted(self) -> bool:
-        """Whether classes or samples have weights."""
-        return self.weight is not None
+    weighs_classes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +244,7 @@ class LossListener(TorchFunctionMode):
                         reduction=str(given.get("reduction", "mean")),
                         ignored=given.get("ignore_index", NO_CLASS),
                         weight=given.get("weight"),
+                        weighs_classes=given.get("weight") is not None or given.get("pos_weight") is not None,
                     )
                 )
         elif self.in_loss and not self.calls and _broadcasts(func, args):
@@ -308,7 +288,7 @@ class LossListener(TorchFunctionMode):
             own_targets=made,
             made_by=made_by,
             integer_labels=bool(same) and not same[0].is_floating_point() and same[0].dtype != torch.bool,
-            padding=_padding(same[0], call) if same and call.reduction == "mean" and not call.weighted else 0.0,
+            padding=_padding(same[0], call) if same and call.reduction == "mean" and not call.weighs_classes else 0.0,
         )
 
 
@@ -382,6 +362,7 @@ def read_loss(call: _LossCall) -> LossFacts:
         without_weight=float((call.weight[target[counting]] == 0).double().mean())
         if indices and call.weight is not None
         else 0.0,
+        weighted=call.weighs_classes,
         sum_of=len(output) if call.reduction == "sum" else 0,
         labels_per_sample=float(numbers.sum(1).mean()) if over_classes and numbers.shape == output.shape else None,
         whole_targets=len(values) if whole and len(values) <= FEW_CLASSES else 0,
@@ -398,7 +379,7 @@ def _floor(call: _LossCall, target: Tensor) -> float:
     if (
         call.name not in BINARY
         or call.reduction != "mean"
-        or call.weighted
+        or call.weighs_classes
         or not bool(((target >= 0) & (target <= 1)).all())
     ):
         return 0.0

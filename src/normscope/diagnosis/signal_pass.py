@@ -9,23 +9,20 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from ..core.budget import count
 from ..core.errors import InputError, describe_error
-from ..core.log10 import log10
 from ..core.threads import ignore_warnings, uncompiled
 from ..core.untouched import DROPOUTS, on_copies, random_state, seed_random, untouched
-from ..graph.call import ALL_OUTPUTS, Call, arguments, labels_of, map_leaves, select
+from ..graph.call import Call, arguments, labels_of, map_leaves
 from ..listening.calls import (
     EMBEDDINGS,
     NORMALIZERS,
@@ -42,22 +39,22 @@ from ..listening.listener import ForwardListener
 from .autograd_flow import (
     LOSS,
     Feed,
-    NodeOwners,
+    find_attributes,
     find_feeds,
     find_kinds,
     find_makers,
     find_readers,
-    operator_name,
     reached_leaves,
 )
 from .descent_pass import Optimizers, StepFacts, try_steps
 from .examined import UnitsOverData
+from .loss_at_output import LossAtOutput
 from .loss_facts import LabelsOutside, LossFacts, LossListener
+from .objective import Loss, differentiated_outputs, find_raising, own_loss, random_signs, take_loss
 from .padding import PaddingListener
-from .sample_pass import have_moved
+from .sample_pass import PlaceChanger, have_moved
+from .saturation import SATURATING, leaked_share, saturated_share
 from .signal import (
-    BFLOAT16_NORMAL,
-    FLOAT16_NORMAL,
     INPUT,
     MOST_SILENT,
     NO_GRADIENT,
@@ -69,42 +66,33 @@ from .signal import (
     SignalRow,
     WidestColumn,
 )
+from .signal_statistics import (
+    fetch_all,
+    log10_relative,
+    norm_of,
+    parameter_rows,
+    places_of_values,
+    signal_row,
+    statistics_of,
+    widest_column,
+)
 
-FLAT = 0.01
-"""Nearer to an end of its range than this share of the range, a sigmoid or tanh has less than a twentieth of its
-steepest slope."""
-SATURATING = ("sigmoid", "tanh", "softmax", "hardsigmoid", "hardtanh")
 ACTIVATIONS = (*SATURATING, "gelu", "silu", "mish", "elu", "selu", "celu", "leaky_relu", "prelu", "rrelu", "softplus",
                "hardswish", "glu", "log_softmax", "log_sigmoid", "softsign")  # fmt: skip
 OTHERS = {
     "scaled_dot_product_attention": "attention", "multi_head_attention_forward": "attention", "lstm": "lstm",
     "gru": "gru", "rnn_tanh": "rnn", "rnn_relu": "rnn",
 }  # fmt: skip
-ATTENTION_ROWS = 64
-"""Queries of a fused attention whose rows are looked at."""
-HIDDEN_BELOW = 1e4
-"""A score this far below the largest of its row is that of a hidden position."""
-POWER_STEPS = 4
-"""Enough to tell a matrix of rank one: one step finds its direction."""
-FAR = 3.0
-"""How far values are moved towards those of another sample: past them, so that a maximum takes notice."""
 FEWEST_STEPS, MOST_STEPS = 6, 2048
 """Positions of a sequence over which gradients are compared: fewer show no trend."""
 STEADY_SHARE, STEADY_FACTOR = 0.8, 3.0
 """A recurrence changes the gradient at nearly every step by about the same factor."""
 LEAST_STEP = 1e-30
 """A share of the largest gradient of a step; less is lost in rounding."""
-FEW_LABELS, FEWEST_OF_A_LABEL, FEWEST_CLASSES = 10, 8, 3
-SAME_LOSS = 1e-4
-"""The share by which a loss may differ by rounding."""
 NO_LOSS_GIVEN = (
     'optimizer= needs loss=: pass it too, as in check(model, data, loss="cross_entropy"), where data are pairs (x, y) '
     "or dicts with labels"
 )
-NO_LOSS = 1e-3
-"""Samples with a smaller loss need no gradient."""
-
-Loss = Callable[..., Tensor]
 
 
 def watch_signal(
@@ -161,7 +149,7 @@ def watch_signal(
             loss = own_loss
         if optimizer is not None and loss is None:
             raise InputError(NO_LOSS_GIVEN)
-        raises = None if reason is None or reason == NO_GRADIENT else _find_raising(model, call, batch, output, loss)
+        raises = None if reason is None or reason == NO_GRADIENT else find_raising(model, call, batch, output, loss)
         if not listener.complete:
             listener, runs = _SignalListener(model, samples), runs + 1
             stack.callback(listener.remove_hooks)
@@ -176,6 +164,7 @@ def watch_signal(
     count("backwards", backwards * call.count)
     if steps is not None:
         forwards, backwards = forwards + steps.forwards, backwards + steps.backwards
+    at_output = None if loss is None else listener.loss_at_output(loss, labels_of(batch, call))
     return Signal(
         rows=rows,
         gradient_of=RANDOM if loss is None or listener.labels_outside is not None else LOSS,
@@ -200,12 +189,12 @@ def watch_signal(
         cut_values=listener.cut_values(),
         shared=listener.shared(),
         wrong_axis=listener.wrong_axis,
-        idle_label=None if loss is None else listener.find_idle_label(labels_of(batch, call), loss),
+        idle_label=at_output and at_output.find_idle_label(),
         bends=listener.bends,
         derives=listener.derives,
-        pushed_away=0.0 if loss is None else listener.find_pushed_away(labels_of(batch, call)),
+        pushed_away=at_output.find_pushed_away() if at_output else 0.0,
         detached_at=listener.detached_at,
-        means_alone=loss is not None and listener.loss_reads_means_alone(labels_of(batch, call), loss),
+        means_alone=at_output is not None and at_output.reads_means_alone(),
         padding=listener.padding.read(),
         raises=raises,
         unheard=listener.unheard,
@@ -235,46 +224,11 @@ def _steps(
 
     def loss_of(made: Any, samples: slice) -> Tensor:
         labels = [v[samples] if isinstance(v, Tensor) and v.ndim else v for v in labels_of(batch, call)]
-        return _loss_of(loss, made, output, labels)
+        return take_loss(loss, made, output, labels)
 
     names = {id(parameter): name for name, parameter in listener.model.named_parameters()}
     gradients = {names[key]: gradient for key, gradient in listener.of_parameters.items()}
     return try_steps(listener.model, call, loss_of, gradients, value, optimizer)
-
-
-def _find_raising(
-    model: nn.Module, call: Call, batch: Any, output: str | int | None, loss: Loss | None
-) -> tuple[str, str, str] | None:
-    """Run a model as its user does, inputs without a gradient; return where it raises, what, and the line of code."""
-    owners = NodeOwners(model)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    try:
-        with (
-            torch.enable_grad(),
-            on_copies(model),
-            ignore_warnings("Anomaly Detection|Error detected in"),
-            torch.autograd.set_detect_anomaly(True, check_nan=False),
-        ):
-            copied = call.changed(torch.clone)
-            with owners.listening():
-                made = model(*copied.args, **copied.kwargs)
-            outputs = _outputs(made, output)
-            values = outputs if loss is None else [_loss_of(loss, made, output, labels_of(batch, call))]
-            values = [value for value in values if value.requires_grad]
-            owners.follow(values)
-            torch.autograd.grad(values, trained, [_signs(value) for value in values], allow_unused=True)
-    except InputError:
-        return None
-    except Exception as error:
-        path, line = owners.found_at()
-        return path, describe_error(error), line
-    return None
-
-
-def own_loss(made: Any) -> Any:
-    """Return the loss that a model has computed itself and returns as `loss`, if it is one."""
-    value = made.get("loss") if isinstance(made, Mapping) else getattr(made, "loss", None)
-    return value if isinstance(value, Tensor) and value.numel() == 1 else None
 
 
 def _both_ways(
@@ -285,7 +239,7 @@ def _both_ways(
         seed_random(listener.model)
         with LossListener() as losses:
             made = listener.forward(call)
-            outputs = _outputs(made, output)
+            outputs = differentiated_outputs(made, output)
             listener.has_own_loss = loss is None and getattr(own_loss(made), "requires_grad", False)
             listener.outputs = len(outputs)
             listener.returned = [tensor.detach() for tensor in as_floats(made)]
@@ -293,7 +247,7 @@ def _both_ways(
             losses.in_loss = True
             try:
                 named = loss if loss is not None or not listener.has_own_loss else own_loss
-                objective = outputs if named is None else [_loss_of(named, made, output, labels_of(batch, call))]
+                objective = outputs if named is None else [take_loss(named, made, output, labels_of(batch, call))]
             except InputError:
                 if losses.outside is None:
                     raise
@@ -323,52 +277,6 @@ def _without_gradient(listener: _SignalListener, call: Call) -> None:
         ) from error
 
 
-def _outputs(made: Any, output: str | int | None) -> list[Tensor]:
-    """Return the output that is differentiated; where none is the usual one, all floats that the model returns."""
-    if output == ALL_OUTPUTS:
-        return as_floats(made)
-    try:
-        return [select(made, output)]
-    except InputError:
-        if output is not None:
-            raise
-        return as_floats(made)
-
-
-def _loss_of(loss: Loss, made: Any, output: str | int | None, labels: Sequence[Any]) -> Tensor:
-    """Return the loss of the user's function: of the one output, or else of all that the model returns (`o.loss`).
-
-    An output that the user named comes first, and to losses of torch, which take tensors, the one there is. A function
-    of the user's that takes what the model returns may take a tensor as well, and read it otherwise: `o[0]` of a tensor
-    is its first sample.
-    """
-    outputs = _outputs(made, output)
-    single = outputs[0] if len(outputs) == 1 else made
-    module = loss.__module__ if hasattr(loss, "__qualname__") else type(loss).__module__
-    by_tensor = output is not None or str(module).startswith("torch.")
-    forms = (single, made) if by_tensor else (made, single)
-    value: Any
-    try:
-        value = loss(forms[0], *labels)
-    except Exception as error:
-        try:
-            value = None if forms[0] is forms[1] else loss(forms[1], *labels)
-        except Exception:
-            value = None
-        if value is None:
-            raise InputError(
-                f"the loss raises {describe_error(error)}: it is called with the model's output, and with the labels "
-                "where the batch is a pair of inputs and labels, or a dict that holds labels"
-            ) from error
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        kind = f"{value.numel()} values" if isinstance(value, Tensor) else type(value).__name__
-        raise InputError(
-            f"the loss must return a tensor with one value, and it returned {kind}. With loss= a model is not given "
-            'its labels, so that it computes no loss of its own: name that loss, as in loss="cross_entropy"'
-        )
-    return value
-
-
 class _SignalListener(ForwardListener):
     """Keeps the statistics of every layer's output, and of the gradient that comes back to it, on the device."""
 
@@ -384,7 +292,6 @@ class _SignalListener(ForwardListener):
         self.outputs, self.draws, self.has_own_loss, self.replaced = 1, False, False, dict[str, None]()
         self._detached_at: str | None = None
         self._unread: dict[int, tuple[Tensor, str]] = {}  # what a module returned and no function has read since
-        self._moves: list[Tensor] = []  # by output: which samples a gradient comes back to
         self._output_gradients: list[Tensor] = []
         self.bends, self.derives = True, False
         self.detached_at: str | None = None
@@ -429,7 +336,7 @@ class _SignalListener(ForwardListener):
         self.padding.find(call.leaves, self._samples)
         for name, tensor in variables:
             self._hear((INPUT if len(variables) == 1 else f"{INPUT} {name}", INPUT, 0), fed[id(tensor)])
-        self._columns = [_widest_column(tensor) for _, tensor in variables]
+        self._columns = [widest_column(tensor) for _, tensor in variables]
         self._held.clear()
         args, kwargs = map_leaves(lambda leaf: fed.get(id(leaf), leaf), (call.args, call.kwargs))
         held = [*self.model.named_parameters(), *self.model.named_buffers()]
@@ -459,7 +366,7 @@ class _SignalListener(ForwardListener):
         for tensor in outputs:
             if tensor.requires_grad:
                 self._hooks.append(tensor.register_hook(self._ended))
-        signs = [_signs(value) if random else torch.ones_like(value) for value in objective]
+        signs = [random_signs(value) if random else torch.ones_like(value) for value in objective]
         trained = [p for p in self.model.parameters() if p.requires_grad]
         gradients = torch.autograd.grad(objective, [*leaves, *trained], signs, allow_unused=True)
         for parameter, gradient in zip(trained, gradients[len(leaves) :], strict=True):
@@ -473,10 +380,9 @@ class _SignalListener(ForwardListener):
             hook.remove()
 
     def _ended(self, gradient: Tensor) -> None:
-        """Note the size of the gradient at an output, and which samples have one."""
-        self._end.append(_norm(gradient))
+        """Note the gradient at an output, and its size."""
+        self._end.append(norm_of(gradient))
         if gradient.shape[:1] == (self._samples,):
-            self._moves.append((gradient.detach() != 0).reshape(self._samples, -1).any(1))
             self._output_gradients.append(gradient.detach())
 
     def follow_outputs(self, outputs: Sequence[Tensor]) -> None:
@@ -492,69 +398,13 @@ class _SignalListener(ForwardListener):
         """Whether a gradient was asked for where the model goes on without one."""
         return bool(self._cut_values)
 
-    def find_idle_label(self, labels: Sequence[Any], loss: Loss) -> float | None:
-        """Return the label whose samples get no gradient at the output, all of them, though their loss is not zero."""
-        kinds = [v for v in labels if isinstance(v, Tensor) and v.numel() == self._samples and not v.is_complex()]
-        if len(self._moves) != 1 or self.outputs != 1 or not kinds:
+    def loss_at_output(self, loss: Loss, labels: Sequence[Any]) -> LossAtOutput | None:
+        """Return the loss with the model's output and its gradient; None without one output for all samples."""
+        if len(self._output_gradients) != 1 or len(self.returned) != 1:
             return None
-        moves, kind = self._moves[0].cpu(), kinds[0].detach().flatten().cpu()
-        values = kind.unique()
-        if not 2 <= len(values) <= FEW_LABELS:
-            return None
-        idle = [float(v) for v in values if not moves[kind == v].any() and (kind == v).sum() >= FEWEST_OF_A_LABEL]
-        if len(idle) != 1 or not bool(moves.any()) or len(self.returned) != 1:
-            return None
-        rows = (kind == idle[0]).nonzero().flatten().to(self.returned[0].device)
-        chosen = [v[rows] if isinstance(v, Tensor) and len(v) == self._samples else v for v in labels]
-        try:
-            left = float(loss(self.returned[0][rows], *chosen))
-        except Exception:  # a loss may need samples of every label
-            return None
-        return idle[0] if left > NO_LOSS else None
-
-    def loss_reads_means_alone(self, labels: Sequence[Any], loss: Loss) -> bool:
-        """Whether the loss is the same for outputs that differ from these, and have the same mean over the samples."""
-        differ = [v for v in labels if isinstance(v, Tensor) and v.shape[:1] == (self._samples,) and v.numel()]
-        if len(self._output_gradients) != 1 or len(self.returned) != 1 or self._samples < FEWEST_OF_A_LABEL:
-            return False
-        (gradient,) = self._output_gradients
-        if not bool((gradient == gradient[:1]).all() & (gradient != 0).any()):
-            return False
-        if not any(bool((v != v[:1]).any()) for v in differ):
-            return False
-        (output,) = self.returned
-        noise = torch.linspace(-1.0, 1.0, self._samples, dtype=output.dtype, device=output.device)
-        spread = FAR * (output.abs().amax() + max(float(v.abs().max()) for v in differ if not v.is_complex()))
-        moved = output + spread * noise.reshape(-1, *(1,) * (output.ndim - 1))
-        try:
-            before, after = (float(loss(made, *labels)) for made in (output, moved))
-        except Exception:  # a loss may refuse such values
-            return False
-        return abs(after - before) <= SAME_LOSS * abs(before)
-
-    def find_pushed_away(self, labels: Sequence[Any]) -> float:
-        """Return the share of outputs that steps against the gradient of the loss move away from their targets.
-
-        These are numbers, one for each output, or the classes of the samples. Two values may be the names of kinds.
-        """
-        if len(self._output_gradients) != 1 or len(self.returned) != 1 or len(labels) != 1:
-            return 0.0
-        (gradient,), (output,), (target,) = self._output_gradients, self.returned, labels
-        if not isinstance(target, Tensor) or gradient.shape != output.shape or not bool(gradient.any()):
-            return 0.0
-        columns = target.ndim == output.ndim and all(
-            n in (1, m) for n, m in zip(target.shape, output.shape, strict=True)
-        )
-        if target.is_floating_point() and columns and len(target.unique()) > FEW_LABELS:
-            towards = gradient * (output - target)
-        elif target.dtype == torch.long and target.shape == output.shape[:1] and output.ndim == 2:
-            inside = output.shape[1] > 2 and int(target.min()) >= 0 and int(target.max()) < output.shape[1]
-            if not inside or len(target.unique()) < FEWEST_CLASSES:
-                return 0.0
-            towards = -gradient.gather(1, target[:, None])
-        else:
-            return 0.0
-        return float((towards < 0).double().mean())
+        (gradient,), (output,) = self._output_gradients, self.returned
+        same = gradient.shape == output.shape
+        return LossAtOutput(loss=loss, labels=labels, output=output, gradient=gradient) if same else None
 
     def unread(self) -> tuple[str, ...]:
         """Return the modules whose output was thrown away."""
@@ -585,7 +435,7 @@ class _SignalListener(ForwardListener):
 
     def cut_values(self) -> tuple[CutValue, ...]:
         """Return the layers whose values go on without their graph, into layers that a gradient comes back from."""
-        fetched = _fetched(
+        fetched = fetch_all(
             [self._cut_gradients[key].reshape(1) for *_, key in self._cut_readers if key in self._cut_gradients]
         )
         readers = [own for own in self._cut_readers if own[2] in self._cut_gradients]
@@ -607,14 +457,7 @@ class _SignalListener(ForwardListener):
     def unregistered(self) -> tuple[str, ...]:
         """Return the attributes of modules that hold weights which learn, and which are no parameters of the model."""
         own = {id(parameter) for parameter in self.model.parameters()} | {id(leaf) for leaf in self._leaves}
-        strangers = self._reached.keys() - own
-        return tuple(
-            f"{path}.{name}".lstrip(".")
-            for path, module in self.model.named_modules()
-            for name, value in (vars(module).items() if strangers else ())
-            if name not in ("_parameters", "_buffers", "_modules")
-            and any(id(t) in strangers for t in _weights_in(value))
-        )
+        return find_attributes(self.model, self._reached.keys() - own)
 
     def forget_gradients(self) -> None:
         """Drop what a backward that did not end has left."""
@@ -635,16 +478,10 @@ class _SignalListener(ForwardListener):
             result = self._leaf(result)
         made = result[0] if isinstance(result, tuple) else result
         dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else -1)
-        flat = _saturated(family, made.detach(), dim, call) if family in SATURATING else None
-        if call.name == "scaled_dot_product_attention":
-            flat = _one_hot_attention(call)
-        elif call.name == "multi_head_attention_forward":
-            flat = _one_hot_multihead(call)
-        elif call.name in ("lstm", "gru", "rnn_tanh"):
-            flat = _saturated_gates(call, made.detach())
+        flat = saturated_share(call, family, made.detach(), dim)
         self._hear(self.site(family), made, flat)
         if family == "softmax":
-            self._leaks[len(self._heard) - 1] = _leak(call, made.detach(), dim)
+            self._leaks[len(self._heard) - 1] = leaked_share(call, made.detach(), dim)
             if isinstance(dim, int) and made.ndim > 1:
                 self._softmaxes[id(made)] = made, dim % made.ndim
         return result
@@ -659,7 +496,7 @@ class _SignalListener(ForwardListener):
         result = (result.detach() if result.requires_grad else result).requires_grad_(True)  # that of a draw is zero
         self._leaves.append(result)
         self._cut_values.append((site[0], result))
-        result.register_hook(lambda gradient: self._cut_gradients.update({id(result): _norm(gradient)}))
+        result.register_hook(lambda gradient: self._cut_gradients.update({id(result): norm_of(gradient)}))
         return result
 
     def before_call(self, call: FunctionCall) -> None:
@@ -714,7 +551,9 @@ class _SignalListener(ForwardListener):
         return leaf.clone()
 
     def _hear(self, site: Site, made: Tensor, saturated: Tensor | None = None) -> None:
-        self._heard.append((site, tuple(made.shape), made.dtype, _statistics(made.detach(), saturated, self._samples)))
+        self._heard.append(
+            (site, tuple(made.shape), made.dtype, statistics_of(made.detach(), saturated, self._samples))
+        )
         self._functions.append(made.grad_fn)
         if not torch.is_grad_enabled():
             self._held.clear()
@@ -723,17 +562,17 @@ class _SignalListener(ForwardListener):
         self._row_ids.append(id(made))
         if made.requires_grad:
             if site[1] in (INPUT, "embedding") and made.shape[:1] == (self._samples,):
-                self._differing[len(self._heard) - 1] = _by_place(made.detach() - made.detach()[:1])
+                self._differing[len(self._heard) - 1] = places_of_values(made.detach() - made.detach()[:1])
                 self.padding.hear(site[0], made)
             self._hooks.append(made.register_hook(functools.partial(self._returned, len(self._heard) - 1)))
 
     def _returned(self, index: int, gradient: Tensor) -> None:
-        self._gradients[index] = _norm(gradient)
+        self._gradients[index] = norm_of(gradient)
         if index in self._differing and gradient.ndim == 3 and FEWEST_STEPS < gradient.shape[1] <= MOST_STEPS:
             self._by_step[index] = gradient.detach().double().square().sum((0, 2)).sqrt()
         if index in self._differing:
             differing = self._differing[index]
-            pairs = zip(differing, _by_place(gradient.detach()), strict=True)
+            pairs = zip(differing, places_of_values(gradient.detach()), strict=True)
             places = self._silent_places[index] = [differs & ~read for differs, read in pairs]
             shares = [p.sum() / differs.sum().clamp(min=1) for p, differs in zip(places, differing, strict=True)]
             self._silent[index] = torch.stack(shares).amax() if shares else gradient.new_zeros(())
@@ -745,10 +584,12 @@ class _SignalListener(ForwardListener):
         the gradient is cut; otherwise a maximum passes these places over, or the loss does not read what they move.
         """
         forwards = 0
-        shares = _fetched([share.double().reshape(1) for share in self._silent.values()])
+        shares = fetch_all([share.double().reshape(1) for share in self._silent.values()])
         for index, (share,) in zip(list(self._silent), shares, strict=True):
             if share > MOST_SILENT:
-                changer = _PlaceChanger(self.model, self._heard[index][0], self._silent_places[index])
+                site = self._heard[index][0]  # the inputs were heard first
+                at = call.variables[index][1] if site[1] == INPUT else site
+                changer = PlaceChanger(self.model, at, self._silent_places[index])
                 try:
                     forwards += 1
                     changed = as_floats(changer.run(call))
@@ -762,7 +603,7 @@ class _SignalListener(ForwardListener):
 
     def columns(self) -> tuple[WidestColumn | None, ...]:
         """Fetch what is to be said of the columns of the inputs."""
-        fetched = iter(_fetched([column for column in self._columns if column is not None]))
+        fetched = iter(fetch_all([column for column in self._columns if column is not None]))
         return tuple(
             None if column is None or math.isnan(usual) else WidestColumn(index=int(index), size=size, usual=usual)
             for column in self._columns
@@ -771,35 +612,13 @@ class _SignalListener(ForwardListener):
 
     def parameters(self) -> tuple[ParameterRow, ...]:
         """Fetch what is to be said of the parameters."""
-        held = [(n, p) for n, p in self.model.named_parameters() if not is_lazy(p) and p.numel() and not p.is_meta]
-        none = torch.full((1,), -1.0, dtype=torch.float64)
-        fetched = _fetched([_parameter_statistics(p) for _, p in held])
-        norms = _fetched(
-            [_norm(self.of_parameters[id(p)]).reshape(1) if id(p) in self.of_parameters else none for _, p in held]
-        )
-        return tuple(
-            ParameterRow(
-                name=name,
-                shape=tuple(parameter.shape),
-                trainable=id(parameter) in self._trained,
-                used=id(parameter) in self._used or id(parameter) in self._reached,
-                reached=id(parameter) in self._reached,
-                root_mean_square=size,
-                least=least,
-                greatest=greatest,
-                row_deviation=None if math.isnan(between) else between,
-                leading_share=None if math.isnan(share) else share,
-                gradient=None if norm < 0.0 else math.inf if math.isnan(norm) else norm,
-            )
-            for (name, parameter), (size, least, greatest, between, share), (norm,) in zip(
-                held, fetched, norms, strict=True
-            )
-        )
+        used = self._used | self._reached.keys()
+        return parameter_rows(self.model, self.of_parameters, self._trained, used, self._reached)
 
     def rows(self, units: Mapping[Site, UnitsOverData]) -> tuple[SignalRow, ...]:
         """Fetch everything and return the rows."""
         indices = list(self._gradients)
-        fetched = _fetched(
+        fetched = fetch_all(
             [statistics for *_, statistics in self._heard]
             + [self._gradients[index].reshape(1) for index in indices]
             + [norm.reshape(1) for norm in self._end]
@@ -807,14 +626,14 @@ class _SignalListener(ForwardListener):
         count = len(self._heard)
         end = math.hypot(*(norm for (norm,) in fetched[count + len(indices) :]))
         gradients = {index: norm for index, (norm,) in zip(indices, fetched[count:])}
-        shares = _fetched([share.double().reshape(1) for share in self._silent.values()])
+        shares = fetch_all([share.double().reshape(1) for share in self._silent.values()])
         silent = {index: share for index, (share,) in zip(self._silent, shares, strict=True)}
-        steps = dict(zip(self._by_step, _fetched(list(self._by_step.values())), strict=True))
+        steps = dict(zip(self._by_step, fetch_all(list(self._by_step.values())), strict=True))
         leaks = {index: leak.reshape(1) for index, leak in self._leaks.items() if leak is not None}
-        leaking = dict(zip(leaks, _fetched(list(leaks.values())), strict=True))
+        leaking = dict(zip(leaks, fetch_all(list(leaks.values())), strict=True))
         return tuple(
             replace(
-                _row(site, shape, dtype, fetched[k], _relative(gradients.get(k), end), units.get(site)),
+                signal_row(site, shape, dtype, fetched[k], log10_relative(gradients.get(k), end), units.get(site)),
                 silent=silent.get(k),
                 cut=self._cut.get(k),
                 recurrence=self._recurrence(steps[k]) if k in steps else None,
@@ -842,47 +661,6 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _weights_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
-    """Yield the tensors that an attribute holds: itself, in a module, a list or dict, or in a plain object."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, nn.Module):
-        yield from value.parameters()
-    elif depth and not isinstance(value, type | ModuleType):
-        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
-        for item in inside or (vars(value).values() if hasattr(value, "__dict__") else ()):
-            yield from _weights_in(item, depth - 1)
-
-
-class _PlaceChanger(ForwardListener):
-    """Runs a model with other values at some places of an input or an embedding."""
-
-    def __init__(self, model: nn.Module, site: Site, places: Sequence[Tensor]) -> None:
-        super().__init__(model, dropout=False)
-        self._site, self._places = site, places
-
-    def run(self, call: Call) -> Any:
-        """Return what the model returns with values moved past those of the next sample."""
-        at = {INPUT if len(call.variables) == 1 else f"{INPUT} {name}": id(leaf) for name, leaf in call.variables}
-        chosen = at.get(self._site[0]) if self._site[1] == INPUT else None
-        here = call.changed(lambda leaf: self._change(leaf) if id(leaf) == chosen else leaf.clone())
-        seed_random(self.model)
-        with torch.no_grad(), on_copies(self.model), self.listening():
-            return self.model(*here.args, **here.kwargs)
-
-    def after_call(self, call: FunctionCall, result: Any) -> Any:
-        """Change what the embedding returns."""
-        if _family(call, result) == "embedding" and self.site("embedding") == self._site:
-            return self._change(result)
-        return result
-
-    def _change(self, values: Tensor) -> Tensor:
-        """Move the values at these places."""
-        wide = [self._places[0][:, None], self._places[1]] if values.ndim == 3 else self._places
-        there = functools.reduce(torch.logical_or, (places.expand(values.shape[1:]) for places in wide))
-        return torch.where(there, values + FAR * (values.roll(1, 0) - values), values)
-
-
 def _cuts(call: FunctionCall) -> bool:
     """Whether a call hands values on without their graph: `.data`, or a draw from a distribution that they describe."""
     return call.name in ("normal", "bernoulli") or (
@@ -904,214 +682,3 @@ def _family(call: FunctionCall, result: Any) -> str | None:
     if name in EMBEDDINGS:
         return "embedding"
     return plain if plain in ACTIVATIONS else OTHERS.get(name)
-
-
-def _relative(norm: float | None, end: float) -> float | None:
-    """Return log10 of a gradient's norm as a multiple of that at the output."""
-    if norm is None or not (math.isfinite(norm) and 0.0 < end < math.inf):
-        return None
-    return log10(norm) - log10(end)
-
-
-def _row(
-    site: Site,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    figures: Sequence[float],
-    gradient: float | None,
-    units: UnitsOverData | None,
-) -> SignalRow:
-    mean, variance, least, greatest, below_float16, below_bfloat16, saturated, between = figures
-    finite = all(map(math.isfinite, (least, greatest)))
-    measured: dict[str, Any] = {
-        "mean": mean,
-        "deviation": math.sqrt(variance) if variance >= 0.0 else variance,
-        "least": least,
-        "greatest": greatest,
-        "below_float16": below_float16,
-        "below_bfloat16": below_bfloat16,
-        "saturated": None if math.isnan(saturated) else saturated,
-        "sample_deviation": None if math.isnan(between) else math.sqrt(max(between, 0.0)),
-    }
-    return SignalRow(
-        path=site[0],
-        kind=site[1],
-        shape=shape,
-        dtype=str(dtype).removeprefix("torch."),
-        finite=finite,
-        log10_gradient=gradient,
-        dead=None if units is None else float(units.dead.double().mean()),
-        **(measured if finite else {}),
-    )
-
-
-@torch.no_grad()
-def _statistics(values: Tensor, saturated: Tensor | None, samples: int) -> Tensor:
-    """Return mean, variance, range, shares below half precisions, what is saturated, the variance over the samples.
-
-    The last two are NaN where there is none.
-    """
-    wide = values.double()
-    variance, mean = torch.var_mean(wide, correction=0)
-    least, greatest = torch.aminmax(wide)
-    sizes = wide.abs()
-    below = [((sizes < limit) & (sizes > 0)).double().mean() for limit in (FLOAT16_NORMAL, BFLOAT16_NORMAL)]
-    unknown = torch.full_like(mean, math.nan)
-    flat = unknown if saturated is None else saturated.double()
-    comparable = samples > 1 and values.ndim > 0 and values.shape[0] == samples
-    between = wide.var(0, correction=0).mean() if comparable else unknown
-    return torch.stack([mean, variance, least, greatest, *below, flat, between])
-
-
-@torch.no_grad()
-def _saturated(family: str, made: Tensor, dim: Any, call: FunctionCall) -> Tensor | None:
-    """Return the share of values in the flat parts of a sigmoid or tanh, or of one-hot rows of a softmax."""
-    if family == "hardtanh":
-        limits = {**dict(zip(("input", "min_val", "max_val"), call.args)), **call.kwargs}
-        return ((made <= limits.get("min_val", -1.0)) | (made >= limits.get("max_val", 1.0))).double().mean()
-    if family == "softmax":
-        dim = dim if isinstance(dim, int) else -1
-        return None if made.shape[dim] == 1 else (made.amax(dim) > 1.0 - FLAT).double().mean()
-    low, high = (-1.0, 1.0) if family == "tanh" else (0.0, 1.0)
-    edge = FLAT * (high - low)
-    return ((made < low + edge) | (made > high - edge)).double().mean()
-
-
-@torch.no_grad()
-def _leak(call: FunctionCall, made: Tensor, dim: Any) -> Tensor | None:
-    """Return the share that a softmax gives to entries which a mask was to hide, in rows with others."""
-    filled = getattr(call.input, "grad_fn", None)
-    if filled is None or operator_name(filled) != "MaskedFill" or not isinstance(dim, int):
-        return None
-    hidden = filled._saved_mask.expand(made.shape)
-    rows = hidden.any(dim) & ~hidden.all(dim)
-    return ((made * hidden).sum(dim) * rows).double().sum() / rows.sum().clamp(min=1)
-
-
-def _one_hot_attention(call: FunctionCall) -> Tensor | None:
-    """Return the share of rows of fused attention that look at one of several positions alone."""
-    given = call.named()
-    query, key, mask = given["query"], given["key"], given.get("attn_mask")
-    if query.shape[-3] != key.shape[-3]:  # grouped queries share keys
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    if given.get("is_causal"):
-        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
-    return _one_hot(query, key, mask, given.get("scale"))
-
-
-def _one_hot_multihead(call: FunctionCall) -> Tensor | None:
-    """Return the same for torch's own attention with its projections."""
-    given = call.named()
-    weight, bias, heads = given["in_proj_weight"], given["in_proj_bias"], given["num_heads"]
-    weights = [given["q_proj_weight"], given["k_proj_weight"]] if weight is None else weight.chunk(3)[:2]
-    biases = [None, None] if bias is None else bias.chunk(3)[:2]
-    query, key = (
-        torch.nn.functional.linear(given[name], own, shift).unflatten(-1, (heads, -1)).movedim(0, -2)
-        for name, own, shift in zip(("query", "key"), weights, biases, strict=True)
-    )
-    mask = given["attn_mask"]
-    if isinstance(mask, Tensor) and mask.dtype == torch.bool:
-        mask = ~mask  # there, True means that a position is hidden
-    return _one_hot(query, key, mask if mask is None or mask.ndim == 2 else None, None)
-
-
-@torch.no_grad()
-def _one_hot(query: Tensor, key: Tensor, mask: Tensor | None, scale: float | None) -> Tensor | None:
-    """Return the share of rows with more than 99 % on one position, of those that may look at several."""
-    rows, columns = query.shape[-2], key.shape[-2]
-    if columns < 2:
-        return None
-    picked = slice(None, None, max(1, rows // ATTENTION_ROWS))
-    scores = (scale or query.shape[-1] ** -0.5) * query.detach()[..., picked, :].double() @ key.detach().double().mT
-    if mask is not None:
-        mask = mask.detach().expand(*mask.shape[:-2], rows, columns)[..., picked, :]
-        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    several = (scores > scores.amax(-1, keepdim=True).clamp(min=-1e30) - HIDDEN_BELOW).sum(-1) > 1
-    certain = scores.softmax(-1).amax(-1) > 1.0 - FLAT
-    return (certain & several).double().sum() / several.sum().clamp(min=1)
-
-
-@torch.no_grad()
-def _saturated_gates(call: FunctionCall, made: Tensor) -> Tensor | None:
-    """Return the share of a recurrent layer's gates that are wide open or shut, for the kind of gate with most of them.
-
-    Of several layers the first is looked at.
-    The state that a step reads is the output of the step before; where there are several layers, it is left out.
-    """
-    if call.name == "rnn_tanh":
-        return (made.abs() > 1.0 - 2 * FLAT).double().mean()
-    given, _, weights, biased, layers, _, _, both, batch_first = call.args[:9]
-    if not isinstance(given, Tensor) or not isinstance(biased, bool):
-        return None  # packed sequences
-    shift = weights[2] + weights[3] if biased else None
-    gates = torch.nn.functional.linear(given.detach(), weights[0], shift)
-    if layers == 1 and not both and weights[1].shape[1] == made.shape[-1]:
-        time = 1 if batch_first else 0
-        before = made.roll(1, time)
-        before.select(time, 0).zero_()
-        gates = gates + before @ weights[1].mT
-    edge = math.log((1.0 - FLAT) / FLAT)
-    kept = [part for k, part in enumerate(gates.chunk(4 if call.name == "lstm" else 3, -1)) if k != 2]
-    return torch.stack([(part.abs() > edge).double().mean() for part in kept]).amax()
-
-
-@torch.no_grad()
-def _parameter_statistics(parameter: Tensor) -> Tensor:
-    """Return root mean square, range, deviation between the rows, and the share of the leading singular pair."""
-    wide = torch.view_as_real(parameter.detach()) if parameter.is_complex() else parameter.detach()
-    wide = wide.double()
-    least, greatest = torch.aminmax(wide)
-    square = wide.square().mean()
-    rows = wide.flatten(1) if wide.ndim > 1 else wide[None]
-    if min(rows.shape) < 2:
-        return torch.stack([square.sqrt(), least, greatest, *[torch.full_like(square, math.nan)] * 2])
-    between = rows.var(0, correction=0).mean().sqrt()
-    vector = torch.ones(rows.shape[1], dtype=wide.dtype, device=wide.device) + rows.abs().sum(0)
-    for _ in range(POWER_STEPS):
-        vector = rows.mT @ (rows @ vector)
-        vector = vector / torch.linalg.vector_norm(vector).clamp(min=1e-300)
-    share = (rows @ vector).square().sum() / rows.square().sum().clamp(min=1e-300)
-    return torch.stack([square.sqrt(), least, greatest, between, share])
-
-
-def _by_place(values: Tensor) -> list[Tensor]:
-    """Return where values are not zero for any sample: by column, by position and feature, or by pixel and channel."""
-    there = (values != 0).any(0)
-    if there.ndim == 2:
-        return [there.any(1), there.any(0)]
-    if there.ndim > 2:
-        return [there.any(0), there.flatten(1).any(1).reshape(-1, *(1,) * (there.ndim - 1))]
-    return [there] if there.ndim else []
-
-
-@torch.no_grad()
-def _widest_column(values: Tensor) -> Tensor | None:
-    """Return the column of a table with the largest values, their size and that of a usual column; None for others."""
-    if values.ndim not in (2, 3) or values.shape[-1] < 2:
-        return None
-    sizes = values.detach().double().flatten(0, -2).square().mean(0).sqrt()
-    usual = torch.where(sizes > 0, sizes, math.nan).nanmedian()
-    return torch.stack([sizes.argmax().double(), sizes.max(), usual])
-
-
-def _norm(gradient: Tensor) -> Tensor:
-    gradient = gradient.coalesce().values() if gradient.is_sparse else gradient
-    return torch.linalg.vector_norm(gradient.detach().abs(), dtype=torch.float64)
-
-
-def _signs(value: Tensor) -> Tensor:
-    """Return random signs, the same for the same shape."""
-    generator = torch.Generator(value.device).manual_seed(0)
-    drawn = torch.empty(value.shape, device=value.device).bernoulli_(0.5, generator=generator)
-    return (2.0 * drawn - 1.0).to(value.dtype)
-
-
-def _fetched(tensors: Sequence[Tensor]) -> list[list[float]]:
-    """Return small vectors as lists of floats, with one transfer from each device."""
-    found: list[list[float]] = [[] for _ in tensors]
-    for device in dict.fromkeys(tensor.device for tensor in tensors):
-        here = [k for k, tensor in enumerate(tensors) if tensor.device == device]
-        values = iter(torch.cat([tensors[k] for k in here]).tolist())
-        for k in here:
-            found[k] = [next(values) for _ in range(tensors[k].numel())]
-    return found

@@ -56,7 +56,6 @@ ANYWHERE = {
     "dead-relu": ("input-scale",),
     "gradient-vanishing": ("activation-before-loss",),
     "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer", "mask-leaks"),
-    "gradient-jump": ("dead-layer", "layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),
     "branch-dominates": ("layer-scale",),
     "first-loss": ("targets-scale", "activation-before-loss", "loss-does-not-fit", "input-scale", "layer-scale"),
 }

@@ -15,7 +15,7 @@ from ...core.finding import Finding, Severity, figure, figures, power
 from ...report.words import listed, pluralise
 from ...theory.initialisation import LIMIT, batch_norm_growth
 from ..examined import DataSeen, Examined, WeightOverData
-from ..signal import INPUT, RANDOM, Signal, SignalRow
+from ..signal import RANDOM, Signal, SignalRow
 
 RUN = 4
 """A chain of fewer layers than this shows no trend."""
@@ -220,8 +220,6 @@ BOTH = 2.0
 
 Healthy models of the tests stay within 0.8.
 """
-JUMP_DECADES = 6.0
-"""Decades of gradient between two layers in a row; healthy models of the tests stay within 2."""
 BATCH_NORM_DECADES = 2.0
 """Decades that a gradient gains through fresh BatchNorms: a hundredfold, between layers that share a learning rate.
 
@@ -323,38 +321,6 @@ def batch_norm_depth(examined: Examined) -> Iterator[Finding]:
         advice="Add skip connections around every one or two BatchNorms (with the scale of the last BatchNorm of each "
         "block at 0 if there are many blocks), use LayerNorm, or make the network shallower.",
         numbers=figures(log10_gradient=back, growth=measured, law=law, layers=len(rows), entries=entries),
-    )
-
-
-def gradient_jump(examined: Examined) -> Iterator[Finding]:
-    """One place where the gradient changes by decades, in a network whose depth is not the cause."""
-    signal = examined.signal
-    if signal is None or any(gradient_vanishing(examined)) or any(gradient_explosion(examined)):
-        return
-    readers = Counter(feed for feeds in signal.feeds for feed in feeds)
-    steps = [
-        (before.log10_gradient - row.log10_gradient, before, row)
-        for row, feeds in zip(signal.rows, signal.feeds, strict=False)
-        for before in (signal.rows[feed] for feed in feeds if len(feeds) == readers[feed] == 1)  # on no branch
-        if row.log10_gradient is not None and before.log10_gradient is not None and before.kind != INPUT
-        if math.isfinite(row.log10_gradient) and math.isfinite(before.log10_gradient)
-    ]
-    step, before, row = max(steps, key=lambda item: abs(item[0]), default=(0.0, None, None))
-    if before is None or row is None or row.log10_gradient is None or abs(step) < JUMP_DECADES:
-        return
-    if abs(_gradients(signal)[0] - row.log10_gradient) < JUMP_DECADES / 2.0:
-        return  # a branch of its own: the first layer's gradient comes another way
-    yield Finding(
-        code="gradient-jump",
-        severity=Severity.WARNING,
-        where=row.path or before.path,
-        seen=f"Through `{row.path}` ({row.kind}) the gradient changes by a factor of {power(step)} on its way back to "
-        f"`{before.path}`.",
-        why="Layers on the two sides of such a jump cannot learn at one learning rate: one side does not move, or the "
-        "other diverges.",
-        advice=f"Look at the weights and the scale of `{row.path}`: initialise them as those of the other layers, or "
-        "put a normalizer before it.",
-        numbers=figures(log10_gradient=step),
     )
 
 

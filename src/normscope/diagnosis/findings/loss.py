@@ -633,7 +633,7 @@ def one_class(examined: Examined) -> Iterator[Finding]:
         yield Finding(
             code="one-class",
             severity=Severity.WARNING
-            if examined.signal is not None and examined.signal.samples >= ENOUGH_LABELS and not several
+            if examined.signal.samples >= ENOUGH_LABELS and not several and not facts.weighted
             else Severity.INFO,  # of many labels each is rare
             where="the targets",
             seen=f"{percent(facts.largest_class)} of the targets are of one class.",

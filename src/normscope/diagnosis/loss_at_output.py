@@ -1,0 +1,93 @@
+"""What the gradient of a loss at the model's one output shows of the loss, and the loss at outputs that are changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .objective import Loss
+
+FEW_LABELS, FEWEST_OF_A_LABEL, FEWEST_CLASSES = 10, 8, 3
+FAR = 3.0
+"""How far outputs are moved, as a multiple of the largest of them and of the targets."""
+SAME_LOSS = 1e-4
+"""The share by which a loss may differ by rounding."""
+NO_LOSS = 1e-3
+"""Samples with a smaller loss need no gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossAtOutput:
+    """The only output of a model, with samples as its first dimension, its gradient, and the loss of it and labels."""
+
+    loss: Loss
+    labels: Sequence[Any]
+    output: Tensor
+    gradient: Tensor
+
+    def find_idle_label(self) -> float | None:
+        """Return the label whose samples get no gradient at the output, all of them, though their loss is not zero."""
+        samples = len(self.output)
+        kinds = [v for v in self.labels if isinstance(v, Tensor) and v.numel() == samples and not v.is_complex()]
+        if not kinds:
+            return None
+        moves, kind = (self.gradient != 0).reshape(samples, -1).any(1).cpu(), kinds[0].detach().flatten().cpu()
+        values = kind.unique()
+        if not 2 <= len(values) <= FEW_LABELS:
+            return None
+        idle = [float(v) for v in values if not moves[kind == v].any() and (kind == v).sum() >= FEWEST_OF_A_LABEL]
+        if len(idle) != 1 or not bool(moves.any()):
+            return None
+        rows = (kind == idle[0]).nonzero().flatten().to(self.output.device)
+        chosen = [v[rows] if isinstance(v, Tensor) and len(v) == samples else v for v in self.labels]
+        try:
+            left = float(self.loss(self.output[rows], *chosen))
+        except Exception:  # a loss may need samples of every label
+            return None
+        return idle[0] if left > NO_LOSS else None
+
+    def reads_means_alone(self) -> bool:
+        """Whether the loss is the same for outputs that differ from these, and have the same mean over the samples."""
+        samples = len(self.output)
+        differ = [v for v in self.labels if isinstance(v, Tensor) and v.shape[:1] == (samples,) and v.numel()]
+        if samples < FEWEST_OF_A_LABEL:
+            return False
+        if not bool((self.gradient == self.gradient[:1]).all() & (self.gradient != 0).any()):
+            return False
+        if not any(bool((v != v[:1]).any()) for v in differ):
+            return False
+        noise = torch.linspace(-1.0, 1.0, samples, dtype=self.output.dtype, device=self.output.device)
+        spread = FAR * (self.output.abs().amax() + max(float(v.abs().max()) for v in differ if not v.is_complex()))
+        moved = self.output + spread * noise.reshape(-1, *(1,) * (self.output.ndim - 1))
+        try:
+            before, after = (float(self.loss(made, *self.labels)) for made in (self.output, moved))
+        except Exception:  # a loss may refuse such values
+            return False
+        return abs(after - before) <= SAME_LOSS * abs(before)
+
+    def find_pushed_away(self) -> float:
+        """Return the share of outputs that steps against the gradient of the loss move away from their targets.
+
+        These are numbers, one for each output, or the classes of the samples. Two values may be the names of kinds.
+        """
+        output, gradient = self.output, self.gradient
+        if len(self.labels) != 1 or not isinstance(self.labels[0], Tensor) or not bool(gradient.any()):
+            return 0.0
+        target = self.labels[0]
+        columns = target.ndim == output.ndim and all(
+            n in (1, m) for n, m in zip(target.shape, output.shape, strict=True)
+        )
+        if target.is_floating_point() and columns and len(target.unique()) > FEW_LABELS:
+            towards = gradient * (output - target)
+        elif target.dtype == torch.long and target.shape == output.shape[:1] and output.ndim == 2:
+            inside = output.shape[1] > 2 and int(target.min()) >= 0 and int(target.max()) < output.shape[1]
+            if not inside or len(target.unique()) < FEWEST_CLASSES:
+                return 0.0
+            towards = -gradient.gather(1, target[:, None])
+        else:
+            return 0.0
+        return float((towards < 0).double().mean())

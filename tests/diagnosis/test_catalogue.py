@@ -1,0 +1,116 @@
+"""What a check says of the catalogue's planted faults, of their mended twins and of its healthy models.
+
+Of the faults one for each finding and each advice runs by default, of the healthy models one in eight; the others are
+slow. The held-out part is for scoring alone.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.fault_catalogue import PARTS
+from benchmarks.faults import diagnose, judge
+
+OPEN_PARTS = [part for name, part in PARTS.items() if name != "held-out"]
+FAULTS = {fault.name: fault for faults, _ in OPEN_PARTS for fault in faults}
+HEALTHY = {healthy.name: healthy for _, models in OPEN_PARTS for healthy in models}
+MISSED = {
+    "one-group-decayed",
+    "layer-norm-over-time",
+    "twelve-blocks-without-residual-sums",
+    "activations-rounded-for-quantisation",
+}
+"""The faults whose cause no finding names yet."""
+BY_FINDING = """
+non-finite-weights: one-word-holds-nan
+non-finite-activations: half-precision-overflows missing-values-in-a-column
+loss-not-finite: rates-that-may-be-negative hazards-of-raw-columns
+input-scale: coordinates-in-metres bytes-before-a-layer-norm pixels-divided-twice
+input-columns: one-column-in-dollars
+constant-input: pixels-floor-divided
+activation-before-loss: softmax-of-the-first-of-two-tasks sigmoid-before-bce-with-logits relu-then-cross-entropy
+activation-before-loss: softmax-of-one-output temperature-the-wrong-way-around batch-norm-after-the-last-layer
+activation-before-loss: logits-divided-by-a-sampling-temperature softmax-for-several-labels
+loss-does-not-fit: nll-of-probabilities squares-of-class-numbers labels-smoothed-away divergence-of-probabilities
+loss-does-not-fit: divergence-with-the-wrong-sign cross-entropy-for-several-labels log-softmax-over-time
+loss-does-not-fit: sum-over-a-large-batch likelihood-that-is-minimised weights-of-zero-for-two-classes
+loss-does-not-fit: cross-entropy-with-one-output mean-taken-before-the-square
+shapes-broadcast: column-against-row
+targets-out-of-range: tanh-for-ages relu-for-standardised-targets labels-of-minus-one-and-one
+targets-out-of-range: actions-not-multiplied-by-their-range
+targets-scale: targets-at-a-hundred-thousandth
+one-class: labels-all-of-one-class one-case-in-sixty loss-over-padding
+no-better-than-constant: labels-of-other-rows trained-to-a-constant
+first-loss: written-weights-too-large
+gradient-cut: states-rebuilt-from-a-list embeddings-by-data state-detached-at-each-step
+no-gradient: signs-as-activation zero-factor-in-a-buffer softmax-over-an-axis-of-one
+unused-parameter: second-encoder-never-called lower-path-lost
+frozen-layer: random-embeddings-frozen layers-in-a-plain-list head-replaced-before-everything-is-frozen
+equal-units: embeddings-all-equal one-head-four-times
+zero-weights: head-pruned-away decayed-to-nothing first-layer-of-frozen-zeros
+dead-layer: small-layer-scale-and-no-residual gain-of-the-last-norm-decayed gains-zero-without-residuals
+recurrent-scale: relu-states-that-grow sign-of-the-forget-bias state-begun-anew-at-every-step
+layer-scale: two-layers-at-a-ten-thousandth embeddings-at-a-thousand
+rank-one-weights: rank-one-hidden-layer
+missing-activation: four-linear-layers-in-a-row leaky-relu-in-place
+bottleneck: one-unit-before-eight-classes
+labels-are-inputs: targets-are-the-tokens-themselves
+output-constant: input-replaced-by-zeros instance-norm-before-the-mean
+gradient-vanishing: seven-layers-of-sigmoids convolutions-drawn-too-small attention-over-all-edges
+gradient-vanishing: sixteen-means-over-neighbours
+gradient-explosion: euler-steps-of-one
+exploding-run: orthogonal-with-a-gain-of-five residual-scale-of-ten
+saturated-units: tanh-units-saturated-by-data output-gate-shut
+half-precision: tiny-embeddings-in-half-precision
+softmax-axis: softmax-over-the-queries
+hidden-softmax: softmax-between-layers
+strong-dropout: pixels-dropped functional-dropout-never-switched-off dropout-behind-the-output
+no-loss-gradient: error-rate-as-loss stars-rounded-in-the-loss hinge-with-zeros loss-times-an-empty-mask
+no-loss-gradient: triplets-with-the-margin-on-the-wrong-side fakes-detached-in-the-step-of-the-generator
+gradient-not-finite: where-does-not-guard-the-gradient
+branch-dominates: words-drown-the-positions every-weight-at-one
+attention-saturated: converted-queries-too-large
+samples-mixed: batch-standardised-by-hand
+input-ignored: label-embedding-at-a-millionth decoder-gets-noise-alone reader-sees-the-padding-alone
+mask-leaks: masked-with-a-small-number language-model-without-a-mask padding-in-the-mean-of-the-words
+mask-leaks: words-hidden-instead-of-padding attention-mask-of-gpt2-inverted
+dead-relu: four-units-dead-by-data five-of-six-units-dead
+stale-statistics: buffers-not-saved statistics-of-other-data fresh-batch-norm-in-eval-mode
+wrong-mode: normalizers-in-train-mode-at-inference
+tiny-sets: batch-norm-of-two-samples group-norm-of-single-values layer-norm-of-one-output
+eps-scale: batch-norm-eps-of-hundred
+eps-dominated: variance-below-eps
+not-in-optimizer: optimizer-holds-a-copy-of-the-model
+decay-too-strong: weight-decay-of-one
+step-too-long: rate-and-momentum-swapped adam-with-a-rate-of-a-half momentum-that-never-fades
+step-too-long: optimizer-set-to-maximise
+step-too-short: rate-of-one-in-a-billion
+"""
+"""By the finding that names them: one fault for each advice that it gives."""
+FAST = {
+    name: code for code, names in (line.split(": ") for line in BY_FINDING.split("\n")[1:-1]) for name in names.split()
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in FAULTS]
+)
+def test_a_fault_is_named_with_its_layer_and_a_remedy(name: str) -> None:
+    """One finding has a right cause, layer and remedy, and the mended twin has no such finding."""
+    fault = FAULTS[name]
+    findings, error = diagnose(fault.build())
+    assert not error
+    assert judge(fault, findings) == (bool(findings), name not in MISSED, name not in MISSED)
+    if name in FAST:
+        assert FAST[name] in {finding.code for finding in findings}
+        twin, error = diagnose(fault.mend())
+        assert not error
+        assert FAST[name] not in {finding.code for finding in twin}
+
+
+@pytest.mark.one_in(8)
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_model_has_no_warning(name: str) -> None:
+    findings, error = diagnose(HEALTHY[name].build())
+    assert not error
+    assert not findings, findings
