@@ -88,6 +88,26 @@ def test_the_next_loss_is_that_of_a_real_step(build: Callable[..., torch.optim.O
     assert not codes(check)
 
 
+@pytest.mark.parametrize(
+    ("build", "code"),
+    [
+        (lambda m: torch.optim.Adam(m.parameters(), lr=10.0), "step-too-long"),
+        (lambda m: torch.optim.SGD(m.parameters(), lr=1e3), "step-too-long"),
+        (lambda m: torch.optim.SGD(m.parameters(), lr=1e-8), "step-too-short"),
+        (lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3, weight_decay=100), "decay-too-strong"),
+        (lambda m: torch.optim.SGD(m[:3].parameters(), lr=0.1), "not-in-optimizer"),
+        (lambda m: torch.optim.SGD(copy.deepcopy(m).parameters(), lr=0.1), "not-in-optimizer"),
+    ],
+)
+def test_a_wrong_optimizer_is_named(build: Callable[[nn.Module], torch.optim.Optimizer], code: str) -> None:
+    model, batch = classifier()
+    optimizer = build(model)
+    check = ns.check(model, batch, loss="cross_entropy", optimizer=optimizer)
+    assert codes(check) == {code}
+    if code == "decay-too-strong":
+        assert codes(ns.audit(model, batch, loss="cross_entropy", optimizer=optimizer)) == {code}
+
+
 def test_a_rate_of_zero_is_a_note_and_lbfgs_is_not_refused() -> None:
     model, batch = classifier()
     check = ns.check(model, batch, loss="cross_entropy", optimizer=torch.optim.SGD(model.parameters(), lr=0.0))

@@ -77,7 +77,29 @@ class StepFacts(Part):
         skipped: what could not be tried, and why.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=(...,))
+    JSON: ClassVar[JsonForm] = JsonForm(
+        sparse=(
+            "optimizer",
+            "rate",
+            "scheduled_rate",
+            "promised_fall",
+            "next_loss",
+            "decay",
+            "decay_pull",
+            "momentum",
+            "betas",
+            "moved_share",
+            "most_moved",
+            "pace",
+            "unmoved",
+            "is_new",
+            "outside",
+            "foreign",
+            "forwards",
+            "backwards",
+            "skipped",
+        )
+    )
 
     loss: float
     fall: float | None = None

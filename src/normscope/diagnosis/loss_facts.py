@@ -71,7 +71,27 @@ class LossFacts(Part):
         weighted: whether the loss weighs classes or samples.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=(...,))
+    JSON: ClassVar[JsonForm] = JsonForm(
+        sparse=(
+            "output_mean",
+            "target_mean",
+            "cosines",
+            "limits",
+            "sum_of",
+            "own_targets",
+            "labels_per_sample",
+            "alike",
+            "log_axis",
+            "integer_labels",
+            "padding",
+            "floor",
+            "made_by",
+            "negated",
+            "rest",
+            "without_weight",
+            "weighted",
+        )
+    )
 
     name: str
     value: float

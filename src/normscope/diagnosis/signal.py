@@ -230,7 +230,39 @@ class Signal(Part):
         replaced: modules that read weights in place of their own, with a gradient (`torch.func.functional_call`).
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=(...,))
+    JSON: ClassVar[JsonForm] = JsonForm(
+        sparse=(
+            "parameters",
+            "feeds",
+            "linear_feeds",
+            "loss",
+            "other_losses",
+            "columns",
+            "dependence",
+            "loss_value",
+            "outputs",
+            "dropouts",
+            "steps",
+            "draws",
+            "unread",
+            "idle_label",
+            "unregistered",
+            "cut_values",
+            "labels_outside",
+            "shared",
+            "wrong_axis",
+            "bends",
+            "derives",
+            "pushed_away",
+            "detached_at",
+            "means_alone",
+            "padding",
+            "raises",
+            "unheard",
+            "beside_loss",
+            "replaced",
+        )
+    )
 
     rows: tuple[SignalRow, ...]
     gradient_of: str
