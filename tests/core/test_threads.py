@@ -32,19 +32,37 @@ def in_thread(action: Callable[[], object]) -> None:
     thread.join()
 
 
-def test_warnings_and_loggers_are_silent_inside_alone(caplog):
-    logger = logging.getLogger("tests.speaks")
+def test_warnings_of_this_thread_alone_are_ignored():
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
-        with contextlib.suppress(ValueError), silence_loggers("tests.speaks"), ignore_warnings("some"):
-            logger.error("inside")
-            warnings.warn("something", stacklevel=1)
-            warnings.warn("other", stacklevel=1)
-            raise ValueError
-        logger.error("after")
-        warnings.warn("something after", stacklevel=1)
-    assert [str(warning.message) for warning in shown] == ["other", "something after"]
-    assert caplog.messages == ["after"]
+        with ignore_warnings():
+            warnings.warn("here", stacklevel=1)
+            in_thread(lambda: warnings.warn("there", stacklevel=1))
+        warnings.warn("after", stacklevel=1)
+    assert [str(warning.message) for warning in shown] == ["there", "after"]
+
+
+@pytest.mark.parametrize("ends_first", ["outer", "inner"])
+def test_filters_of_warnings_are_as_found_where_blocks_of_two_threads_overlap(ends_first):
+    before, held = list(warnings.filters), warnings.filters
+    ours, theirs = ignore_warnings(), warnings.catch_warnings()
+    ours.__enter__()
+    theirs.__enter__()
+    warnings.simplefilter("error")
+    for block in (ours, theirs) if ends_first == "outer" else (theirs, ours):
+        block.__exit__(None, None, None)
+    assert warnings.filters == before
+    assert warnings.filters is held
+
+
+def test_loggers_are_silent_for_this_thread_alone(caplog):
+    logger = logging.getLogger("tests.speaks")
+    with contextlib.suppress(ValueError), silence_loggers("tests.speaks"):
+        logger.error("here")
+        in_thread(lambda: logger.error("there"))
+        raise ValueError
+    logger.error("after")
+    assert caplog.messages == ["there", "after"]
     assert logger.filters == []
 
 

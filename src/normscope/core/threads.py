@@ -1,9 +1,10 @@
-"""Warnings and loggers that are silent for a while, and settings of torch that threads may change at the same time."""
+"""Settings, warnings and loggers of the whole process and of torch, changed so that other threads are left alone."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import sys
 import threading
 import warnings
@@ -15,29 +16,54 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
+class _MessagesOfThread(logging.Filter):
+    """Selects the messages of the thread that made it: for a filter of `warnings`, and for loggers."""
+
+    def __init__(self, pattern: str) -> None:
+        super().__init__()
+        self._thread, self._pattern = threading.get_ident(), re.compile(pattern)
+
+    def match(self, text: str) -> bool:
+        """Whether a warning is of this thread and begins with the pattern; `warnings` asks this of a pattern."""
+        return threading.get_ident() == self._thread and self._pattern.match(text) is not None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is of another thread, and is let through."""
+        return threading.get_ident() != self._thread
+
+
 @contextlib.contextmanager
 def ignore_warnings(pattern: str = "") -> Iterator[None]:
-    """Run a block in which warnings are ignored that begin with a regular expression."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", pattern)
-        yield
+    """Run a block in which warnings of this thread are ignored; those of other threads are shown.
 
+    `warnings.catch_warnings` would hide them for all threads. Where two of its blocks overlap, the later end puts
+    back what the earlier block had set.
 
-@contextlib.contextmanager
-def silence_loggers(*names: str) -> Iterator[None]:
-    """Run a block in which some loggers drop everything."""
-
-    def drop(record: logging.LogRecord) -> bool:
-        return False
-
-    loggers = [logging.getLogger(name) for name in names]
-    for logger in loggers:
-        logger.addFilter(drop)
+    Args:
+        pattern: a regular expression; only warnings that begin with it are ignored.
+    """
+    entry = ("ignore", _MessagesOfThread(pattern), Warning, None, 0)
+    entered: list[object] = warnings.filters  # type: ignore[assignment]
+    entered.insert(0, entry)
     try:
         yield
     finally:
-        for logger in loggers:
-            logger.removeFilter(drop)
+        for filters in (entered, warnings.filters):  # another thread may have begun or ended a `catch_warnings`
+            while entry in filters:
+                filters.remove(entry)  # type: ignore[union-attr]
+
+
+@contextlib.contextmanager
+def silence_loggers(*loggers: str) -> Iterator[None]:
+    """Run a block in which some loggers drop what this thread logs."""
+    of_thread = _MessagesOfThread("")
+    for name in loggers:
+        logging.getLogger(name).addFilter(of_thread)
+    try:
+        yield
+    finally:
+        for name in loggers:
+            logging.getLogger(name).removeFilter(of_thread)
 
 
 def shared_setting(
