@@ -331,7 +331,11 @@ class Values:
 
 
 def _through(linear: LinearMap, x: Tensor, error: Tensor) -> tuple[Tensor | None, Tensor]:
-    """Return what becomes of an error behind a map, and the rounding of the map itself; None if no entry is known."""
+    """Return what becomes of an error behind a map, and the rounding of the map itself; None if no entry is known.
+
+    Maps are those of single operators. Of these only BatchNorm's factors are rounded themselves, by at most eight
+    roundings each, for which the 16 have room; so their slack, the same for all entries, need not be added.
+    """
     zero = torch.zeros(len(x), *linear.out_shape, dtype=x.dtype, device=x.device)
     match linear:
         case Identity() | Reindex():

@@ -189,7 +189,7 @@ def watch_signal(
         cut_values=listener.cut_values(),
         shared=listener.shared(),
         wrong_axis=listener.wrong_axis,
-        idle_label=at_output and at_output.find_idle_label(),
+        idle_label=None if at_output is None else at_output.find_idle_label(),
         bends=listener.bends,
         derives=listener.derives,
         pushed_away=at_output.find_pushed_away() if at_output else 0.0,

@@ -80,8 +80,9 @@ class Claim:
 
     @property
     def source(self) -> str:
-        """The paper, which the id begins with."""
-        return next((source for start, source in SOURCES.items() if self.id.startswith(f"{start}.")), "")
+        """The paper, which the id begins with; one that the table lacks is called by that word."""
+        first_word = self.id.partition(".")[0].capitalize()
+        return next((source for start, source in SOURCES.items() if self.id.startswith(f"{start}.")), first_word)
 
 
 class Job(NamedTuple):

@@ -24,7 +24,6 @@ HALVES = Experiment(
     claims=(
         Claim(
             id="toy.most",
-            source="Toy",
             where="p. 1",
             text="halves stay small",
             quotation="halves do not grow",
