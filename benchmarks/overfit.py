@@ -30,7 +30,7 @@ from benchmarks.fault_catalogue.case import Case
 from benchmarks.faults import diagnose
 from normscope.core.untouched import drops
 from normscope.diagnosis.loss_facts import resolve_loss
-from normscope.diagnosis.signal_pass import _loss_of, _outputs
+from normscope.diagnosis.objective import differentiated_outputs, take_loss
 from normscope.graph.call import arguments, labels_of
 from normscope.graph.data_reader import Batches
 
@@ -50,7 +50,7 @@ def train(case: Case, batch: Any, steps: int, *, own: bool) -> tuple[list[float]
     call, losses = arguments(model, batch), list[float]()
     for step in range(steps + 1):
         torch.manual_seed(step)
-        value = _loss_of(resolve_loss(case.loss), model(*call.args, **call.kwargs), None, labels_of(batch, call))
+        value = take_loss(resolve_loss(case.loss), model(*call.args, **call.kwargs), None, labels_of(batch, call))
         losses.append(float(value.detach()))
         if step < steps:
             optimizer.zero_grad()
@@ -64,7 +64,7 @@ def best_constant(case: Case, batch: Any) -> float:
     model = copy.deepcopy(case.model)
     call = arguments(model, batch)
     with torch.no_grad():
-        outputs = _outputs(model(*call.args, **call.kwargs), None)
+        outputs = differentiated_outputs(model(*call.args, **call.kwargs), None)
     if len(outputs) != 1:
         return math.inf
     constant = outputs[0].mean(0, keepdim=True).clone().requires_grad_(True)

@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from normscope.core.codec import from_plain, plain
+from normscope.toolkit import from_plain, to_plain
 from normscope_lab.experiments.base import Job
 from normscope_lab.experiments.origin import origin
 from normscope_lab.experiments.registry import registered
@@ -88,7 +88,7 @@ def collect(names: Sequence[str], folder: Path, out: Path, changes: dict[str, An
     """Write one result per experiment from the curves of its jobs, finished or not."""
     curves = {task.job.kind: held for task in tasks(names, changes) if (held := measured(folder, task)) is not None}
     out.mkdir(parents=True, exist_ok=True)
-    (out / CURVES).write_text(json.dumps(plain({"origin": origin(), "curves": curves})))
+    (out / CURVES).write_text(json.dumps(to_plain({"origin": origin(), "curves": curves})))
     judge(names, out / CURVES, out, changes)
 
 

@@ -4,19 +4,10 @@ For each alarm there are one or two fast runs here; the others are slow. The par
 test.
 """
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))  # the benchmarks are no installed package
-try:
-    catalogue = importlib.import_module("benchmarks.watch_catalogue")
-    scores = importlib.import_module("benchmarks.watch_faults")
-finally:
-    sys.path.remove(str(ROOT))
+import benchmarks.watch_catalogue as catalogue
+import benchmarks.watch_faults as scores
 
 FAULTS, HEALTHY = (
     {run.name: run for part in ("open", "first", "second") for run in catalogue.PARTS[part][kind]} for kind in (0, 1)

@@ -1,18 +1,11 @@
 """The catalogue of planted faults: its cases build and run, and its patterns tell remedies apart."""
 
-import importlib
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))  # the benchmarks are no installed package
-try:
-    checks = importlib.import_module("benchmarks.fault_catalogue.check_cases")
-    scores = importlib.import_module("benchmarks.faults")
-finally:
-    sys.path.remove(str(ROOT))
+import benchmarks.fault_catalogue.check_cases as checks
+import benchmarks.faults as scores
 
 FAULTS, HEALTHY = ([entry for part in checks.PARTS.values() for entry in part[kind]] for kind in (0, 1))
 # Advice as somebody might word it.

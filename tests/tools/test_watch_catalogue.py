@@ -1,23 +1,16 @@
 """The catalogue of watched runs: loops run, vocabularies agree, and the scorer judges and names as it says."""
 
 import dataclasses
-import importlib
 import sys
 import warnings
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))  # the benchmarks are no installed package
-try:
-    case = importlib.import_module("benchmarks.watch_catalogue.case")
-    checks = importlib.import_module("benchmarks.watch_catalogue.check_runs")
-    scores = importlib.import_module("benchmarks.watch_faults")
-finally:
-    sys.path.remove(str(ROOT))
+import benchmarks.watch_catalogue.case as case
+import benchmarks.watch_catalogue.check_runs as checks
+import benchmarks.watch_faults as scores
 
 FAULTS, HEALTHY = ([entry for part in checks.PARTS.values() for entry in part[kind]] for kind in (0, 1))
 # Stories as somebody might word them, with the causes that each tells (others may be told beside them).
