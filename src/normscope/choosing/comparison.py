@@ -16,8 +16,8 @@ from ..core.errors import InputError
 from ..core.untouched import Mode
 from ..diagnosis.audit_result import Audit, Row
 from ..diagnosis.auditing import audit as audit_model
-from ..diagnosis.signal_pass import Loss
 from ..generalize.measure_table import Measures
+from ..geometry.batches import LossFunction
 from ..graph.ir import Graph
 from ..monitor.run import Run
 from ..report.document import FigureResult, Read, figures_form, read_from
@@ -110,7 +110,7 @@ def compare(
     data: Any = None,
     names: Sequence[str] | None = None,
     labels: Any = None,
-    loss: Loss | str | None = None,
+    loss: LossFunction | str | None = None,
     mode: Mode | None = None,
     output: str | int | None = None,
     max_seconds: float | None = None,

@@ -21,6 +21,7 @@ from ..core.bracket import Bracket
 from ..core.budget import Budget, Meter
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.untouched import mode_of, unwrapped
+from ..geometry.batches import LossFunction
 from ..graph.call import all_if_several, broken_tensors
 from ..graph.capturing import NO_TIME, expected_seconds, trace_model
 from ..graph.data_reader import Batches
@@ -28,7 +29,6 @@ from ..graph.ir import Graph, Unit
 from .data_pass import WRONG_BATCH, watch_data
 from .descent_pass import Optimizers
 from .examined import DataSeen
-from .objective import Loss
 from .sample_pass import compare_samples
 from .signal import Signal
 from .signal_pass import watch_signal
@@ -67,7 +67,7 @@ class AuditRequest:
     batch: Any
     device: torch.device
     loader: Batches | None
-    loss: Loss | None
+    loss: LossFunction | None
     optimizer: Optimizers | None
     domain: Domain | None
     asked: str | None

@@ -27,6 +27,7 @@ from ..core.errors import InputError, JacobianError, check_numbers, describe_err
 from ..core.finding import Finding
 from ..core.provenance import provenance
 from ..core.untouched import Mode, mode_of, outside_inference_mode
+from ..geometry.batches import LossFunction
 from ..graph.call import ALL_OUTPUTS
 from ..graph.capturing import accepts_graph, warmed
 from ..linalg.operator_norms import BOUNDING
@@ -50,7 +51,6 @@ from .findings import look
 from .loss_facts import check_optimizers, resolve_loss, takes_labels
 from .normalizer_effects import NormalizerEffects
 from .normalizer_pass import measure_normalizers
-from .objective import Loss
 from .rows import first_names, from_data, from_graph, weight_norms
 from .scope_shares import WHAT, audited_curve, worth_it
 from .signal import Signal
@@ -79,7 +79,7 @@ def audit(
     *,
     labels: Any = None,
     loader: Any = None,
-    loss: Loss | str | None = None,
+    loss: LossFunction | str | None = None,
     optimizer: Optimizers | None = None,
     domain: Domain | None = None,
     mode: Mode | None = None,

@@ -12,6 +12,7 @@ from torch import nn
 from ..core.errors import InputError
 from ..core.provenance import provenance
 from ..core.untouched import Mode, mode_of, outside_inference_mode, unwrapped
+from ..geometry.batches import LossFunction
 from ..graph.call import broken_tensors
 from ..graph.capturing import accepts_graph
 from ..graph.data_reader import Batches
@@ -21,7 +22,6 @@ from .descent_pass import Optimizers
 from .examined import DataSeen, Examined
 from .findings import look
 from .loss_facts import check_optimizers, resolve_loss, takes_labels
-from .objective import Loss
 from .rows import from_data
 from .sample_pass import compare_samples
 from .signal import Signal
@@ -40,7 +40,7 @@ def check(
     *,
     labels: Any = None,
     loader: Any = None,
-    loss: Loss | str | None = None,
+    loss: LossFunction | str | None = None,
     optimizer: Optimizers | None = None,
     mode: Mode | None = None,
     output: str | int | None = None,
@@ -132,7 +132,7 @@ def _passes(
     *,
     mode: str | None,
     output: str | int | None,
-    loss: Loss | None,
+    loss: LossFunction | None,
     optimizer: Optimizers | None,
 ) -> tuple[DataSeen, Signal | None, list[tuple[str, str]]]:
     """Make the pass over the data, then that of values and gradients; return both, and what was left out and why.

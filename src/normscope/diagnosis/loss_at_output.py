@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .objective import Loss
+from ..geometry.batches import LossFunction
 
 FEW_LABELS, FEWEST_OF_A_LABEL, FEWEST_CLASSES = 10, 8, 3
 FAR = 3.0
@@ -24,7 +24,7 @@ NO_LOSS = 1e-3
 class LossAtOutput:
     """The only output of a model, with samples as its first dimension, its gradient, and the loss of it and labels."""
 
-    loss: Loss
+    loss: LossFunction
     labels: Sequence[Any]
     output: Tensor
     gradient: Tensor

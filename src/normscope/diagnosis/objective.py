@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,15 +11,14 @@ from torch import Tensor, nn
 from ..core.errors import InputError, describe_error
 from ..core.threads import ignore_warnings
 from ..core.untouched import on_copies
+from ..geometry.batches import LossFunction
 from ..graph.call import ALL_OUTPUTS, Call, labels_of, select
 from ..listening.calls import as_floats
 from .autograd_flow import NodeOwners
 
-Loss = Callable[..., Tensor]
-
 
 def find_raising(
-    model: nn.Module, call: Call, batch: Any, output: str | int | None, loss: Loss | None
+    model: nn.Module, call: Call, batch: Any, output: str | int | None, loss: LossFunction | None
 ) -> tuple[str, str, str] | None:
     """Run a model as its user does, inputs without a gradient; return where it raises, what, and the line of code."""
     owners = NodeOwners(model)
@@ -65,7 +64,7 @@ def differentiated_outputs(made: Any, output: str | int | None) -> list[Tensor]:
         return as_floats(made)
 
 
-def take_loss(loss: Loss, made: Any, output: str | int | None, labels: Sequence[Any]) -> Tensor:
+def take_loss(loss: LossFunction, made: Any, output: str | int | None, labels: Sequence[Any]) -> Tensor:
     """Return the loss of the user's function: of the one output, or else of all that the model returns (`o.loss`).
 
     An output that the user named comes first, and to losses of torch, which take tensors, the one there is. A function

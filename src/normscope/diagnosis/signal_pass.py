@@ -22,6 +22,7 @@ from ..core.budget import count
 from ..core.errors import InputError, describe_error
 from ..core.threads import ignore_warnings, uncompiled
 from ..core.untouched import DROPOUTS, on_copies, random_state, seed_random, untouched
+from ..geometry.batches import LossFunction
 from ..graph.call import Call, arguments, labels_of, map_leaves
 from ..listening.calls import (
     EMBEDDINGS,
@@ -50,7 +51,7 @@ from .descent_pass import Optimizers, StepFacts, try_steps
 from .examined import UnitsOverData
 from .loss_at_output import LossAtOutput
 from .loss_facts import LabelsOutside, LossFacts, LossListener
-from .objective import Loss, differentiated_outputs, find_raising, own_loss, random_signs, take_loss
+from .objective import differentiated_outputs, find_raising, own_loss, random_signs, take_loss
 from .padding import PaddingListener
 from .sample_pass import PlaceChanger, have_moved
 from .saturation import SATURATING, leaked_share, saturated_share
@@ -101,7 +102,7 @@ def watch_signal(
     *,
     mode: str | None = None,
     output: str | int | None = None,
-    loss: Loss | None = None,
+    loss: LossFunction | None = None,
     optimizer: Optimizers | None = None,
     units: Mapping[Site, UnitsOverData] | None = None,
 ) -> Signal:
@@ -206,7 +207,7 @@ def watch_signal(
 class _Holder(nn.Module):
     """Holds a loss, so that what it keeps from call to call (a running centre, a list) is put back as a model's is."""
 
-    def __init__(self, loss: Loss | None) -> None:
+    def __init__(self, loss: LossFunction | None) -> None:
         super().__init__()
         self.loss = loss
 
@@ -216,7 +217,7 @@ def _steps(
     call: Call,
     batch: Any,
     output: str | int | None,
-    loss: Loss,
+    loss: LossFunction,
     value: float,
     optimizer: Optimizers | None,
 ) -> StepFacts:
@@ -232,7 +233,7 @@ def _steps(
 
 
 def _both_ways(
-    listener: _SignalListener, call: Call, batch: Any, output: str | int | None, loss: Loss | None
+    listener: _SignalListener, call: Call, batch: Any, output: str | int | None, loss: LossFunction | None
 ) -> str | None:
     """Run one forward and one backward; return why there is no backward, if there is none."""
     with torch.enable_grad(), on_copies(listener.model):
@@ -398,7 +399,7 @@ class _SignalListener(ForwardListener):
         """Whether a gradient was asked for where the model goes on without one."""
         return bool(self._cut_values)
 
-    def loss_at_output(self, loss: Loss, labels: Sequence[Any]) -> LossAtOutput | None:
+    def loss_at_output(self, loss: LossFunction, labels: Sequence[Any]) -> LossAtOutput | None:
         """Return the loss with the model's output and its gradient; None without one output for all samples."""
         if len(self._output_gradients) != 1 or len(self.returned) != 1:
             return None
