@@ -23,7 +23,7 @@ from normscope_lab.experiments.base import Verdict
 from normscope_lab.experiments.reproduction import JudgedClaim, Reproduction
 from normscope_lab.experiments.than.curve_figures import PRODUCTS
 from normscope_lab.experiments.than.watched_training import NETWORKS, TITLES
-from normscope_lab.pages.reproduction import evidence_table, origin_text
+from normscope_lab.pages.reproduction import evidence_in_line, evidence_table, origin_text
 
 HEADINGS = {
     Verdict.HOLDS: "What held",
@@ -78,8 +78,8 @@ Both commands come with the lab (`pip install 'normscope[lab]'`).
 DISCUSSED = (
     (
         "Whether normalization reduces capacity is asked of trained twins, which differ in their normalizers alone and "
-        "have the same training loss. The factor that the paper prints does not answer it, because weights in front of "
-        "a normalizer can be rescaled without changing the network.",
+        "have the same training loss. The factor that Than's paper prints does not answer it, because weights in front "
+        "of a normalizer can be rescaled without changing the network.",
         ("than.reduction-factor", "than.6.reduction", "beyond.reduction", "digest.question1.reduction"),
     ),
     (
@@ -87,7 +87,7 @@ DISCUSSED = (
         ("akbar.5.1.broad", "akbar.5.1.flat", "akbar.6.flat", "akbar.7.1.large-steps", "akbar.10.chain"),
     ),
     (
-        "The paper's figures on CIFAR-10 depend on what weight decay acts on.",
+        "The figures of Than's paper on CIFAR-10 depend on what weight decay acts on.",
         ("than.figure1.norms", "than.figure2.growth", "than.figure2.reduction", "than.figure2.product"),
     ),
 )
@@ -167,7 +167,7 @@ def discussion(ledger: lab.Claims) -> Iterator[str]:
     for subject, ids in DISCUSSED:
         yield f"{subject}\n"
         for row in (ledger[id] for id in ids):
-            yield f"- {row.reading} *{row.verdict[0].upper()}{row.verdict[1:]}.* {row.evidence} (`{row.id}`)"
+            yield f"- {row.reading} *{row.verdict[0].upper()}{row.verdict[1:]}.* {evidence_in_line(row)} (`{row.id}`)"
         yield ""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from normscope_lab.experiments.base import Claim, Verdict
+from normscope_lab.experiments.base import SOURCES, Claim, Verdict
 from normscope_lab.experiments.claims import stored
 from normscope_lab.experiments.registry import registered
 
@@ -26,6 +26,11 @@ def plain(text: str) -> str:
     """Return a text without markup, line breaks and typographic quotation marks."""
     straight = text.translate({0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"'})
     return " ".join(re.sub(r"[*$&]", "", straight).split())
+
+
+def test_every_claim_begins_with_a_source() -> None:
+    starts = tuple(f"{start}." for start in SOURCES)
+    assert [claim.id for claim in CLAIMS if not claim.id.startswith(starts)] == []
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)

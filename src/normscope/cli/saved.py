@@ -89,7 +89,7 @@ def open_audit(path: Path) -> Audit:
     """Read a saved audit, for commands that take nothing else."""
     if _type(path) == "radii":
         raise InputError(
-            f"{path} holds certified radii and no audit: normscope compare takes audits alone, "
+            f"{path} holds certified radii and no audit: normscope compare takes audits, models, measures and runs, "
             "normscope show shows radii"
         )
     return Audit.from_json(path)

@@ -115,7 +115,7 @@ def evidence_table(row: JudgedClaim) -> Table:
     return Table(columns=columns, rows=tuple(body))
 
 
-def _evidence(row: JudgedClaim) -> str:
+def evidence_in_line(row: JudgedClaim) -> str:
     """Return a claim's evidence in one line, also where it is a table."""
     if not row.table:
         return _with_correction(row, row.evidence)
@@ -153,7 +153,7 @@ def claims_table(rows: Sequence[JudgedClaim], *, brief: bool = False, commands: 
             row.id,
             *(() if brief else (f"{row.source}, {row.where}", quoted(row), row.reading)),
             row.verdict_in_words,
-            _evidence(row),
+            evidence_in_line(row),
             *((row.command, origin_text(row.origin)) if commands else ()),
         )
         for row in rows

@@ -1,4 +1,4 @@
-"""Alarms about steps that teach nothing: a rate of zero, weights that stand still, a loss that stays."""
+"""Alarms about steps that teach nothing: a rate of zero, weights that stand still, losses of a constant output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...report.words import pluralise
 from ..courses import PLAIN_STEPS
 from ..history import Alarm, History
 from ..record import Record
-from .loss import INPUTS_USED_SHARE, bound_constant, is_held_out_loss
+from .loss import is_held_out_loss
 
 # ---- the learning rate
 
@@ -55,7 +55,7 @@ def rate_decayed(history: History) -> Iterator[Finding]:
         if not record.lr or not max(record.lr) < limit:
             break
         low = record
-    start, now = history.first_loss, recent_loss(history)
+    start, now = history.first_loss, _recent_loss(history)
     if low is None or low.step == 0 or now is None or not start:
         return
     passed = history.step - low.step
@@ -145,7 +145,7 @@ def weights_still(history: History) -> Iterator[Finding]:
     drifts = [value for r in history.records if (value := r.total.get("log10_drift")) is not None]
     path = sum(10.0 ** min(value, 300.0) for value in drifts)
     unmoved = history.step >= SLOW_STEPS and len(drifts) > 1 and path <= SLOW_PATH
-    begun, now = history.first_loss, recent_loss(history)
+    begun, now = history.first_loss, _recent_loss(history)
     slow = False
     if unmoved and history.is_unlearned and begun is not None and now is not None:
         slow = now >= FLAT_SHARE * max(begun, history.records[0].loss or 0.0)
@@ -231,7 +231,7 @@ def weights_put_back(history: History) -> Iterator[Finding]:
         yield WEIGHTS_PUT_BACK.at(history.step, words=words, log10_step=step, log10_drift=drift)
 
 
-# ---- a loss that stays
+# ---- steps that are too large, and a loss that is no better than that of a constant
 
 NO_BETTER = Alarm(
     code="no-better-than-constant",
@@ -274,6 +274,9 @@ OUTPUTS_THROWN = replace(
 THROWN_FIRST_STEP_LOG10, THROWN_LOSS_RATIO, THROWN_DIFFERENCE_RATIO = -1.4, 1.2, 0.1
 """log10 of the first step over the weights, the largest of the first losses over the first one, and the difference of
 outputs between samples over that of the untrained model, which tell together that the first steps were too large."""
+INPUTS_USED_SHARE = 0.03
+"""The deviation of outputs over samples, over their size: below it the inputs hardly matter yet, as on the plateaus on
+which deep networks begin, which last for hundreds of steps and end of themselves."""
 LARGE_INPUT = 30.0
 """The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
 
@@ -305,7 +308,7 @@ def steps_too_large(history: History) -> Iterator[Finding]:
     if history.standing.others or any(map(history.has_raised, LOSS_EXPLAINED)):
         return
     begun, sizes = _steps_at_rate(history), _first_step_sizes(history)
-    now, start = recent_loss(history), history.first_loss
+    now, start = _recent_loss(history), history.first_loss
     if now is None or start is None or not sizes:
         return
     large, began_at = max(sizes[:2]), max(start, history.records[0].loss or 0.0)
@@ -330,7 +333,7 @@ def no_better_than_constant(history: History) -> Iterator[Finding]:
     if history.standing.others or any(map(history.has_raised, LOSS_EXPLAINED)):
         return  # losses that play against each other stay where they are
     begun, sizes = _steps_at_rate(history), _first_step_sizes(history)
-    now, start = recent_loss(history), history.first_loss
+    now, start = _recent_loss(history), history.first_loss
     if begun < STAYS_STEPS or now is None or start is None or not sizes:
         return
     words: dict[str, Any] = {"steps": history.step, "more": describe_large_inputs(history)}
@@ -444,7 +447,16 @@ def _bound_loss_of_constant(history: History) -> float | None:
     constants = [constant for _, constant, _, _ in rows]
     if min(constants) <= 1e-6 or max(factors) - min(factors) > 1e-3 * abs(median(factors)):
         return None
-    return median(factors) * bound_constant(constants, history.records[-1].total.get("outputs_kinds"))
+    return median(factors) * _bound_constant(constants, history.records[-1].total.get("outputs_kinds"))
+
+
+def _bound_constant(constants: Sequence[float], kinds: float | None) -> float:
+    """Return what the best constant output has for a loss at most, from estimates of some batches.
+
+    Of classes it is at most that of all alike.
+    """
+    error = stdev(constants) / math.sqrt(len(constants)) if len(constants) > 1 else math.inf
+    return min(fmean(constants) + 2.0 * error, math.inf if kinds is None else math.log(kinds))
 
 
 TARGETS_PER_CLASS = 3
@@ -499,11 +511,11 @@ def _had_learned(history: History) -> bool:
 
 def _is_flat(history: History) -> bool:
     """Whether the mean loss of late is that of the start."""
-    start, now = history.first_loss, recent_loss(history)
+    start, now = history.first_loss, _recent_loss(history)
     return start is not None and now is not None and start > 0.0 and now >= FLAT_SHARE * start
 
 
-def recent_loss(history: History) -> float | None:
+def _recent_loss(history: History) -> float | None:
     """Return the mean loss since some records ago: of at least thirty steps where there are so many."""
     total = count = 0.0
     for record in reversed(history.records[1:]):

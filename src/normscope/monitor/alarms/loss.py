@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any
 
 from ...core.finding import Finding, Severity, figure
@@ -433,9 +433,6 @@ RISEN_SHARE, RISEN_CLEARLY_SHARE = 1.1, 1.25
 NOT_BETTER_SHARE, BY_HEART_SHARE, FAR_SHARE = 1.02, 0.03, 0.2
 """A validation loss over its best that is not better; the loss of training over the first one, and over the validation,
 that says that the samples are known by heart; the validation loss over the first loss of training that is far."""
-INPUTS_USED_SHARE = 0.03
-"""The deviation of outputs over samples, over their size: below it the inputs hardly matter yet, as on the plateaus on
-which deep networks begin, which last for hundreds of steps and end of themselves."""
 RISEN_FAR_SHARE = 1.5
 """The last loss over the best one that is an alarm though the accuracy holds: below it outputs are only too sure."""
 ACCURACY_FALL = 0.1
@@ -508,15 +505,6 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
         more, remedy = BATCH_NORM_WORDS if norms else OTHER_WORDS
         words |= {"loss_then": start, "loss_now": now, "more": more, "remedy": remedy}
         yield VALIDATION_APART.at(step, words=words, best=best, now=latest[-1])
-
-
-def bound_constant(constants: Sequence[float], kinds: float | None) -> float:
-    """Return what the best constant output has for a loss at most, from estimates of some batches.
-
-    Of classes it is at most that of all alike.
-    """
-    error = stdev(constants) / math.sqrt(len(constants)) if len(constants) > 1 else math.inf
-    return min(fmean(constants) + 2.0 * error, math.inf if kinds is None else math.log(kinds))
 
 
 def _accuracy_holds(history: History, best_step: int) -> bool:

@@ -1,4 +1,4 @@
-"""Alarms about normalizers: variances that fall away, grow away or are expanded, statistics that say something else."""
+"""Alarms about normalizers: variances that fall, normalizers that expand, statistics of few values or of old ones."""
 
 from __future__ import annotations
 

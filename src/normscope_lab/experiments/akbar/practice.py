@@ -204,8 +204,9 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     for recipe in RECIPES:
         runs = [measured[Job(recipe.job, seed)] for seed in range(settings["seeds"])]
         steps = [math.inf if run["step"] is None else run["step"] for run in runs]
-        medians = [spread("x", values)["x.median"] for values in (steps, [run["error"] for run in runs])]
-        row: tuple[Cell, ...] = (NORMS[recipe.norm], *recipe[1:], *medians)
+        reached = spread("x", steps)["x.median"] if recipe.until == "the loss" else None
+        error = spread("x", [run["error"] for run in runs])["x.median"]
+        row: tuple[Cell, ...] = (NORMS[recipe.norm], *recipe[1:], reached, error)
         rows.append(row)
     return (Table(title="Medians over seeds", columns=tuple(columns), rows=tuple(rows)),)
 
