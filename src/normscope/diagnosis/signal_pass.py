@@ -54,7 +54,6 @@ from .loss_facts import LabelsOutside, LossFacts, LossListener
 from .objective import differentiated_outputs, find_raising, own_loss, random_signs, take_loss
 from .padding import PaddingListener
 from .sample_pass import PlaceChanger, have_moved
-from .saturation import SATURATING, leaked_share, saturated_share
 from .signal import (
     INPUT,
     MOST_SILENT,
@@ -68,11 +67,14 @@ from .signal import (
     WidestColumn,
 )
 from .signal_statistics import (
+    SATURATING,
     fetch_all,
+    leaked_share,
     log10_relative,
     norm_of,
     parameter_rows,
     places_of_values,
+    saturated_share,
     signal_row,
     statistics_of,
     widest_column,
