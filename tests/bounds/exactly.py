@@ -19,10 +19,10 @@ def proves(plan: EllipsoidPlan, found: Certified, row: Tensor | None = None) -> 
         q = mp.mpf(10) ** (2 * mp.mpf(top)) * mp.eye(_inputs(plan))
         for operation in plan.operations:
             if isinstance(operation, StateChange):
-                q = _image(q, _matrix(operation.matrix))
+                q = _image(q, matrix_of(operation.matrix))
             else:
                 q = _through(q, operation, _vector(found.sigma[operation.name]))
-        output = _matrix(plan.output) if row is None else _matrix(row[None]) * _matrix(plan.output)
+        output = matrix_of(plan.output) if row is None else matrix_of(row[None]) * matrix_of(plan.output)
         values = mp.eigsy(_image(q, output), eigvals_only=True)
         largest = max(values)
         return float(mpmath.log10(largest) / 2) if largest > 0 else -float("inf")
@@ -33,7 +33,8 @@ def _inputs(plan: EllipsoidPlan) -> int:
     return int((first.matrix if isinstance(first, StateChange) else plan.output).shape[1])
 
 
-def _matrix(tensor: Tensor) -> mpmath.matrix:
+def matrix_of(tensor: Tensor) -> mpmath.matrix:
+    """Return a matrix of floats as it is."""
     return mp.matrix([[mp.mpf(float(entry)) for entry in row] for row in tensor.cpu()])
 
 
@@ -48,7 +49,7 @@ def _image(q: mpmath.matrix, form: mpmath.matrix) -> mpmath.matrix:
 def _through(q: mpmath.matrix, step: EllipsoidStep, sigma: list[mpmath.mpf]) -> mpmath.matrix:
     """(Q^-1 - F^T S F)^-1 for what is kept and v, by the matrix inversion lemma, then u = M v + w."""
     known, kept = step.known, [int(index) for index in step.kept]
-    form = mp.eye(q.rows) if step.form is None else _matrix(step.form)
+    form = mp.eye(q.rows) if step.form is None else matrix_of(step.form)
     n, k, m = form.rows, len(kept), known.size
     sigma = sigma * n if len(sigma) == 1 else sigma
     read = mp.matrix(k + n, q.rows)
@@ -64,7 +65,7 @@ def _through(q: mpmath.matrix, step: EllipsoidStep, sigma: list[mpmath.mpf]) -> 
         move[row, row] = 1
     if known.centre is not None:
         centre = known.centre
-        move[k:, k:] = _matrix(centre) if known.whole else mp.diag(_vector(centre))
+        move[k:, k:] = matrix_of(centre) if known.whole else mp.diag(_vector(centre))
     after = _image(wide, move)
     radii = _vector(known.radius)
     for row in range(m):

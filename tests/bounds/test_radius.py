@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from normscope.bounds.balls.ball import LinearMargins
+from normscope.bounds.captured import Captured
+from normscope.bounds.radius import certifier
 from normscope.bounds.radius.radius import certified_radius
 from normscope.core.errors import SoundnessError
 from normscope.data import digits
@@ -77,6 +79,19 @@ def test_in_the_plane_the_radii_enclose_the_nearest_point_of_a_fine_grid(activat
         assert 0 < radius <= nearest
         assert nearest - 0.015 < attacked <= nearest * 1.001
         assert radius > 0.15 * attacked
+
+
+@pytest.mark.parametrize("ellipsoids", [True, False])
+def test_constants_of_differences_are_above_those_of_a_linear_layer(ellipsoids, monkeypatch):
+    if not ellipsoids:  # what is left is the constant of the output as a whole
+        monkeypatch.setattr(certifier, "plan", lambda *given: None)
+    opposite = [[1.0, 2.0, 0.5], [-1.0, -2.0, -0.5]]  # differences are sqrt(2) times as steep as the output
+    for weight in (opposite, noise(4, 3).tolist()):
+        found = certifier.difference_constants(
+            Captured.of(linear(weight, [0.0] * len(weight)).double(), noise(1, 3).double())
+        )
+        exact = torch.tensor(weight).double()
+        assert (found >= (exact[:, None] - exact[None]).norm(dim=2)).all()
 
 
 # ---- nothing succeeds inside a certified radius

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
 import pytest
 import torch
+from mpmath import mp
 from torch import nn
 
 import normscope as ns
+from normscope.bounds import rungs
+from normscope.bounds.captured import Captured
+from normscope.bounds.ellipsoids.ellipsoid import image_above, prove_inverse
 from normscope.bounds.ellipsoids.optimised import is_exact, optimise, with_rounding
+from normscope.bounds.rungs import upper_sides
 from normscope.graph.ir import Graph
 
-from .exactly import proves
+from .exactly import DIGITS, matrix_of, proves
 from .graphs import DOUBLE, Sheet, aten, chain, planned, random_graph
 
 
@@ -86,6 +92,50 @@ def test_what_is_exact() -> None:
     assert known_from_the_inputs(fresh, widest=6) is False  # a fresh start rests on other bounds
     product = sheet.graph(sheet.call(aten.mul.Tensor, sheet.call(aten.tanh.default, x), sheet.relu(x)))
     assert not known_from_the_inputs(product)
+
+
+def test_an_image_counts_the_error_of_its_map() -> None:
+    """F Q F^T is below what is given for it, for every map that the slack allows."""
+    sheet = Sheet((1, 1))
+    root, form, error = sheet.normal(4, 4), sheet.normal(3, 4), sheet.normal(3, 4)
+    for size in (1e-6, 1e-2):
+        moved = form + size * error / torch.linalg.matrix_norm(error, 2)
+        for q, factor in ((root @ root.mT, root), (None, torch.eye(4, dtype=DOUBLE))):
+            room = image_above(q, form, slack=size) - (moved @ factor) @ (moved @ factor).mT
+            assert float(torch.linalg.eigvalsh(room)[0]) > 0.0
+
+
+def test_an_inverse_counts_its_own_error() -> None:
+    """What stands for (I - R)^-1 is at least that, taken in sixty digits, also next to a singular matrix."""
+    for seed, gap in itertools.product(range(6), (1e-1, 1e-6, 1e-10)):
+        turn = torch.linalg.qr(Sheet((1, 1), seed=seed).normal(5, 5))[0]
+        reduced = turn @ torch.diag(torch.tensor([1 - gap, 0.7, 0.5, 0.1, 0.0], dtype=DOUBLE)) @ turn.mT
+        reduced = (reduced + reduced.mT) / 2
+        found = prove_inverse(reduced)
+        with mp.workdps(DIGITS):
+            exact = mp.inverse(mp.eye(5) - matrix_of(reduced))
+            assert min(mp.eigsy(matrix_of(found) - exact, eigvals_only=True)) >= 0
+
+
+def test_only_what_is_exact_and_counted_is_proven_at_the_front_door(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that rests on other bounds is numerical; a certificate whose rounding cannot be counted claims nothing."""
+    graph = Captured.of(small(), torch.randn(2, 4, dtype=DOUBLE))
+    found, without = upper_sides(graph, effort="tight"), upper_sides(graph)
+    assert found["tight"].log10_upper < without["best"].log10_upper
+    assert found["tight"].evidence is found["best"].evidence is ns.Evidence.PROVEN
+    with monkeypatch.context() as patch:
+        patch.setattr(rungs, "is_exact", lambda plan, inputs: False)
+        assert upper_sides(graph, effort="tight")["tight"].evidence is ns.Evidence.NUMERICAL
+    monkeypatch.setattr(rungs, "with_rounding", lambda plan, certificate: None)
+    assert upper_sides(graph, effort="tight")["best"].log10_upper == without["best"].log10_upper
+
+
+def small() -> nn.Module:
+    """A network of which the optimised certificate knows more than the others."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3)]
+        return nn.Sequential(*layers).double().eval()
 
 
 @pytest.mark.slow

@@ -41,6 +41,9 @@ MIXING = {
     "batch norm": lambda x: x + tiny(F.batch_norm(x[..., None].expand(-1, -1, 2), None, None, training=True)[..., 0]),
     "not in the table": lambda x: x + tiny(x.renorm(2, 1, 1.0)),
     "index_add": lambda x: x.index_add(0, torch.tensor([1, 2]), tiny(x[:2])),
+    "index_add of the one before": lambda x: x.index_add(
+        0, torch.arange(len(x)), tiny(x[(torch.arange(len(x)) - 1).clamp(min=0)])
+    ),
     "scatter_add": lambda x: x.scatter_add(0, torch.tensor([[0, 1, 0, 0]]), tiny(x)),
     "scatter_reduce": lambda x: x.scatter_reduce(0, torch.tensor([[0, 0, 0, 1]]), x, "amax"),
     "places of another sample": lambda x: x.scatter_add(1, x.roll(1, 0).argsort(1), x),
@@ -49,7 +52,6 @@ MIXING = {
 }
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", MIXING)
 def test_samples_that_meet_are_one_input(name):
     model = Function(MIXING[name]).eval()

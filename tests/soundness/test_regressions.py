@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.bounds.captured import Captured
+from normscope.bounds.rungs import upper_sides
 from normscope.core.errors import InputError, RandomOperatorError
 
 from .networks import Function, noise
@@ -46,6 +48,7 @@ class RainDrop(nn.Module):
 
 
 COS, SIN, SHIFT = torch.tensor([10.0, 1.0]), torch.tensor([1e-3, 1e-3]), torch.tensor([-5e3, 0.0])
+GROWING = torch.tensor([[1.0, 1.0], [10.0, 10.0]])
 DOUBLE = torch.float64
 TRUTHS = {
     "samples coupled by a mean, constant batch": (
@@ -83,6 +86,11 @@ TRUTHS = {
         noise(3, 2),
         10,
     ),
+    "a rotary whose rows grow unlike one another": (
+        Function(lambda x: x * GROWING + torch.cat([-x[..., 1:], x[..., :1]], -1) * SIN),
+        noise(3, 2, 2),
+        10,
+    ),
     "negative circular padding": (
         Function(lambda x: F.conv1d(F.pad(x, (2, -1), mode="circular"), torch.ones(1, 2, 3))),
         noise(1, 2, 5),
@@ -104,9 +112,18 @@ TRUTHS = {
         noise(2, 2),
         4.9,
     ),
+    "two factors that move together": (Function(lambda x: F.hardtanh(x) * F.hardtanh(x, -1.0, 1.5)), noise(2, 3), 2),
     "a negative divisor": (nn.AvgPool2d(2, divisor_override=-1), noise(1, 1, 4, 4), 2),
     "a shape taken from the input": (Function(lambda x: x + torch.zeros_like(x)), noise(2, 3), 1),
 }
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_no_method_is_below_the_truth(name: str) -> None:
+    """The upper sides alone, which take no search."""
+    model, batch, truth = TRUTHS[name]
+    for method, bracket in upper_sides(Captured.of(model.eval(), batch), proofs=False).items():
+        assert not bracket.holds or bracket.upper >= truth * (1 - 1e-12), method
 
 
 @pytest.mark.one_in(11)

@@ -179,6 +179,15 @@ def test_ranges_in_front_of_a_weight_are_none_behind_it():
     assert "attention" in row.bracket_h.reason
 
 
+def test_what_is_behind_a_weight_is_that_of_every_sample():
+    """x (W x): the factor behind the weight is that of the sample, so that the constants are squares."""
+    layer = nn.Linear(1, 1, bias=False)
+    [row] = weight_sensitivity(
+        Function(lambda net, x: x * net.layer(x), layer=layer).eval(), torch.tensor([[1.0], [9.0]])
+    )
+    assert [one.upper for one in row.bracket_h.per_sample] == pytest.approx([1.0, 81.0])
+
+
 @pytest.mark.parametrize("seed", [24, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1000, 1120))])
 def test_random_networks(seed):
     drawn = network(seed)

@@ -147,3 +147,18 @@ def test_random_chains_and_sums_of_maps_agree():
         assert np.allclose(matrix(linear).mid, write_out(linear).numpy(), atol=1e-12)
         top = float(torch.linalg.matrix_norm(write_out(linear), ord=2))
         assert norm(linear) == pytest.approx(top, rel=1e-9, abs=1e-12)
+
+
+def test_factors_may_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a factorization gives, what it leaves over counts: [[1, 2], [2, 1]] in blocks is not semidefinite."""
+
+    def blocks(across: float, last: float) -> arithmetic.Blocks:
+        sides = {(0, 0): 1.0, (0, 1): across, (1, 1): last}
+        return {place: arithmetic.Enclosure.exact(np.full((1, 1), side)) for place, side in sides.items()}
+
+    assert arithmetic.factored(blocks(0.5, 1.0), 2, 1e-12)
+    assert not arithmetic.factored(blocks(2.0, 1.0), 2, 1e-12)
+    monkeypatch.setattr(np.linalg, "solve", lambda left, right: np.zeros_like(right))
+    assert not arithmetic.factored(blocks(2.0, 1.0), 2, 1e-12)
+    monkeypatch.setattr(np.linalg, "cholesky", lambda matrix: np.ones_like(matrix))
+    assert not arithmetic.factored(blocks(0.0, -1.0), 2, 1e-12)
