@@ -176,3 +176,18 @@ def test_a_file_that_does_not_say_that_something_holds_is_not_taken_to_say_it(cl
     assert stored.pop(claim) is True
     with pytest.raises(ValueError, match=f"{claim} is missing"):
         ns.Bracket.from_json(stored)
+
+
+@pytest.mark.parametrize("claim", ["findings", "skipped"])
+def test_an_audit_that_does_not_say_what_was_found_or_left_out_is_refused(claim: str) -> None:
+    stored = ns.audit(torch.nn.Linear(3, 2), torch.randn(4, 3)).to_json()
+    del stored[claim]
+    with pytest.raises(InputError, match=f"{claim} is missing"):
+        ns.Audit.from_json(stored)
+
+
+def test_a_bracket_at_one_point_that_lacks_its_scope_is_not_read_as_one_for_all_inputs() -> None:
+    stored = ns.lipschitz(torch.nn.Linear(3, 2), torch.randn(4, 3), scope="point").to_json()
+    assert stored.pop("scope") == "point"
+    with pytest.raises(ValueError, match="scope is missing"):
+        ns.Bracket.from_json(stored)

@@ -204,6 +204,30 @@ def test_plain_groups_are_those_of_torch(ours, theirs) -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_an_older_state_whose_buffers_hold_a_component_along_the_weights_goes_on_as_before(axis: int) -> None:
+    start, gradients = noise(6, 4), [noise(6, 4, seed=seed) for seed in range(1, 8)]
+
+    def optimizer_of(weights: list[nn.Parameter]) -> SphereSGD:
+        return SphereSGD(weights, lr=0.2, units="channel", axis=axis)
+
+    expected = run(optimizer_of, start, gradients)
+    weight = nn.Parameter(start.clone())
+    optimizer = optimizer_of([weight])
+    for number, gradient in enumerate(gradients):
+        if number == 4:  # what version 0.1 stored between two steps: b = t + c u, and c
+            stored = optimizer.state_dict()
+            direction, along = weight.detach() / weight.detach().norm(dim=1 - axis, keepdim=True), 0.02
+            stored["state"][0]["momentum_buffer"] = stored["state"][0]["momentum_buffer"] + along * direction
+            stored["state"][0]["along"] = torch.full((weight.shape[axis],), along, dtype=torch.float64)
+            optimizer = optimizer_of([weight])
+            optimizer.load_state_dict(stored)
+        weight.grad = gradient.clone()
+        optimizer.step()
+    torch.testing.assert_close(weight.detach(), expected, rtol=1e-12, atol=1e-12)
+    assert "along" not in optimizer.state_dict()["state"][0]
+
+
 @pytest.mark.parametrize("optimizer", [SphereSGD, SphereAdam])
 def test_a_stored_state_goes_on_to_the_bit(optimizer: type) -> None:
     whole = model_of()

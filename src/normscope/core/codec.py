@@ -37,8 +37,8 @@ LARGEST = 2**63
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """The errors that a result may raise when it is made from values of the right types that do not fit together."""
 
-CLAIMS = ("converged", "holds")
-"""Fields that claim a success: it is never assumed of a file that does not say so."""
+CLAIMS = ("converged", "holds", "scope", "findings", "skipped")
+"""Fields that claim something: a success, all inputs, nothing found, nothing left out; never assumed of a file."""
 Names = tuple[str | EllipsisType, ...]
 """Names of fields; `...` stands for every other field (in `sparse`: every other field with a default)."""
 
@@ -300,7 +300,7 @@ def _fields(kind: Any, data: Mapping[str, Any], where: str, nan: bool) -> dict[s
                 _refuse(data[name], inside)
             if name == "notes" and not all(read[name]):  # pages make sentences of them
                 _refuse(data[name], inside)
-        elif name in CLAIMS or (name not in form.unread and not _has_default(item)):
+        elif not _may_miss(item, form):
             raise ValueError(f"{inside} is missing")
     return read
 
@@ -344,6 +344,12 @@ def _header(form: JsonForm) -> dict[str, object]:
 def _names(names: Names, item: Field[Any]) -> bool:
     """Whether a field is among some names, or has a default where these contain `...`."""
     return item.name in names or (... in names and _has_default(item))
+
+
+def _may_miss(item: Field[Any], form: JsonForm) -> bool:
+    """Whether a file may lack a field: one that is not read, or that has a default which claims nothing."""
+    claims = item.name in CLAIMS and not _names(form.sparse, item)
+    return not claims and (item.name in form.unread or _has_default(item))
 
 
 def _has_default(item: Field[Any]) -> bool:

@@ -13,7 +13,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from ..core.errors import InputError
-from .sphere import adaptive_step, as_rows, momentum_step
+from .sphere import adaptive_step, as_rows, make_tangent, momentum_step
 
 DECAY = (
     "weight decay on a sphere does nothing but fight the constraint: the length of a scale-invariant weight has no "
@@ -193,9 +193,13 @@ class SphereSGD(_SphereOptimizer):
 
     def _sphere_step(self, group: dict[str, Any], params: list[Tensor]) -> None:
         count, units = len(params), self._units(group, params)
-        for parameter in params:
-            if "momentum_buffer" not in self.state[parameter]:
-                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        for parameter, spheres in zip(params, units, strict=True):
+            state = self.state[parameter]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+            if state.pop("along", None) is not None:  # an older state, whose buffers hold a component along y too
+                with as_rows([spheres] * 2, group["axis"], [parameter, state["momentum_buffer"]]) as (row, buffer):
+                    make_tangent(buffer, row)
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in params]
         with as_rows(units * 3, group["axis"], [*params, *_gradients(group, params), *buffers]) as rows:
             momentum_step(

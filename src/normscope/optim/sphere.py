@@ -38,6 +38,12 @@ def as_rows(units: Sequence[int], axis: int, tensors: Matrices) -> Iterator[list
             tensor.copy_(row.reshape(tensor.shape))
 
 
+def make_tangent(buffer: Tensor, y: Tensor) -> None:
+    """Remove from the rows of a buffer what they hold along y, in place."""
+    part, square = torch.linalg.vecdot(buffer, y), torch.linalg.vecdot(y, y)
+    buffer.addcmul_(y, torch.where(square > 0, -part / square, 0.0)[:, None])
+
+
 def momentum_step(
     ys: Matrices,
     gradients: Matrices,
