@@ -95,6 +95,7 @@ def test_a_healthy_run_is_silent():
         (lambda s: {"normalizer__log10_variance": -0.5 - 4 * s}, "variance-collapse"),
         (lambda s: {"normalizer__dominated": s}, "variance-collapse"),
         (lambda s: {"weight__log10_norm": 0.3 + 2 * s}, "norm-growth"),
+        (lambda s: {"normalizer__log10_variance_max": 0.2 - 10 * s}, "dead-layer"),
         (lambda s: {"normalizer__dead": 1.0}, "dead-layer"),
         (lambda s: {"normalizer__constant": 0.5 * s}, "dead-channels"),
         (lambda s: {"weight__zero": 0.5 * s}, "dead-channels"),

@@ -16,6 +16,19 @@ from .weights import UNFITTED_SHARE
 
 # ---- layers
 
+VARIANCE_BELOW_EPS = Alarm(
+    code="dead-layer",
+    seen="For {records:counted record} the {which} variance into {where} was at most {log10_variance:power}, far below "
+    "eps = {eps:figure}.",
+    why="Nothing of the input passes this layer any more.",
+    advice="Look at what comes before it for weights that have shrunk or units that are never on, and go on from a "
+    "checkpoint in which they were alive.",
+)
+VARIANCE_DECAYED = replace(
+    VARIANCE_BELOW_EPS,
+    why=f"{VARIANCE_BELOW_EPS.why} Coupled L2 has shrunk {{weight}}, whose scale the loss does not see.",
+    advice=DECOUPLE,
+)
 EXACTLY_ZERO = Alarm(
     code="dead-layer",
     seen="All {what} of {where} are exactly zero, and have stayed so.{also}",
@@ -43,10 +56,35 @@ ZERO_GRADIENT = Alarm(
     "LeakyReLU or GELU), a zero scale, a detach(), a branch that is not used. Freeze weights that are not to "
     "be trained with requires_grad_(False).",
 )
+FAR_BELOW_EPS_DECADES = 3.0
+"""Decades: a normalizer passes var/(var + eps) of the variance, here a thousandth."""
 
 
 def dead_layer(history: History) -> Iterator[Finding]:
-    """Layers through which nothing passes: zero scales, zero weights, zero gradients."""
+    """Layers through which nothing passes: variances far below eps, zero scales, zero weights, zero gradients."""
+    means = history.courses("normalizer", "log10_variance").nows()
+    for index, layer, largest in history.lasting("normalizer", "log10_variance_max"):
+        if layer.eps is None or layer.eps <= 0.0:
+            continue
+        values = largest
+        if layer.family != "batch_norm":  # rows of one loud sample say nothing of the others
+            usual = means.get(index)
+            values = largest if usual is None else [usual]
+        if max(values) <= math.log10(layer.eps) - FAR_BELOW_EPS_DECADES:
+            fed = next((w for w in history.of("weight") if w.normalizer == layer.name), None)
+            coupled = fed is not None and fed.coupled and fed.invariant is not None
+            yield (VARIANCE_DECAYED if coupled else VARIANCE_BELOW_EPS).at(
+                history.step,
+                layer.name,
+                {
+                    "records": len(largest),
+                    "which": "largest" if values is largest else "typical",
+                    "weight": "" if fed is None else fed.name,
+                },
+                log10_variance=max(values),
+                eps=layer.eps,
+                coupled=int(coupled),
+            )
     for _, layer, shares in history.lasting("normalizer", "dead"):
         if min(shares) >= 1.0:
             yield EXACTLY_ZERO.at(history.step, layer.name, {"what": "scales", "also": ""}, zero=1)
