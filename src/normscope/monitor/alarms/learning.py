@@ -318,13 +318,13 @@ def steps_too_large(history: History) -> Iterator[Finding]:
     settled = bool(latest) and max(latest) < SETTLED_STEP_LOG10 and now <= began_at  # there was little to learn
     stays = begun > 2 * PLAIN_STEPS and now >= 0.9 * start > 0.0 and not _had_learned(history) and not settled
     # two losses of single batches may differ by as much in a healthy run
-    many = len(history.records) > 2 or history.records[-1].metrics.get("loss_count", 1.0) >= PLAIN_STEPS
-    known = many or large >= THROWN_AT_ONCE_LOG10
+    has_many_losses = len(history.records) > 2 or history.records[-1].metrics.get("loss_count", 1.0) >= PLAIN_STEPS
+    is_clear = has_many_losses or large >= THROWN_AT_ONCE_LOG10
     words = {"steps": history.step, "more": describe_large_inputs(history)}
     numbers: dict[str, Any] = {"loss": now, "loss_first": start, "lr": max(history.records[-1].lr, default=math.nan)}
     if _outputs_thrown(history, start):
         yield OUTPUTS_THROWN.at(history.step, words=words, log10_step=large, **numbers)
-    elif thrown and known and begun >= 2 * PLAIN_STEPS and (lost or stays):
+    elif thrown and is_clear and begun >= 2 * PLAIN_STEPS and (lost or stays):
         yield TOO_LARGE_STEPS.at(history.step, words=words, log10_step=max(large, median(sizes)), **numbers)
 
 
