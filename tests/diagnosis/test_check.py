@@ -124,9 +124,23 @@ class TestAnythingThatRuns:
         with torch.no_grad():
             model[0].weight.fill_(6e4)
         check = ns.check(model, torch.ones(4, 6).half())
-        assert check.findings[0].code == "non-finite-activations"
+        assert (check.findings[0].code, check.findings[0].where) == ("non-finite-activations", "0")
         assert [row.finite for row in check.signal] == [True, False, False]
         json.dumps(check.to_json(), allow_nan=False)
+
+    def test_a_logarithm_between_two_modules_is_not_told_of_the_second(self) -> None:
+        class Between(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 2)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.second(self.first(x).log())
+
+        finding = ns.check(Between(), randn(16, 6)).findings[0]
+        assert (finding.code, finding.where) == ("non-finite-activations", "")
+        assert "`log`" in finding.seen
+        assert "`log`" in finding.advice
 
     def test_dead_relus_and_stale_statistics_are_looked_for(self) -> None:
         model = net()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.diagnosis.examined import ExaminedRow, UnitsOverData
 from normscope.diagnosis.findings import look
+from normscope.listening.not_finite import Origin
 
 from .seen import ERROR, INFO, WARNING, audited, codes, examined, normalizer, randn, weight
 
@@ -45,8 +46,9 @@ def test_infinite_masks_are_no_broken_weights():
     assert codes(model=model) == [("non-finite-weights", "table", ERROR)]
 
 
-def test_the_first_module_with_non_finite_output_is_named():
-    assert codes(not_finite=("encoder.log", "NaN in its output")) == [("non-finite-activations", "encoder.log", ERROR)]
+def test_the_module_that_makes_the_first_nan_is_named():
+    origin = Origin(where="encoder.log", function="log")
+    assert codes(not_finite=origin) == [("non-finite-activations", "encoder.log", ERROR)]
     assert not codes(not_finite=None)
 
 
@@ -54,8 +56,9 @@ def test_non_finite_output_of_broken_weights_is_a_consequence():
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     with torch.no_grad():
         model[1].weight[0, 0] = math.nan
-    assert [code for code, _, _ in codes(model=model, not_finite=("1", "NaN"))] == ["non-finite-weights"]
-    assert len(codes(model=model, not_finite=("0", "NaN"))) == 2
+    of_itself, of_another = (Origin(where=where, function="linear") for where in ("1", "0"))
+    assert [code for code, _, _ in codes(model=model, not_finite=of_itself)] == ["non-finite-weights"]
+    assert len(codes(model=model, not_finite=of_another)) == 2
 
 
 # --------------------------------------------------------- gradients that are not the forward's

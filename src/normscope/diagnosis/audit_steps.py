@@ -180,7 +180,7 @@ def pass_over_data(request: AuditRequest, captured: Captured | None, skipped: Sk
             raise InputError(f"{data.error}. {WRONG_BATCH}") from data.raised
         skipped.append(("statistics over the data", data.error))
     if data.not_finite is not None and captured is not None:
-        skipped.append(("Jacobians at the batch", f"the data make {data.not_finite[0] or 'the model'} return NaN"))
+        skipped.append(("Jacobians at the batch", f"the data make {data.not_finite.where or 'the model'} return NaN"))
     return data, (request.budget.elapsed - began) / max(data.batches, 1)
 
 

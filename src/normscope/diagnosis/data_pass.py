@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from ..core.untouched import untouched
 from ..graph.call import arguments, described
 from ..listening.calls import FunctionCall, NormalizerSeen, Site, WeightSeen, as_floats, normalizer_seen, rows_seen
 from ..listening.listener import LayerListener
+from ..listening.not_finite import Origin, OriginFinder
 from .examined import DataSeen
 from .tallies import ChannelTally, SetTally, UnitsTally, WeightTally
 
@@ -58,6 +59,7 @@ def watch_data(
     samples = done = 0
     error: str | None = None
     cause: Exception | None = None
+    origin: Origin | None = None
     listener = _DataListener(model, written or {})
     reading = (budget or Budget()).search("the pass over the data")
     with ExitStack() as stack:
@@ -71,18 +73,23 @@ def watch_data(
             try:
                 try:
                     with listener.listening():
-                        model(*call.args, **call.kwargs)
+                        made = model(*call.args, **call.kwargs)
                 except Exception:
                     if done:
                         raise
                     listener = _DataListener(model, written or {})
                     stack.enter_context(torch.enable_grad())  # a model may differentiate in its forward
                     with listener.listening():
-                        model(*call.args, **call.kwargs)
+                        made = model(*call.args, **call.kwargs)
             except Exception as raised:
                 cause = raised
                 error = f"the model raises {describe_error(raised)}, on batch {done + 1} ({described(call)})"
                 break
+            if origin is None and not all(bool(torch.isfinite(tensor).all()) for tensor in as_floats(made)):
+                finder = OriginFinder(model, dropout=False)
+                with finder.listening():
+                    origin = finder.find_origin(model(*call.args, **call.kwargs)) or Origin(where="")
+                count("passes", call.count)
             samples += call.count
             done += 1
             count("passes", call.count)
@@ -94,7 +101,7 @@ def watch_data(
         normalizers=_summaries(listener.normalizers, listener.lost),
         weights=_summaries(listener.weights, listener.lost),
         units=_summaries(listener.relus, listener.lost),
-        not_finite=listener.not_finite,
+        not_finite=origin,
         error=error,
         raised=cause,
     )
@@ -116,15 +123,6 @@ class _DataListener(LayerListener):
         self.weights: dict[Site, WeightTally] = {}
         self.relus: dict[Site, UnitsTally] = {}
         self.order: dict[Site, None] = {}
-        self.not_finite: tuple[str, str] | None = None
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Listen to one forward."""
-        self._flags: list[tuple[str, Tensor]] = []
-        with super().listening():
-            yield
-        self._look_for_nan()
 
     def site(self, family: str, path: str | None = None) -> Site:
         """Return where a call runs, and note in which order the layers with a row of their own do."""
@@ -163,10 +161,6 @@ class _DataListener(LayerListener):
                     sets = x.shape[:-1].numel()
                     self._tally(site, rows_seen("rms", x, sets=sets, eps=eps, exact=True))
 
-    def left(self, module: nn.Module, path: str, made: Any) -> None:
-        """Note whether what a module returned is finite."""
-        self._flags += [(path, torch.isfinite(t.detach()).all()) for t in as_floats(made)]
-
     def _tally(self, site: Site, seen: NormalizerSeen) -> None:
         tally = self.normalizers.get(site)
         if tally is None:
@@ -179,12 +173,3 @@ class _DataListener(LayerListener):
             if site not in self.weights:
                 self.weights[site] = WeightTally(site, given, made)
             self.weights[site].add(given.detach(), made.detach())
-
-    def _look_for_nan(self) -> None:
-        """Name the first module whose output was not finite, if the model's own output was not either."""
-        if self.not_finite is None and self._flags:
-            last = self._flags[-1][0]
-            fine = torch.stack([flag.cpu() for _, flag in self._flags]).tolist()
-            spoiled = [path for (path, _), flag in zip(self._flags, fine, strict=True) if not flag]
-            if spoiled and last in spoiled:
-                self.not_finite = (spoiled[0], "NaN or infinite values in its output")

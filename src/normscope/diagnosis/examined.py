@@ -12,6 +12,7 @@ from ..core.bracket import Bracket
 from ..core.log10 import log10
 from ..graph.ir import Graph, Node
 from ..listening.calls import Site
+from ..listening.not_finite import Origin
 from ..rules.effects import Effect
 from ..rules.invariance import FeedingLayer
 from .audit_result import Row, Variance
@@ -115,7 +116,7 @@ class DataSeen:
         samples, batches: how much data.
         order: the sites of weight layers and normalizers, in the order they ran.
         normalizers, weights, units: by site; a normalizer whose input was not finite is left out.
-        not_finite: the first module (in order of completion) whose output held NaN or infinite values, and which.
+        not_finite: where the first values that are not finite were made, if the output of the model holds some.
         error: why the model could not be run, if it could not.
         raised: what it raised then, with the place in the user's code.
     """
@@ -126,7 +127,7 @@ class DataSeen:
     normalizers: Mapping[Site, NormalizerOverData] = field(default_factory=dict)
     weights: Mapping[Site, WeightOverData] = field(default_factory=dict)
     units: Mapping[Site, UnitsOverData] = field(default_factory=dict)
-    not_finite: tuple[str, str] | None = None
+    not_finite: Origin | None = None
     error: str | None = None
     raised: Exception | None = None
 

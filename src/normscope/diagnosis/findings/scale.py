@@ -48,12 +48,22 @@ def non_finite_weights(examined: Examined) -> Iterator[Finding]:
     )
 
 
+GUARD_FUNCTION = (
+    "Guard `{function}` there: add a small eps of 1e-8 inside of a root, logarithm or quotient, or clamp what enters "
+    "it (softplus keeps it above zero)."
+)
+LOOK_INSIDE = (
+    "Look inside this module: clamp, or add a small eps of 1e-8, before a logarithm, a root or a division; check the "
+    "mask for rows that hide every position; run it in float32 if its values leave the range of float16 (65,504)."
+)
+
+
 def non_finite_activations(examined: Examined) -> Iterator[Finding]:
-    """The first module whose output holds NaN or infinite values."""
-    if examined.data.not_finite is None:
+    """The function, and its module, that makes the first NaN or infinite values."""
+    origin = examined.data.not_finite
+    if origin is None:
         return
-    where, what = examined.data.not_finite
-    where = where.partition(".parametrizations")[0]  # what computes a weight belongs to the layer
+    where = origin.where.partition(".parametrizations")[0]  # what computes a weight belongs to the layer
     own = f"{where}." if where else ""
     if any(name.removeprefix(own).count(".") == 0 and name.startswith(own) for name in broken_tensors(examined.model)):
         return
@@ -75,11 +85,9 @@ def non_finite_activations(examined: Examined) -> Iterator[Finding]:
         code="non-finite-activations",
         severity=Severity.ERROR,
         where=where,
-        seen=f"{f'`{where}`' if where else 'The model'} is the first module with {what}.",
+        seen=origin.describe(),
         why="A value overflowed or was divided by zero here, and everything computed from it is lost.",
-        advice="Check the data for NaN first (torch.isfinite). Then look inside this module: clamp, or add a small eps "
-        "of 1e-8, before a logarithm, a root or a division; check the mask for rows that hide every position; run it "
-        "in float32 if its values leave the range of float16 (65,504).",
+        advice=GUARD_FUNCTION.format(function=origin.function) if origin.is_guarded else LOOK_INSIDE,
         numbers={},
     )
 

@@ -1,0 +1,120 @@
+"""Where numbers break: every function of a forward is looked at, and NaN is followed back to the one that made it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+from .calls import FunctionCall
+from .listener import ForwardListener
+
+NAN, INFINITE = 2, 1
+GUARDED = re.compile(r"div|sqrt|log|pow|norm|exp|reciprocal|acos|asin")
+"""Functions that break on single values, so that an eps or a clamp mends them; others break on what enters them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The function that made the first values that are not finite, and the module that called it.
+
+    Attributes:
+        where: the module; empty for the forward of the model itself.
+        function: the name of the function; empty where the first is not known.
+    """
+
+    where: str
+    function: str = ""
+
+    def describe(self) -> str:
+        """Say it in one sentence."""
+        place = f"`{self.where}`" if self.where else "the model's own forward"
+        if not self.function:
+            return f"The output of {place} is not finite."
+        return f"The output of `{self.function}` in {place} is the first that is not finite; what enters it is."
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether an eps or a clamp in front of the function mends it."""
+        return GUARDED.search(self.function) is not None
+
+
+def grade(value: Any) -> int:
+    """Return 2 for a tensor with NaN, 1 for one that is infinite somewhere, 0 for all else."""
+    if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()) or value.is_meta:
+        return 0
+    if value.layout != torch.strided or bool(value.isfinite().all()):
+        return 0
+    return NAN if bool(value.isnan().any()) else INFINITE
+
+
+class OriginFinder(ForwardListener):
+    """Follows values that are not finite back to the function that made the first of them.
+
+    Infinities that vanish again (masks in front of a softmax) are followed only as far as they last.
+    """
+
+    def __init__(self, model: nn.Module, *, dropout: bool = True) -> None:
+        super().__init__(model, dropout=dropout)
+        self._origins = WeakIdKeyDictionary()
+        self._tensors: list[Tensor] = []
+        self._is_made_here = True
+        self._origin: Origin | None = None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Listen to one forward; hooks of the user count as part of their module."""
+        hooks: list[Any] = []
+        for path, module in self.modules.items():
+            hooks.append(module.register_forward_pre_hook(partial(self._enter, path), prepend=True))
+            hooks.append(module.register_forward_hook(self._leave, always_call=True))
+        try:
+            with self:
+                yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _enter(self, path: str, module: nn.Module, args: Any) -> None:
+        self._stack.append(path)
+
+    def _leave(self, module: nn.Module, args: Any, made: Any) -> None:
+        self._stack.pop()
+
+    def before_call(self, call: FunctionCall) -> None:
+        """See which values that are not finite enter a function: those with an origin count first."""
+        self._tensors = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
+        broken = [(graded, leaf) for leaf in self._tensors if (graded := grade(leaf))]
+        # statistics that the first forward broke have no origin, and are not the first to break
+        worst = max(broken, key=lambda pair: (self._origins.get(pair[1]) is not None, pair[0]), default=None)
+        self._is_made_here = worst is None
+        self._origin = None if worst is None else self._origins.get(worst[1])
+
+    def after_call(self, call: FunctionCall, result: Any) -> Any:
+        """Note of each output that is not finite where it came from."""
+        name = call.name.strip("_")
+        changed = self._tensors[:1] if name.startswith("setitem") else []
+        for leaf in (*tree_leaves(result), *changed):
+            if grade(leaf):
+                self._origins[leaf] = Origin(where=self.path, function=name) if self._is_made_here else self._origin
+        return result
+
+    def find_origin(self, made: Any) -> Origin | None:
+        """Return where the worst value in the output of the model came from; without an origin, that is not known.
+
+        Returns:
+            None where all of the output is finite.
+        """
+        leaves = tree_leaves(vars(made) if hasattr(made, "__dict__") and not isinstance(made, Tensor) else made)
+        worst = max((leaf for leaf in leaves if isinstance(leaf, Tensor)), key=grade, default=None)
+        if worst is None or not grade(worst):
+            return None
+        return self._origins.get(worst) or Origin(where="")
