@@ -65,6 +65,11 @@ class Track:
         else:
             recent.append((step, row))
 
+    @property
+    def has_opened(self) -> bool:
+        """Whether the first figures of all layers are complete."""
+        return not self._opening
+
     def forget(self, step: int) -> None:
         """Drop what is known of the steps from one on: they are done again."""
         self._lasting = None
@@ -167,8 +172,11 @@ class Courses:
 
     def add(self, step: int, column: Sequence[float | None]) -> None:
         """Add the figures of a step; what was not measured leaves no trace."""
+        starts = self._cached.get("starts")
         self._cached = {}
         if len(self._tracks) == 1 and len(column) == len(self._where) and None not in column:
+            if starts is not None and self._tracks[0].has_opened:  # the first figures are complete
+                self._cached["starts"] = starts
             self._tracks[0].add(step, column)  # type: ignore[arg-type]
             return
         measured = {place: value for place, value in enumerate(column) if value is not None}
@@ -230,8 +238,12 @@ class Courses:
 
 def _median_of_numbers(values: Sequence[float]) -> float | None:
     """Return the median of those that are numbers; None where there are none."""
-    numbers = [value for value in values if not math.isnan(value)]
-    return median(numbers) if numbers else None
+    if math.isnan(sum(values)):  # of infinities too, perhaps
+        values = [value for value in values if not math.isnan(value)]
+    count, ordered = len(values), sorted(values)
+    if count % 2:
+        return ordered[count // 2]
+    return (ordered[count // 2 - 1] + ordered[count // 2]) / 2 if count else None
 
 
 NEVER_MEASURED = Course(Track([0]), 0)

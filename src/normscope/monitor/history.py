@@ -386,8 +386,8 @@ class ParameterFollower:
         """Look at all parameters, in front of a measured step."""
         parameters = {f"{self.part}.{name}": p for name, p in parameters.items()} if self.part else parameters
         trainable = {name: p for name, p in parameters.items() if p.requires_grad and not is_lazy(p)}
-        ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        trained = {name: p for name, p in trainable.items() if id(p) in ids}
+        rates = {id(p): group.get("lr") for group in optimizer.param_groups for p in group["params"]}
+        trained = {name: p for name, p in trainable.items() if id(p) in rates}
         self._waiting = {name: p for name, p in trained.items() if p.grad is None}
         self.half_precision = any(p.dtype is torch.float16 for p in trained.values())
         self.ungraded = {name: self.ungraded.get(name) or Since(step) for name in self._waiting}
@@ -397,10 +397,14 @@ class ParameterFollower:
         for name, since in self.unmoved.items():
             if name in before and before[name].version == since.version:
                 self.unmoved[name] = before[name]
-        rates = {id(p): group.get("lr") for group in optimizer.param_groups for p in group["params"]}
-        numbers = [rate for rate in rates.values() if isinstance(rate, float) and rate > 0.0]
+        numbers = [rate for group in optimizer.param_groups if isinstance(rate := group.get("lr"), float)]
         limit = SLOW_GROUP_SHARE * max(numbers, default=0.0)
-        slow = [n for n, p in trained.items() if isinstance(rate := rates[id(p)], float) and 0.0 < rate < limit]
+        some = any(0.0 < rate < limit for rate in numbers)
+        slow = (
+            [n for n, p in trained.items() if isinstance(rate := rates[id(p)], float) and 0.0 < rate < limit]
+            if some
+            else []
+        )
         self.slow = {name: self.slow.get(name) or Since(step) for name in slow}
         overwritten = [name for name, p in trained.items() if self._is_overwritten(name, p._version, step)]
         self.overwritten = {name: self.overwritten.get(name) or Since(step) for name in overwritten}
@@ -506,6 +510,11 @@ class ParameterFollower:
             copied = any(one.shape == weight.shape and torch.equal(one.to(weight), weight) for one in trained)
             self._initial[path] = (uniform or normal) and not copied
         return self._initial[path]
+
+    @property
+    def waits(self) -> bool:
+        """Whether some parameters had no gradient when they were last looked at."""
+        return bool(self._waiting)
 
     def pass_by(self) -> None:
         """Look at those without a gradient alone, in front of any other step: a branch may be taken now and then."""

@@ -87,10 +87,12 @@ class TrainingHooks:
         self._pending: Measurement | None = None  # the step that is being measured
         self._batch: tuple[Tensor | None, Tensor | None] = None, None  # its place in the domain, and its spread
         self._stepping = 0  # steps of the optimizer that have begun and not ended
+        self._nests = False  # whether its step calls that of its base class
         self._forward_hooks: list[Any] = []
         self._backwards = BackwardListener(self._hear)
         self._after_hook: Any = None  # behind the forward that was last listened to
         self._step_hooks: list[Any] = []
+        self._before_hook: Any = None  # in front of a step of the optimizer, where there is something to do
         self._set_model(outer)
 
     def _set_model(self, outer: nn.Module) -> None:
@@ -136,6 +138,8 @@ class TrainingHooks:
     def count_from(self, step: int) -> None:
         """Count steps from another one on."""
         self.step = self._next_due = self._charged = step
+        if self.attached:
+            self._look_ahead()
 
     def attach_to_model(self) -> None:
         """Hook on to the model."""
@@ -149,8 +153,16 @@ class TrainingHooks:
     def attach_to_optimizer(self) -> None:
         """Hook on to the optimizer; a process that measures nothing only counts its steps."""
         self._step_hooks = [register_optimizer_step_post_hook(WeakHook(self._after_any_step))]
-        if not self.role.idle:
-            self._step_hooks.append(self.optimizer.register_step_pre_hook(WeakHook(self._before_step)))
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Hook on in front of the next step if it is due, or somebody waits for a gradient, and else do not."""
+        due = self.step >= self._next_due or self._nests or self.history.standing.waits
+        if due and self._before_hook is None and not self.role.idle:
+            self._before_hook = self.optimizer.register_step_pre_hook(WeakHook(self._before_step))
+        elif not due and self._before_hook is not None:
+            self._before_hook.remove()
+            self._before_hook = None
 
     def turn_to(self, outer: nn.Module, call: tuple[Any, Any] | None) -> None:
         """Listen to another model instead, unless one was measured; `call` has a forward of it that has begun."""
@@ -167,6 +179,9 @@ class TrainingHooks:
         for hook in self._step_hooks:
             hook.remove()
         self._step_hooks = []
+        if self._before_hook is not None:
+            self._before_hook.remove()
+            self._before_hook = None
         self.sight.close()
         self._backwards.close()
         self._detach_from_model()
@@ -196,9 +211,8 @@ class TrainingHooks:
         if self.busy:
             return
         training = self.model.training or self.sight.counts(self.model)
-        blind = self.sight.forward(self.step, training=training)
-        if blind is not None:
-            self._say(blind)
+        if not (training and self.sight.passes()):
+            self._say(self.sight.forward(self.step, training=training))
         if not training or self._listener.listens:
             return
         self._locator.batch, self._locator.stepped = (args, kwargs), False
@@ -280,6 +294,7 @@ class TrainingHooks:
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         self._stepping = steps_under_way(optimizer) if self._stepping else 1  # one that raised has not ended
+        self._nests = self._nests or self._stepping > 1
         tier = self._decide()
         self.history.standing.pass_by()
         if tier is None or self._stepping > 1:  # a step that calls that of its base class
@@ -337,9 +352,10 @@ class TrainingHooks:
             self._say(self.sight.stepped_by(optimizer, self.optimizer, self.step))
 
     def _after_step(self) -> None:
-        self._stepping = max(0, self._stepping - 1)
-        if self._stepping:
+        if self._stepping > 1:
+            self._stepping -= 1
             return
+        self._stepping = 0
         self._locator.stepped, pending = True, self._pending
         if pending is not None and pending.step == self.step:
             with self.budget.watching(self._task):
@@ -351,13 +367,14 @@ class TrainingHooks:
                 except Exception as error:
                     self.recorder.complain("update", f"this step's update is not measured: {describe_error(error)}")
         self.step += 1
-        blind = None if self._idle else self.sight.stepped(self.step, self.model)
-        if blind is not None:
-            self._say(blind)
-        elif self.sight.part is not None:
-            (path, part), self.sight.part = self.sight.part, None
-            self.history.standing.part = path
-            self.turn_to(part, None)
+        if self._before_hook is not None or self.step >= self._next_due:
+            self._look_ahead()
+        if not self._idle and self.sight.stepped():
+            self._say(self.sight.explain(self.step, self.model))
+            if self.sight.part is not None:
+                (path, part), self.sight.part = self.sight.part, None
+                self.history.standing.part = path
+                self.turn_to(part, None)
 
     # ---- what the loop says, and what is said to it
 
@@ -367,11 +384,13 @@ class TrainingHooks:
             with self.budget.watching(self._task):
                 self._pending.observe(figures["loss"], self._memory)
                 self.history.standing.read(self._pending.reading, self.step)
-        if self.role.writes and self.attached:
-            self._say(self.sight.observed(self.optimizer, self.step))
-            numbers = {name: self._add_figure(name, value) for name, value in figures.items()}
-            if self._locator.is_asked(numbers.get("loss")):
-                self._locate()
+        if self.role.writes and self._step_hooks:
+            if not self.sight.sees:
+                self._say(self.sight.observed(self.optimizer, self.step))
+            for name, value in figures.items():
+                number = self._add_figure(name, value)
+                if number is not None and name == "loss" and self._locator.is_asked(number):
+                    self._locate()
 
     def _hear(self, loss: Tensor) -> None:
         """Take a loss whose backward begins in a measured step; one that is not finite has its forward run again."""
@@ -390,7 +409,10 @@ class TrainingHooks:
 
     def _add_figure(self, name: str, value: Tensor | float) -> float | None:
         """Add a figure of the present step; return it, unless it lies on a device, where it is not read."""
-        return self._figures.setdefault(name, Observed()).add(self.step, value)
+        figures = self._figures.get(name)
+        if figures is None:
+            figures = self._figures[name] = Observed()
+        return figures.add(self.step, value)
 
     def _say(self, blind: Finding | None) -> None:
         """Warn that nothing is seen, and raise it as an alarm: no record will."""

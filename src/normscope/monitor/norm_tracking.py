@@ -118,10 +118,14 @@ class NormTracker:
             finished = False
             while not finished:
                 task = self._choose_task(stack, tier, budget, stack in urgent)
-                if limited and not waited and not budget.affords(task):
-                    return measured
+                is_new = not budget.knows(task)
+                if limited and not budget.affords(task):
+                    if not waited:
+                        return measured
+                    if not self._turns.of(stack) and stack not in self._searches:
+                        break  # the first time loads what it needs and takes long: the turn of another one
                 waited, self._idle_records = False, 0
-                is_new, finished = budget.expect(task) == 0.0, True
+                finished = True
                 with budget.watching(task), contextlib.suppress(RuntimeError):  # one odd layer is left out
                     norms = self._take_part(stack, layers, normalizer, task, step, limited)
                     finished = norms is not None

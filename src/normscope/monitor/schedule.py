@@ -34,11 +34,11 @@ EARLY_RECORDS = 2
 MAX_LEFT_OUT = 8
 """Of this many steps that are due one is measured, and of this many records one has the norms of some layers searched
 for or followed, whatever that costs."""
-USUAL_INTERVAL_STEPS = 10
-"""The interval at which what waits its turn may use its whole share; of records that are further apart it uses less."""
-IDLE_STEP_SECONDS = 2e-5
-"""What hooks are taken to cost at every step: those of torch, and a counter. On an H200's host it is 14 to 23
-microseconds, and 24 to 36 where the loop observes its loss."""
+USUAL_INTERVAL_STEPS, LEAST_SHARE = 10, 0.25
+"""The interval at which the whole share of the time may be used. Where records are further apart, less is: of what
+waits its turn in proportion, of records this part of it at least."""
+IDLE_STEP_SECONDS = 1.3e-5
+"""What hooks are taken to cost at every step: those of torch, and a counter."""
 OBSERVED_STEP_SECONDS = 1e-5
 """What an observed figure is taken to cost."""
 
@@ -161,6 +161,9 @@ class TimeBudget:
         self._device = device if device is not None and device.type == "cuda" else None
         self._costs: dict[Hashable, deque[float]] = {}  # of the last two times
         self._sums: dict[Hashable, float] = {}  # of tasks that are not done
+        self._first_costs: dict[
+            Hashable, float
+        ] = {}  # by kind of task, of the last one that was done for the first time
         self._rounds: dict[Hashable, int] = {}  # how often each was done
         self._times: dict[Hashable, int] = {}  # and how many times in the last round
         self.records = 0
@@ -176,8 +179,9 @@ class TimeBudget:
         share = self.share or 0.0
         waiting = (1.0 - RECORD_SHARE) * share
         scale = min(1.0, USUAL_INTERVAL_STEPS / self._every)
+        least = max(scale, LEAST_SHARE)
         self._purses = {
-            True: Purse(RECORD_SHARE * share, self._began, lent=START_SECONDS),
+            True: Purse(least * RECORD_SHARE * share, self._began, lent=least * START_SECONDS),
             False: Purse(scale * waiting, self._began, lent=(1.0 - STEADY_SHARE) * waiting * WINDOW_SECONDS),
         }
         self.left_out = self._due = 0  # _due: steps that were due since the last record
@@ -201,8 +205,15 @@ class TimeBudget:
             purse.earned_at += nanoseconds
 
     def expect(self, task: Hashable) -> float:
-        """Return what a task is expected to cost, in seconds; 0 if nobody knows."""
-        return min(self._costs.get(task, (0.0,)))
+        """Return what a task is expected to cost, in seconds; 0 if nobody knows.
+
+        One that was never done costs what the last one of its kind did when that was new: it loads what it needs.
+        """
+        return min(self._costs[task]) if task in self._costs else self._first_costs.get(_kind_of(task), 0.0)
+
+    def knows(self, task: Hashable) -> bool:
+        """Return whether a task was done before."""
+        return task in self._costs
 
     def affords(self, task: Hashable, times: int = 1) -> bool:
         """Return whether there is time for a task now, or for doing it several times, and for what it saves for.
@@ -269,6 +280,8 @@ class TimeBudget:
         """Take note that a task is done, several times perhaps: what it cost is expected of the next time."""
         seconds = self._sums.pop(task, None)
         if seconds is not None:
+            if task not in self._costs:
+                self._first_costs[_kind_of(task)] = max(seconds / times, 0.0)
             self._costs.setdefault(task, deque(maxlen=2)).append(max(seconds / times, 0.0))
             self._times[task] = times
             self._rounds[task] = self._rounds.get(task, 0) + 1
@@ -304,7 +317,12 @@ class TimeBudget:
 
 def _is_record(task: Hashable) -> bool:
     """Return whether a task is that of measuring a step or of looking at it, and not of what waits its turn."""
-    return (task[0] if isinstance(task, tuple) else task) in ("step", "alarms")
+    return _kind_of(task) in ("step", "alarms")
+
+
+def _kind_of(task: Hashable) -> Hashable:
+    """Return what all tasks of a kind share: those of norms, say, of whichever layers."""
+    return task[0] if isinstance(task, tuple) else task
 
 
 class Purse:

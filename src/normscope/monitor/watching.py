@@ -58,8 +58,8 @@ def watch(
     measured at every step that is due. Operator norms and updates of layers wait for their turn (`norm_age` says how
     old a norm is), and a richer tier comes once there is time for it. Where that share is not enough for the records
     themselves, of small networks with steps of a millisecond, up to seven of eight steps that are due are left out; the
-    records say how many (`left_out`). Above `every=10` norms take less of the time: a fifth of their share at
-    `every=50`.
+    records say how many (`left_out`). Above `every=10` less of the time is taken: at `every=50` a quarter, of which
+    norms get a fifth of their share.
 
     Args:
         model: as it is called in the loop: compiled, or wrapped for several processes, or plain.
@@ -67,8 +67,8 @@ def watch(
         every: measure each so many steps, at most; or an interval for each tier, `{"economy": 10, "full": 500}`.
         tier: what `every` is of, if it is one number: `"economy"`, `"standard"` or `"full"`.
         overhead: the share of the run's time that watching may take: of wall-clock time, on a GPU of what its kernels
-            are held up. The first records, half a second of them, are made as often as asked; what follows pays for
-            them. None for no limit: every step that is due is measured, and all of its layers. Models in shards have
+            are held up. The first records, half a second of them (an eighth of one at `every=50`), are made as often as
+            asked; what follows pays for them. None for no limit: every step that is due is measured, and all of its layers. Models in shards have
             none, for their processes must agree.
         log: a folder for the log; an existing log is continued. Without it nothing is written.
         sinks: called with every `Record` and its findings: `normscope.monitor.sinks` has those for TensorBoard and W&B.

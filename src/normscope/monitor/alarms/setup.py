@@ -428,6 +428,18 @@ class Sight:
         self._search: PartSearch | None = None
         self.part: tuple[str, nn.Module] | None = None
 
+    def passes(self) -> bool:
+        """Count a forward in train mode if the last one was in train mode, too, and followed by a step; else do not."""
+        if self._waiting or self._evaluated or self._counted or not self._in_train_mode:
+            return False
+        self._unseen, self._waiting = 0, 1
+        return True
+
+    @property
+    def sees(self) -> bool:
+        """Whether a forward or a step was seen at all."""
+        return self._seen
+
     def forward(self, step: int, *, training: bool) -> Finding | None:
         """Count a forward; return what is wrong if so many have passed that a step should have been seen."""
         self._evaluated = 0 if training else self._evaluated + 1
@@ -496,11 +508,16 @@ class Sight:
             self._search.finish()
         self._search = None
 
-    def stepped(self, step: int, model: nn.Module) -> Finding | None:
-        """Count a step of the optimizer; return what is wrong if no forward is seen between them."""
-        self._seen, self._waiting, self._others, self._unseen = True, 0, 0, self._unseen + 1
+    def stepped(self) -> bool:
+        """Count a step of the optimizer; return whether no forward was seen since the one before."""
+        self._seen, self._waiting, self._others = True, 0, 0
+        self._unseen += 1
         if self._hook is not None:
             self.close()
+        return self._unseen > 1
+
+    def explain(self, step: int, model: nn.Module) -> Finding | None:
+        """Return what is wrong if so many steps have passed without a forward between them."""
         if self._unseen == BLIND_STEPS - 1 and not self._evaluated:
             self._search = PartSearch(model, self._optimizer())
         if self._unseen != BLIND_STEPS:

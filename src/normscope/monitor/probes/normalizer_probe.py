@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -163,12 +164,16 @@ class BatchNorms:
     Args:
         modules: each with a running variance in float32 or float64, on one device.
         first: what the first call of each module showed.
+
+    Attributes:
+        first: that, without tensors.
+        ends: where each begins in what lies one behind the other, and where the last one ends.
     """
 
     def __init__(self, modules: Sequence[Any], first: Sequence[NormalizerSeen]) -> None:
         self._modules = list(modules)
-        self._first = [normalizer.without_tensors() for normalizer in first]
-        self._ends = np.cumsum([0, *(module.running_var.numel() for module in modules)])
+        self.first = [normalizer.without_tensors() for normalizer in first]
+        self.ends = np.cumsum([0, *(module.running_var.numel() for module in modules)])
 
     def ready(self) -> bool:
         """Whether they still use and move their statistics as they did."""
@@ -200,13 +205,15 @@ class BatchNorms:
 
     def seen(self, moved: Moved, index: int) -> NormalizerSeen:
         """Return what a call of one of them showed, where the numbers are: on the device, or arrays on the host."""
-        own, module, first = slice(self._ends[index], self._ends[index + 1]), self._modules[index], self._first[index]
-        step, entries, old = moved.momenta[index], first.entries, moved.before[own]
-        # below a share of the old one it is rounding
-        spread = (old + (moved.after[own] - old) / step).clip(min=old * (RESOLVED_SHARE / step))
-        variance = (spread * ((entries - 1) / entries)).clip(min=0.0)
-        gamma = None if module.weight is None else moved.gamma[own]
-        return replace(first, variance=variance[None], eps=module.eps, gamma=gamma, running_variance=old)
+        own, entries = slice(self.ends[index], self.ends[index + 1]), self.first[index].entries or 1
+        read = _read_variance(moved.before[own], moved.after[own], moved.momenta[index], (entries - 1) / entries)
+        return self.describe(moved, index, own, read[None])
+
+    def describe(self, moved: Moved, index: int, own: slice, variance: Any) -> NormalizerSeen:
+        """Return one of them with its variances, its place among all, and the rest of what a forward showed of it."""
+        gamma = None if self._modules[index].weight is None else moved.gamma[own]
+        eps, running = self._modules[index].eps, moved.before[own]
+        return replace(self.first[index], variance=variance, eps=eps, gamma=gamma, running_variance=running)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +221,7 @@ class Moved:
     """What one forward did to the running variances: tensors on the device, or arrays on the host.
 
     Attributes:
-        norms: the BatchNorms that it ran.
+        norms: the BatchNorms that it ran, by their places one behind the other.
         before, after, gamma: running variances and scales, one layer behind the other; ones where it has no scale.
         calls: how often each layer was called: only of one that was called once the variance can be read off.
         momenta: the momentum of each layer.
@@ -228,5 +235,16 @@ class Moved:
     momenta: list[float]
 
     def seen(self) -> list[NormalizerSeen]:
-        """Return what a call of each of them showed."""
-        return [self.norms.seen(self, index) for index in range(len(self.momenta))]
+        """Return what a call of each of them showed; all of them at once, on the host."""
+        norms, ends = self.norms, self.norms.ends
+        counts, entries = np.diff(ends), np.array([float(first.entries or 1) for first in norms.first])
+        step, unbiased = np.repeat(self.momenta, counts), np.repeat((entries - 1.0) / entries, counts)
+        variance = _read_variance(self.before, self.after, step, unbiased)[None]
+        parts = [slice(*pair) for pair in pairwise(ends.tolist())]
+        return [norms.describe(self, index, own, variance[:, own]) for index, own in enumerate(parts)]
+
+
+def _read_variance(before: Any, after: Any, step: Any, unbiased: Any) -> Any:
+    """Return the biased variances of a batch that moved running ones by a share; below a share of those is rounding."""
+    spread = (before + (after - before) / step).clip(min=before * (RESOLVED_SHARE / step))
+    return (spread * unbiased).clip(min=0.0)
