@@ -163,6 +163,15 @@ def test_sharded_weights_are_read_through_their_index_in_natural_order(work, run
     audit = Audit.from_json(work / "a.json")
     assert [row.path for row in audit.layers] == ["layer.2", "layer.9", "layer.10"]
     assert audit.layers[2].norm.upper == pytest.approx(20.0)
+    done = run("audit", ".", "--json", "b.json", "--device", "cpu", "--certify")
+    assert (done.code, done.err) == (0, "")
+    assert Audit.from_json(work / "b.json").layers == audit.layers
+    assert "cannot be moved to --device nowhere" in run("audit", ".", "--device", "nowhere").err
+    (work / "model.safetensors.index.json").unlink()
+    assert run("audit", ".", "--json", "c.json").code == 0
+    assert {row.path for row in Audit.from_json(work / "c.json").layers} == {row.path for row in audit.layers}
+    save_file(tensors, work / "again.safetensors")
+    assert "several files of" in run("audit", ".").err
 
 
 def given(model: nn.Module | None = None) -> model_forms.GivenModel:

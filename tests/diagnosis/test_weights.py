@@ -122,6 +122,89 @@ def test_a_matrix_read_in_pieces_has_the_same_norm(shape, dtype, monkeypatch):
     assert found.gap < 1e-2
 
 
+def spectra(columns: int) -> dict[str, Tensor]:
+    """Squared singular values for which an upper side from a few steps is hard or easy."""
+    flat = torch.ones(columns, dtype=torch.float64)
+    close, alone = flat.clone(), 0.9 * flat
+    close[: columns // 2] = 0.999
+    alone[0] = 1.0
+    return {"flat": flat, "close": close, "alone": alone, "falling": torch.linspace(0.0, 1.0, columns).double() ** 3}
+
+
+@pytest.mark.parametrize("kind", spectra(4))
+@pytest.mark.parametrize(("rows", "columns"), [(300, 200), (200, 300)])
+def test_a_sampled_upper_side_holds_and_says_how_surely(kind, rows, columns, monkeypatch):
+    monkeypatch.setattr(weight_norms, "_SAMPLED", 0)
+    generator = torch.Generator().manual_seed(2)
+    values = spectra(200)[kind].sqrt()
+    left = torch.linalg.qr(torch.randn(rows, 200, dtype=torch.float64, generator=generator)).Q
+    right = torch.linalg.qr(torch.randn(columns, 200, dtype=torch.float64, generator=generator)).Q
+    for scale in (1.0, 1e-30, 1e30):
+        weight = (scale * left * values @ right.T).float()
+        exact = float(torch.linalg.matrix_norm(weight.double(), 2))
+        found = matrix_norm(weight, rtol=0.05, missed=1e-4)
+        assert found.lower <= exact <= found.upper
+        assert found.converged
+        assert found.gap <= 0.05
+        assert found.evidence is Evidence.SAMPLED
+        assert "at most 0.0001" in found.notes[0]
+
+
+def test_the_error_of_a_step_in_float32_is_within_what_a_sampled_norm_allows(monkeypatch):
+    """In float64 the recurrence of the run that was made is off by less than phi."""
+    runs = []
+
+    class Kept(weight_norms.Krylov):
+        def __init__(self, start: Tensor, *, invariant_rtol: float) -> None:
+            super().__init__(start, invariant_rtol=invariant_rtol)
+            runs.append(self)
+
+    monkeypatch.setattr(weight_norms, "Krylov", Kept)
+    monkeypatch.setattr(weight_norms, "_SAMPLED", 0)
+    weight = (
+        torch.randn(900, 600, generator=torch.Generator().manual_seed(3)) + 0.5
+    )  # sums that cancel, and one that does not
+    matrix_norm(weight, rtol=1e-3, missed=1e-4)
+    (krylov,) = runs
+    exponent = math.frexp(float(weight.abs().max()))[1]
+    gram = (weight.double() / 2.0**exponent).T @ (weight.double() / 2.0**exponent)
+    tri, beta = krylov.tridiagonal()
+    basis = krylov.basis[:, : krylov.steps].double()
+    ahead = torch.zeros_like(basis)
+    ahead[:, -1] = beta[:, -1:] * krylov._vector.double()
+    off = (basis @ gram - tri @ basis - ahead).norm(dim=2).max()
+    size = float(torch.linalg.eigvalsh(gram)[-1])
+    assert 0.0 < float(off) < 8.0 * torch.finfo(torch.float32).eps * size
+
+
+def test_a_sampled_upper_side_fails_when_no_start_has_the_top_vector(monkeypatch):
+    """What a probability is stated for: starts that are all orthogonal to the top vector."""
+    monkeypatch.setattr(weight_norms, "_SAMPLED", 0)
+    weight = torch.diag(torch.cat([torch.tensor([3.0]), torch.linspace(0.1, 1.0, 199)]))
+
+    def blind(*shape: int, generator: torch.Generator) -> Tensor:
+        starts = torch.empty(*shape).normal_(generator=generator)
+        starts[:, 0] = 0.0
+        return starts
+
+    monkeypatch.setattr(weight_norms.torch, "randn", blind)
+    found = matrix_norm(weight, rtol=0.05, missed=1e-4)
+    assert found.upper < 3.0
+    assert found.evidence is Evidence.SAMPLED
+
+
+def test_large_norms_of_a_file_are_sampled_and_the_report_says_so():
+    tensors = stored({"a.weight": torch.randn(700, 600), "b.weight": torch.randn(700, 600), "c.weight": torch.eye(3)})
+    said = "with a probability of 0.1% over random starts one or more of them are too small"
+    for certify in (False, True):
+        audit = audit_weights(tensors, certify=certify)
+        evidence = [row.norm.evidence for row in audit.layers]
+        assert evidence == [Evidence.PROVEN if certify else Evidence.SAMPLED] * 2 + [Evidence.PROVEN]
+        assert (said in " ".join(str(audit).split())) is not certify
+        assert (said in audit.to_html()) is not certify
+    assert audit_weights(tensors).layers[0].norm.notes[0].endswith("0.00033, over random starts")
+
+
 @pytest.mark.parametrize("shape", [(70, 30), (30, 70)])
 def test_a_matrix_too_large_for_its_gram_matrix_is_still_bracketed(shape, monkeypatch):
     monkeypatch.setattr(weight_norms, "_SMALL", 0)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import normscope as ns
+from normscope.diagnosis.bare_weights import audit_weights
 
 pytestmark = pytest.mark.gpu
 
@@ -111,3 +112,26 @@ def test_jacobians_agree_with_the_cpu(outputs: int) -> None:
     assert streamed.log10_norms == pytest.approx(
         ns.lipschitz(model, batches, scope="data", share=0.9, samples=24).log10_norms, abs=1e-3
     )
+
+
+@pytest.mark.parametrize("certify", [False, True])
+def test_stored_weights_have_the_norms_of_the_cpu(certify: bool) -> None:
+    """Brackets of the same norms meet, and those of the device hold for the matrix on the CPU."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {
+        "a.weight": (900, 1400),
+        "b.weight": (1300, 1100),
+        "c.weight": (8, 8),
+        "d.weight": (4, 4, 3, 3),
+        "d.bias": (4,),
+    }
+    tensors = {name: torch.randn(shape, generator=generator).bfloat16() for name, shape in shapes.items()}
+    readers = {name: (lambda tensor=tensor: tensor) for name, tensor in tensors.items()}
+    here, there = (audit_weights(readers, certify=certify, device=device) for device in ("cpu", "cuda"))
+    for one, other in zip(here.layers, there.layers, strict=True):
+        assert one.path == other.path
+        assert one.norm.evidence is other.norm.evidence
+        assert max(one.norm.log10_lower, other.norm.log10_lower) <= min(one.norm.log10_upper, other.norm.log10_upper)
+        if one.operator == "matrix":
+            norm = float(torch.linalg.matrix_norm(tensors[f"{one.path}.weight"].double(), 2))
+            assert other.norm.lower <= norm <= other.norm.upper

@@ -25,7 +25,7 @@ from ..diagnosis.checked import Check
 from ..diagnosis.checking import check as check_model
 from .data_forms import Batches, open_data, open_with_labels
 from .messages import measuring, read_from, show_result
-from .model_forms import GivenModel, open_model, open_runnable, place_model
+from .model_forms import GivenModel, known_device, open_model, open_runnable, place_model
 from .options import (
     BatchSize,
     DataOrNoise,
@@ -52,6 +52,7 @@ normscope audit mypackage.models:resnet --data cifar10:~/data --mode train --fai
 normscope audit mypackage.models:resnet --data mypackage.data:train_loader --json audit.json
 normscope audit google/vit-base-patch16-224 --html vit.html
 normscope audit model.safetensors --fail-on error
+normscope audit llama/model.safetensors.index.json --device cuda --certify
 normscope audit model.pt2 --trust --data npz:samples.npz
 """
 CHECK_EXAMPLES = """
@@ -83,6 +84,13 @@ def audit(
             "and sensitivity to the weights."
         ),
     ] = "fast",
+    certify: Annotated[
+        bool,
+        typer.Option(
+            "--certify",
+            help="For weights alone: prove the upper sides of the norms of large matrices, instead of sampling them.",
+        ),
+    ] = False,
     max_seconds: MaxSeconds = None,
     seed: Seed = 0,
     device: Device = None,
@@ -96,8 +104,8 @@ def audit(
       the current folder first. `path/to/file.py:function` works too.
     - a Hugging Face folder or id, from its config and safetensors; code that comes with a model is never run.
     - a `.pt2` file of torch.export, with `--trust`.
-    - a `*.safetensors` file or its `*.safetensors.index.json`: its weights alone, one tensor in memory at a time. So
-      are `.pt`, `.pth` and `.bin` files that hold nothing but tensors.
+    - a `*.safetensors` file or its `*.safetensors.index.json`, or a folder of such without a `config.json`: its weights
+      alone, one tensor in memory at a time. So are `.pt`, `.pth` and `.bin` files that hold nothing but tensors.
 
     DATA is one of
 
@@ -118,7 +126,6 @@ def audit(
             "--output": output,
             "--loss": loss,
             "--batch-size": batch_size,
-            "--device": device,
         }
         if subject.weights is not None:
             for option in (option for option, value in needs_model.items() if value is not None):
@@ -126,8 +133,16 @@ def audit(
                     f"{subject.name} holds weights and no model to run: leave {option} out, or name a function that "
                     "builds the model (package.module:function)"
                 )
-            result = audit_weights(subject.weights, name=subject.name, max_seconds=max_seconds)
+            result = audit_weights(
+                subject.weights,
+                name=subject.name,
+                certify=certify,
+                device=known_device(device or "cpu"),
+                max_seconds=max_seconds,
+            )
         else:
+            if certify:
+                raise InputError("--certify is for files of weights alone: an audit of a model proves the norms anyway")
             batches = _open_data(data, place_model(subject, device, mode), loss, batch_size, seed)
             with Parts("auditing", [part for part in PARTS if effort == "thorough" or part not in THOROUGH]):
                 result = audit_model(

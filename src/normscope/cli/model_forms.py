@@ -34,7 +34,7 @@ from .stored import INDEX, PICKLES, stored_weights
 
 FORMS = (
     "package.module:function, path/to/file.py:function, a .pt2 file, a Hugging Face folder or id, "
-    "or a *.safetensors file for its weights alone"
+    "or a *.safetensors file or a folder of such for weights alone"
 )
 SEQUENCE = 32
 """How many tokens a synthetic sample has."""
@@ -77,6 +77,8 @@ def open_model(text: str, *, trust: bool) -> GivenModel:
     if text.endswith((".safetensors", INDEX, *PICKLES)):
         return GivenModel(name=path.name, weights=stored_weights(path))
     if os.path.isdir(path):
+        if not os.path.exists(path / "config.json") and any(path.glob("*.safetensors")):
+            return GivenModel(name=path.resolve().name, weights=stored_weights(path))
         return _hugging_face(path.resolve().name, *load_folder(path))
     if ":" in text and not os.path.exists(path):
         return _built(text)
@@ -112,6 +114,14 @@ def place_model(subject: GivenModel, device: str | None, mode: str | None) -> Gi
         except (RuntimeError, AssertionError) as error:
             raise InputError(f"the model cannot be moved to --device {device} ({describe_error(error)})") from error
     return subject
+
+
+def known_device(device: str) -> torch.device:
+    """Return the device that weights are to be moved to; refuse one that is not there."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"weights cannot be moved to --device {device} ({describe_error(error)})") from error
 
 
 def _built(text: str) -> GivenModel:
@@ -261,7 +271,7 @@ def load_folder(folder: Path) -> tuple[nn.Module, tuple[str, ...]]:
     """Load the model of a folder with `config.json` and safetensors, without asking the hub for anything."""
     if not (folder / "config.json").is_file():
         raise InputError(
-            f"{folder} holds no config.json: no Hugging Face model (name a *.safetensors file for weights alone)"
+            f"{folder} holds no config.json and no *.safetensors file: no Hugging Face model, and no weights alone"
         )
     if not any(folder.glob("*.safetensors")):
         if any(path for pattern in UNSAFE for path in folder.glob(pattern)):

@@ -27,7 +27,14 @@ NESTED = ("state_dict", "model_state_dict", "model", "module")
 
 
 def stored_weights(path: Path) -> Stored:
-    """Open a file of weights: `*.safetensors` (read one by one), its `*.index.json`, or a pickle of tensors alone."""
+    """Open weights: `*.safetensors` (read one by one), its `*.index.json`, a folder of these or a pickle of tensors."""
+    if os.path.isdir(path):
+        indexes = sorted(path.glob(f"*{INDEX}"))
+        files = indexes or sorted(path.glob("*.safetensors"))
+        found = [(name, read) for file in files for name, read in stored_weights(file).items()]
+        if len(dict(found)) < len(found):
+            raise InputError(f"several files of {path} hold a tensor of the same name: name the file to read")
+        return dict(found)
     if not os.path.isfile(path):
         raise InputError(f"no file {path}")
     if path.name.endswith(INDEX):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -15,6 +18,7 @@ from ..core.budget import Budget, Progress
 from ..core.finding import Finding, Severity, figures
 from ..core.log10 import log10
 from ..core.provenance import provenance
+from ..linalg.lanczos import MISSED
 from ..linalg.operator_norms import BOUNDING
 from ..report.words import pluralise, shape
 from ..theory.normalizers import batch_norm_eval_global, lemma1
@@ -47,18 +51,28 @@ _INDIRECT = re.compile(r"(weight_v|weight_orig|weight_u|original\d*)$")
 
 @torch.no_grad()
 def audit_weights(
-    tensors: Stored, *, name: str = "weights", rtol: float = 1e-2, max_seconds: float | None = None
+    tensors: Stored,
+    *,
+    name: str = "weights",
+    rtol: float = 5e-2,
+    certify: bool = False,
+    device: torch.device | str = "cpu",
+    max_seconds: float | None = None,
 ) -> Audit:
     """Audit stored weights without a model: norms, batch-norm constants, values that are broken or zero.
 
     Tensors are read one after the other, so that memory stays near the largest of them, and a file may be larger than
-    the machine's memory. Matrices get their spectral norm. A kernel's norm depends on how it is run, which a file does
-    not say: its bracket holds for every zero-padded convolution with it (see `kernel_norm`).
+    the machine's memory. On an accelerator the next tensor is read and copied while one is computed with. Matrices get
+    their spectral norm: the upper sides of large ones are SAMPLED, and with a probability of `MISSED` one or more of
+    them are too small; with `certify` they are PROVEN, for several times the work. A kernel's norm depends on how it is
+    run, which a file does not say: its bracket holds for every zero-padded convolution with it (see `kernel_norm`).
 
     Args:
         tensors: by name, each a function that reads it.
         name: how the report calls them.
         rtol: close the brackets of matrices to this.
+        certify: prove the upper sides of large matrices.
+        device: where norms are computed.
         max_seconds: when this is spent, the remaining norms get cheap upper sides.
 
     Returns:
@@ -71,11 +85,12 @@ def audit_weights(
         ('head', 1.0)
     """
     budget = Budget(max_seconds=max_seconds, what=BOUNDING)
-    ledger = _Ledger(tensors=tensors, rtol=rtol, budget=budget)
+    missed = 0.0 if certify else MISSED / max(len(tensors), 1)
+    ledger = _Ledger(tensors=tensors, rtol=rtol, missed=missed, budget=budget)
     with Progress("reading weights", total=len(tensors)) as progress:
-        for key, read in tensors.items():
+        for key, tensor in _on_device(tensors, torch.device(device)):
             progress.step(key)
-            ledger.take(key, read())
+            ledger.take(key, tensor)
     return Audit(
         name=name,
         mode=None,
@@ -91,12 +106,44 @@ def audit_weights(
     )
 
 
+def _on_device(tensors: Stored, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors, large ones on a device: a thread with a stream of its own reads and copies one ahead.
+
+    Vectors stay on the host, where all that is done with them takes less time than a copy.
+    """
+    if device.type == "cpu":
+        yield from ((key, read()) for key, read in tensors.items())
+        return
+    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def fetch(read: Callable[[], Tensor]) -> Tensor:
+        with nullcontext() if stream is None else torch.cuda.stream(stream):
+            tensor = read()
+            dense = tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
+            copied = tensor.to(device) if dense and tensor.ndim > 1 else tensor
+        if stream is not None:
+            stream.synchronize()
+        return copied
+
+    with ThreadPoolExecutor(1) as reader:
+        keys, reads = list(tensors), iter(tensors.values())
+        pending = [reader.submit(fetch, read) for read in itertools.islice(reads, 1)]
+        for key in keys:
+            tensor = pending.pop().result()
+            pending += [reader.submit(fetch, read) for read in itertools.islice(reads, 1)]
+            if tensor.is_cuda:
+                tensor.record_stream(torch.cuda.current_stream(device))
+            yield key, tensor
+
+
 @dataclass(slots=True, kw_only=True)
 class _Ledger:
     """What has been seen so far."""
 
     tensors: Stored
     rtol: float
+    missed: float
+    """The probability with which a sampled upper side may be too small, for each matrix."""
     budget: Budget
     rows: list[tuple[str, Row]] = field(default_factory=list)
     """By what they do (`roles.ORDER`), in the order of the file."""
@@ -124,7 +171,7 @@ class _Ledger:
         elif tensor.ndim < 2:
             self._vector(key, tensor)
         elif tensor.numel():
-            row = _row(key, tensor, self.rtol, self.budget, finite)
+            row = _row(key, tensor, self.rtol, self.missed, self.budget, finite)
             self.rows.append((_group(key, tensor), row))
             self.findings.extend(_zeros(key, tensor, row))
 
@@ -284,7 +331,7 @@ def _scale_row(path: str, scale: Tensor, shift: Tensor | None) -> Row:
     )
 
 
-def _row(key: str, tensor: Tensor, rtol: float, budget: Budget, finite: bool) -> Row:
+def _row(key: str, tensor: Tensor, rtol: float, missed: float, budget: Budget, finite: bool) -> Row:
     """Return the row of a matrix or kernel."""
     kind, note = _kind(key, tensor)
     norm: Bracket | None = None
@@ -292,7 +339,7 @@ def _row(key: str, tensor: Tensor, rtol: float, budget: Budget, finite: bool) ->
     if not finite:
         notes.append("no norm: it holds NaN or infinite values")
     elif kind in ("matrix", "embedding"):
-        norm = matrix_norm(tensor, rtol=rtol, budget=budget)
+        norm = matrix_norm(tensor, rtol=rtol, missed=missed, budget=budget)
     elif kind == "convolution":
         norm = kernel_norm(tensor, rtol=rtol, budget=budget)
     counts = kind in ("matrix", "convolution")

@@ -39,7 +39,6 @@ from .check import (
     signal_chart,
     signal_table,
     steps,
-    subject,
     to_see_more,
     why_useless,
 )
@@ -215,7 +214,7 @@ def _first(audit: Audit) -> list[Block]:
     cards = notices(audit.findings, audit.layers)
     return [
         Text(heading="Verdict", body=audit.verdict, lead=True),
-        Text(body=subject(audit)),
+        *(Text(body=text) for text in headline(audit)[: 1 if audit.mode else None]),
         Figures(items=tuple(figures(audit))),
         *(card for card in cards if card.level != "info"),
         *([] if audit.normalizers is None else [Text(body=audit.normalizers.sentence)]),

@@ -16,6 +16,7 @@ from ..diagnosis.findings.facts import CODE as LOOSE
 from ..diagnosis.signal import FLOAT16_LARGEST, INPUT, Signal, SignalRow
 from ..diagnosis.verdict import Findings, clause, groups, is_name, place, places, sentence
 from ..graph.ir import HELD
+from ..linalg.lanczos import MISSED
 from ..report.document import (
     Block,
     Chart,
@@ -363,9 +364,20 @@ def headline(audit: Audit) -> list[str]:
             return [subject(audit), _over_all_inputs(overall), *at_data]
         return [subject(audit), *at_data, f"There is {NO_BOUND} over all inputs (GLOBAL). {why}"]
     if audit.mode is None:
-        return [subject(audit), *at_data]
+        return [subject(audit), *_sampled_norms(audit)]
     hint = " 'Not measured' says why." if audit.skipped else ""
     return [subject(audit), *at_data, f"The Lipschitz constant over all inputs (GLOBAL) was not bounded.{hint}"]
+
+
+def _sampled_norms(audit: Audit) -> list[str]:
+    """Say how sure the norms of stored weights are, where they are not proven."""
+    sampled = sum(row.norm is not None and row.norm.evidence is Evidence.SAMPLED for row in audit.layers)
+    if not sampled:
+        return []
+    return [
+        f"The upper sides of {pluralise(sampled, 'norm')} are SAMPLED: with a probability of {MISSED:.1%} over random "
+        "starts one or more of them are too small. `certify=True` (`--certify`) proves them."
+    ]
 
 
 def why_useless(audit: Audit) -> str | None:
