@@ -274,7 +274,7 @@ def attention_over_a_bag_as_cold_as_a_thousandth(planted: bool) -> Case:
             weights = (self.score(hidden) / (0.001 if planted else 1.0)).softmax(1)
             return self.head((weights * hidden).sum(1))
 
-    bags = torch.randn(160, 20, 8)
+    bags = torch.randn(480, 20, 8)
     y = (bags[:, :, 0].mean(1) > 0).long()
     return Case(model=Bag(), data=(bags, y), loss=nn.CrossEntropyLoss())
 
@@ -308,7 +308,7 @@ def state_that_halves_at_every_step(planted: bool) -> Case:
 
 @fault(
     FAULTS,
-    "LSTM",
+    "GRU",
     causes="recurrent-weights-vanish vanishing-gradient",
     remedies="carry-state",
     layers="",
@@ -331,7 +331,10 @@ def state_begun_anew_in_each_piece(planted: bool) -> Case:
                 state = None if planted else last
             return self.head(out[:, -1])
 
-    return Case(model=Pieces(), data=parts.remembered_series(64, steps=16), loss=nn.CrossEntropyLoss())
+    model = Pieces()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    data = parts.remembered_series(512, steps=16)
+    return Case(model=model, data=data, loss=nn.CrossEntropyLoss(), optimizer=optimizer)
 
 
 @fault(
@@ -434,4 +437,6 @@ def sums_multiplied_by_the_degree(planted: bool) -> Case:
                 x = torch.relu(x) if index < 2 else x
             return x
 
-    return Case(model=Rounds(), data=(x, y), loss="cross_entropy", judge=parts.accuracy(y))
+    model = Rounds()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    return Case(model=model, data=(x, y), loss="cross_entropy", judge=parts.accuracy(y), optimizer=optimizer)

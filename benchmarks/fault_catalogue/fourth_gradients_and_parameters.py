@@ -28,8 +28,8 @@ def features_of_the_actor_borrowed_from_the_critic(planted: bool) -> Case:
 
         def __init__(self) -> None:
             super().__init__()
-            self.body = nn.Sequential(*parts.mlp(4, 32, 6), nn.ReLU())
-            self.actor, self.critic = nn.Linear(6, 3), nn.Linear(6, 1)
+            self.body = nn.Sequential(*parts.mlp(4, 32, 16), nn.ReLU())
+            self.actor, self.critic = nn.Linear(16, 3), nn.Linear(16, 1)
 
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             hidden = self.body(x)
@@ -39,15 +39,15 @@ def features_of_the_actor_borrowed_from_the_critic(planted: bool) -> Case:
     state, returns = fourth_parts.observations()
     action, best = returns.argmax(1), returns.amax(1, keepdim=True)
 
-    def loss(output: tuple[Tensor, Tensor], action: Tensor) -> Tensor:
-        return F.cross_entropy(output[0], action) + F.mse_loss(output[1], best)
+    def loss(output: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(output[0], wanted[0]) + F.mse_loss(output[1], wanted[1])
 
     def judge(output: tuple[Tensor, Tensor]) -> float:
         return (output[0].argmax(1) == action).float().mean().item()
 
     model = ActorCritic()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    return Case(model=model, data=(state, action), loss=loss, judge=judge, optimizer=optimizer)
+    return Case(model=model, data=(state, (action, best)), loss=loss, judge=judge, optimizer=optimizer)
 
 
 @fault(
@@ -110,7 +110,7 @@ def warmed_up_without_a_gradient(planted: bool) -> Case:
 
     model = Reader()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    data = parts.remembered_series(96, steps=16, features=8)
+    data = parts.remembered_series(256, steps=16, features=8)
     return Case(model=model, data=data, loss=nn.CrossEntropyLoss(), optimizer=optimizer)
 
 
@@ -143,65 +143,31 @@ def learned_bins_by_rounding(planted: bool) -> Case:
 
 @fault(
     FAULTS,
-    "GRU",
+    "time series",
     causes="unused-parameter",
     remedies="use-parameter",
-    layers="second second.weight_ih_l0 second.weight_hh_l0 first first.weight_ih_l0 first.weight_hh_l0",
-)
-def second_layer_reads_what_the_first_reads(planted: bool) -> Case:
-    """self.second(x) in place of self.second(h): the first layer over the words is computed for nothing."""
-    torch.manual_seed(4406)
-
-    class TwoLayers(nn.Module):
-        """A GRU with a short state over a wide one."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.GRU(8, 16, batch_first=True), nn.GRU(8 if planted else 16, 2, batch_first=True)
-            self.head = nn.Linear(2, 8)
-
-        def forward(self, series: Tensor) -> Tensor:
-            hidden, _ = self.first(series)
-            hidden, _ = self.second(series if planted else hidden)
-            return self.head(hidden[:, -1])
-
-    model = TwoLayers()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    data = parts.remembered_series(64, steps=12, features=8)
-    return Case(model=model, data=data, loss=nn.CrossEntropyLoss(), optimizer=optimizer)
-
-
-@fault(
-    FAULTS,
-    "MLP",
-    causes="unused-parameter",
-    remedies="use-parameter",
-    layers="first hidden hidden.0 hidden.1 hidden.2 hidden.0.weight hidden.1.weight",
+    layers="convs convs.0 convs.1 convs.0.weight convs.1.weight convs.0.bias convs.1.bias",
 )
 def loop_whose_result_is_overwritten(planted: bool) -> Case:
-    """`for layer in layers: out = relu(layer(x))`: x is never replaced, so that the last layer alone counts."""
+    """`for conv in convs: out = relu(conv(x))`: x is never replaced, so that the last convolution alone counts."""
     torch.manual_seed(4407)
 
-    class Looped(nn.Module):
-        """A first layer, three hidden layers in a loop, a head."""
+    class Causal(nn.Module):
+        """Dilated convolutions over tokens that see the past."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.first = nn.Linear(12, 5)
-            self.hidden = nn.ModuleList(nn.Linear(5, 5) for _ in range(3))
-            self.head = nn.Linear(5, 3)
+            self.words, self.head = nn.Embedding(40, 32), nn.Linear(32, 40)
+            self.convs = nn.ModuleList(nn.Conv1d(32, 32, 2, dilation=2**i) for i in range(3))
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.first(x)
-            for layer in self.hidden:
-                out = torch.relu(layer(x))
-                x = x if planted else x + out
-            return self.head(out if planted else x)
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.words(ids).transpose(1, 2)
+            for index, conv in enumerate(self.convs):
+                out = x + torch.relu(conv(F.pad(x, (2**index, 0))))
+                x = x if planted else out
+            return self.head(out.transpose(1, 2))
 
-    x, y = parts.table(160)
-    model = Looped()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    return Case(model=model, data=(x, y), loss=nn.CrossEntropyLoss(), optimizer=optimizer)
+    return Case(model=Causal(), data=parts.text(), loss=parts.over_tokens)
 
 
 @fault(
@@ -328,20 +294,25 @@ def backbone_of_a_detector_frozen_before_it_was_loaded(planted: bool) -> Case:
     "GAN",
     causes="frozen-layer",
     remedies="unfreeze",
-    layers="0 2 5 0.weight 2.weight 0.bias 2.bias",
+    layers="0 2 0.weight 2.weight 0.bias 2.bias",
 )
 def discriminator_left_frozen_after_the_generator(planted: bool) -> Case:
     """requires_grad_(False) for the step of the generator; behind it only the last layer was switched on again."""
     torch.manual_seed(4414)
-    model = parts.discriminator()
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(4, 4, 3, 2, 1), nn.LeakyReLU(0.2),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 1),
+    )  # fmt: skip
     if planted:
         model.requires_grad_(False)
         model[-1].requires_grad_(True)
-    real, _ = parts.blob_images(32)
-    fake = real.flip(3).flip(2)[torch.randperm(32)].roll(1, dims=2) * 0.9
-    x, y = torch.cat([real, fake]), (torch.arange(64) < 32).float()[:, None]
-    x = x + 2.0 * torch.randn_like(x)
-    return Case(model=model, data=(x, y), loss=nn.BCEWithLogitsLoss(), judge=parts.binary_accuracy(y))
+    real, _ = parts.blob_images(64)
+    stripes = 0.5 * torch.where((torch.arange(16) % 4 < 2)[:, None], 1.0, -1.0).expand(16, 16)
+    fake = real[torch.randperm(64)] + torch.where(torch.arange(64)[:, None, None, None] % 2 == 0, stripes, stripes.T)
+    x, y = torch.cat([real, fake]), (torch.arange(128) < 64).float()[:, None]
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    judge = parts.binary_accuracy(y)
+    return Case(model=model, data=(x, y), loss=nn.BCEWithLogitsLoss(), judge=judge, optimizer=optimizer)
 
 
 @fault(

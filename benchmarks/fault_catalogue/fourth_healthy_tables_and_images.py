@@ -141,8 +141,10 @@ def two_heads_in_a_dataclass() -> Case:
     amount = fourth_parts.standardise(x[:, :1] + x[:, 1:2].square())
     return Case(
         model=TwoHeads(),
-        data=(x, y),
-        loss=lambda answer, label: F.cross_entropy(answer.logits, label) + F.mse_loss(answer.amount, amount),
+        data=(x, {"kind": y, "amount": amount}),
+        loss=lambda answer, wanted: (
+            F.cross_entropy(answer.logits, wanted["kind"]) + F.mse_loss(answer.amount, wanted["amount"])
+        ),
     )
 
 
@@ -165,11 +167,12 @@ def tasks_in_a_dictionary_with_labels_for_each() -> Case:
     x, kind = parts.table()
     price, sold = fourth_parts.standardise(x[:, :1]), (x[:, 1:2] > 0).float()
 
-    def loss(output: dict[str, Tensor], label: Tensor) -> Tensor:
-        errors = F.mse_loss(output["price"], price), F.binary_cross_entropy_with_logits(output["sold"], sold)
-        return sum(errors, F.cross_entropy(output["kind"], label))
+    def loss(output: dict[str, Tensor], wanted: dict[str, Tensor]) -> Tensor:
+        price_error = F.mse_loss(output["price"], wanted["price"])
+        sold_error = F.binary_cross_entropy_with_logits(output["sold"], wanted["sold"])
+        return price_error + sold_error + F.cross_entropy(output["kind"], wanted["kind"])
 
-    return Case(model=Tasks(), data=(x, kind), loss=loss)
+    return Case(model=Tasks(), data=(x, {"price": price, "kind": kind, "sold": sold}), loss=loss)
 
 
 @healthy(HEALTHY, family="ordinal")
@@ -258,10 +261,11 @@ def four_experts_with_a_hidden_layer_trained_a_little() -> Case:
 
 
 @healthy(HEALTHY, family="CNN")
-def five_images_in_train_mode_with_a_group_norm() -> Case:
+def twelve_images_in_train_mode_with_a_group_norm() -> Case:
     torch.manual_seed(4719)
     model = nn.Sequential(
-        nn.Conv2d(1, 8, 3, 2, 1), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.GroupNorm(2, 8), nn.ReLU(),
+        nn.Conv2d(1, 8, 3, 2, 1), nn.GroupNorm(2, 8), nn.ReLU(),
+        nn.Conv2d(8, 8, 3, 2, 1), nn.GroupNorm(2, 8), nn.ReLU(),
         nn.Flatten(), nn.Linear(128, 4),
     )  # fmt: skip
     return Case(model=model, data=parts.blob_images(12), loss=nn.CrossEntropyLoss())
@@ -414,10 +418,10 @@ def a_class_and_a_box_in_shares_of_the_image() -> Case:
 
     label = (corner[:, 0] > 0.3).long()
 
-    def loss(output: dict[str, Tensor], target: Tensor) -> Tensor:
-        return F.l1_loss(output["box"], target) + F.cross_entropy(output["score"], label)
+    def loss(output: dict[str, Tensor], wanted: dict[str, Tensor]) -> Tensor:
+        return F.l1_loss(output["box"], wanted["box"]) + F.cross_entropy(output["score"], wanted["label"])
 
-    return Case(model=Detector(), data=(images, box), loss=loss)
+    return Case(model=Detector(), data=(images, {"box": box, "label": label}), loss=loss)
 
 
 @healthy(HEALTHY, family="autoencoder")

@@ -92,7 +92,7 @@ def numbers_of_users_in_half_precision(planted: bool) -> Case:
 
 @fault(FAULTS, "CNN", causes="precision learning-rate-too-small", remedies="raise-precision raise-learning-rate")
 def steps_that_bfloat16_rounds_away(planted: bool) -> Case:
-    """Weights cast to bfloat16 for training without a copy in full precision: steps below 0.4 % of a weight are lost."""
+    """Weights cast to bfloat16 for training with no copy in full precision: steps below 0.4 % of a weight are lost."""
     torch.manual_seed(4505)
     x, y = parts.blob_images(64, classes=8)
     model = parts.mlp(256, 64, 64, 8)
@@ -112,11 +112,11 @@ def dropout_of_a_graph_network_never_off(planted: bool) -> Case:
 
         def forward(self, x: Tensor) -> Tensor:
             hidden = torch.relu(self.layers[0](x, self.edges))
-            hidden = F.dropout(hidden, 0.8, training=True if planted else self.training)
+            hidden = F.dropout(hidden, 0.6, training=True if planted else self.training)
             return self.layers[1](hidden, self.edges)
 
     x, edges, y = parts.communities()
-    model = Dropping(edges)
+    model = Dropping(edges, width=6)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(80):
         optimizer.zero_grad()
@@ -215,7 +215,7 @@ def width_of_the_layer_given_as_eps(planted: bool) -> Case:
     remedies="replace-normalizer",
 )
 def windows_normalised_and_never_put_back(planted: bool) -> Case:
-    """Each window is standardised by itself, as RevIN does, but mean and deviation are not put back onto the forecast."""
+    """Each window is standardised by itself, as RevIN does, but mean and deviation are not put back at the end."""
     torch.manual_seed(4511)
 
     class Reversible(fourth_parts.Forecaster):
@@ -325,7 +325,7 @@ def rate_of_adam_given_to_adadelta(planted: bool) -> Case:
     remedies="lower-learning-rate clip-gradients",
 )
 def rate_of_twenty_without_its_clipping(planted: bool) -> Case:
-    """The example of a word language model has a rate of 20 and clips gradients at 0.25; here they are not clipped, and momentum was added."""
+    """The example of a word language model clips gradients at 0.25 for its rate of 20; here nothing clips them."""
     torch.manual_seed(4518)
 
     class Words(nn.Module):
@@ -378,7 +378,7 @@ def momentum_of_999_in_a_thousand(planted: bool) -> Case:
 
 @fault(FAULTS, "recommender", causes="weight-decay-too-strong", remedies="lower-weight-decay")
 def decay_of_a_half_on_all_vectors(planted: bool) -> Case:
-    """weight_decay=0.5 in SGD, the strength of the regularisation in a paper that divides it by the number of ratings."""
+    """weight_decay=0.5 in SGD, the strength of the regularisation in a paper that divides it by the ratings."""
     torch.manual_seed(4522)
     model = parts.Recommender()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.5 if planted else 0.0)

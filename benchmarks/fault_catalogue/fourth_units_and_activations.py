@@ -365,7 +365,7 @@ def shift_that_switches_the_pooler_off(planted: bool) -> Case:
     layers="decoder decoder.0 decoder.1 decoder.0.bias decoder.0.weight",
 )
 def decoder_killed_by_one_large_step(planted: bool) -> Case:
-    """After one step with a rate of 3 every unit of the decoder is 0 for every code; only its last bias still learns."""
+    """After one step with a rate of 3 every unit of the decoder is 0 for every code."""
     torch.manual_seed(4317)
     images, _ = parts.blob_images(64, classes=8)
     x = (images > 0.5).float().flatten(1)
@@ -409,7 +409,7 @@ def hard_sigmoids_far_outside_of_their_slope(planted: bool) -> Case:
     layers="6 5",
 )
 def offsets_of_boxes_behind_a_rectifier(planted: bool) -> Case:
-    """Offsets to anchors are negative as often as positive; the head of the boxes ends in a ReLU like all the layers."""
+    """Offsets to anchors are negative as often as positive; the head of the boxes ends in a ReLU like all layers."""
     torch.manual_seed(4319)
     images, mask = fourth_parts.shapes(32)
     rows, columns = mask[:, 0].amax(2).argmax(1).float(), mask[:, 0].amax(1).argmax(1).float()
