@@ -220,7 +220,7 @@ def window_of_a_single_place(planted: bool) -> Case:
 @fault(
     FAULTS,
     "BERT",
-    causes="not-finite attention-mask-wrong not-finite-data",
+    causes="not-finite attention-mask-wrong",
     remedies="fix-mask mask-padding guard-domain clean-data check-data",
 )
 def documents_without_a_single_word(planted: bool) -> Case:

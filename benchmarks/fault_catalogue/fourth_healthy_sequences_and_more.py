@@ -30,7 +30,7 @@ def decoder_trained_for_sixty_steps() -> Case:
     ids, following = parts.text(48)
     model = parts.GPT(depth=1)
     parts.train(model, ids, following, parts.over_tokens, steps=60)
-    return Case(model=model, data=(ids, following), loss=parts.over_tokens)
+    return Case(model=model, data=(ids, following), loss=parts.over_tokens, train=False)
 
 
 @healthy(HEALTHY, family="GPT")
@@ -180,7 +180,9 @@ def forget_gates_that_begin_open() -> Case:
     model = parts.SequenceClassifier(nn.LSTM(4, 24, batch_first=True), 4)
     with torch.no_grad():
         model.recurrent.bias_hh_l0[24:48] = 1.0
-    return Case(model=model, data=parts.remembered_series(64, steps=25), loss=nn.CrossEntropyLoss())
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    data = parts.remembered_series(64, steps=25)
+    return Case(model=model, data=data, loss=nn.CrossEntropyLoss(), optimizer=optimizer)
 
 
 @healthy(HEALTHY, family="GRU")
@@ -188,8 +190,9 @@ def demand_forecast_by_a_gru_trained() -> Case:
     torch.manual_seed(4812)
     x, y = fourth_parts.demand()
     model = fourth_parts.Forecaster(nn.GRU(1, 24, batch_first=True))
-    parts.train(model, x, y, F.mse_loss, steps=80)
-    return Case(model=model, data=(x, y), loss=nn.MSELoss())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
+    parts.train(model, x, y, F.mse_loss, steps=80, optimizer=optimizer)
+    return Case(model=model, data=(x, y), loss=nn.MSELoss(), optimizer=optimizer)
 
 
 @healthy(HEALTHY, family="GRU")
@@ -298,7 +301,9 @@ def factors_and_small_biases_fresh() -> Case:
             bias = self.user_bias(user) + self.item_bias(item)
             return (self.users(user) * self.items(item)).sum(1) + bias.squeeze(1)
 
-    return Case(model=Factors(), data=parts.ratings(), loss=nn.MSELoss())
+    model = Factors()
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.05)
+    return Case(model=model, data=parts.ratings(), loss=nn.MSELoss(), optimizer=optimizer)
 
 
 @healthy(HEALTHY, family="recommender")
@@ -454,4 +459,4 @@ def gated_attention_over_bags_trained() -> Case:
     y = (bags[:, :, 0].mean(1) > 0).long()
     model = Bag()
     parts.train(model, bags, y, F.cross_entropy, steps=60)
-    return Case(model=model, data=(bags, y), loss=nn.CrossEntropyLoss())
+    return Case(model=model, data=(bags, y), loss=nn.CrossEntropyLoss(), train=False)

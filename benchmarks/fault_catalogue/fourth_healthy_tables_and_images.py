@@ -37,8 +37,9 @@ def progression_of_a_disease_standardised() -> Case:
     x, y = fourth_parts.hospital_table("diabetes")
     x, y = fourth_parts.standardise(x), fourth_parts.standardise(y.float()[:, None])
     model = parts.mlp(10, 32, 16, 1)
-    parts.train(model, x, y, F.mse_loss, steps=40)
-    return Case(model=model, data=(x, y), loss="mse")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-4)
+    parts.train(model, x, y, F.mse_loss, steps=40, optimizer=optimizer)
+    return Case(model=model, data=(x, y), loss="mse", optimizer=optimizer)
 
 
 @healthy(HEALTHY, family="MLP")
@@ -302,7 +303,8 @@ def trained_backbone_frozen_with_its_statistics_and_a_new_head() -> Case:
     parts.train(model, x, y, F.cross_entropy, steps=60)
     model.features.requires_grad_(False)
     model.head = nn.Linear(8, 4)
-    case = Case(model=model, data=(x, y % 4), loss=nn.CrossEntropyLoss())
+    optimizer = torch.optim.Adam(model.head.parameters(), lr=1e-2)
+    case = Case(model=model, data=(x, y % 4), loss=nn.CrossEntropyLoss(), optimizer=optimizer)
     model.features.eval()
     return case
 
@@ -391,8 +393,9 @@ def overlap_of_a_sigmoid_trained() -> Case:
         return 1 - (2 * (shown * target).sum() + 1) / (shown.sum() + target.sum() + 1)
 
     model = fourth_parts.segmenter()
-    parts.train(model, x, mask, overlap_loss, steps=40)
-    return Case(model=model, data=(x, mask), loss=overlap_loss)
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
+    parts.train(model, x, mask, overlap_loss, steps=40, optimizer=optimizer)
+    return Case(model=model, data=(x, mask), loss=overlap_loss, optimizer=optimizer)
 
 
 @healthy(HEALTHY, family="detection")
@@ -462,8 +465,9 @@ def variational_autoencoder_trained_for_a_while() -> Case:
     images, _ = parts.blob_images(64, classes=8)
     x = (images > 0.5).float().flatten(1)
     model = parts.VAE()
-    parts.train(model, x, x, parts.evidence_loss, steps=80)
-    return Case(model=model, data=(x, x), loss=parts.evidence_loss)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    parts.train(model, x, x, parts.evidence_loss, steps=80, optimizer=optimizer)
+    return Case(model=model, data=(x, x), loss=parts.evidence_loss, optimizer=optimizer)
 
 
 @healthy(HEALTHY, family="GAN")

@@ -19,7 +19,7 @@ def tumours_as_they_were_measured(planted: bool) -> Case:
     return Case(model=model, data=(x if planted else fourth_parts.standardise(x), y), loss=nn.CrossEntropyLoss())
 
 
-@fault(FAULTS, "LSTM", causes="inputs-not-scaled saturated-units", remedies="scale-inputs")
+@fault(FAULTS, "LSTM", causes="inputs-not-scaled saturated-units output-constant", remedies="scale-inputs")
 def counts_of_a_converter_into_an_lstm(planted: bool) -> Case:
     """Readings of an analog converter (0..4095, at rest 2048) taken for numbers of size one (PyTorch forum)."""
     torch.manual_seed(4002)
@@ -76,7 +76,9 @@ def places_in_pixels_beside_angles_in_radians(planted: bool) -> Case:
     return Case(model=parts.mlp(4, 64, 64, 3), data=(x, values), loss=nn.MSELoss())
 
 
-@fault(FAULTS, "MLP", causes="inputs-not-scaled", remedies="scale-inputs add-normalizer")
+@fault(
+    FAULTS, "MLP", causes="inputs-not-scaled inputs-constant output-constant", remedies="scale-inputs add-normalizer"
+)
 def flats_by_latitude_and_longitude(planted: bool) -> Case:
     """Flats of one town, at 48.1 and 11.6 degrees: all rows look alike until the columns are centred."""
     torch.manual_seed(4007)
@@ -284,7 +286,9 @@ def blood_counts_without_their_reference(planted: bool) -> Case:
     return Case(model=model, data=(x, y), loss=fourth_parts.cox_loss, judge=fourth_parts.concordance(y))
 
 
-@fault(FAULTS, "RNN", causes="inputs-not-scaled saturated-units", remedies="scale-inputs add-normalizer")
+@fault(
+    FAULTS, "RNN", causes="inputs-not-scaled saturated-units output-constant", remedies="scale-inputs add-normalizer"
+)
 def index_of_shares_at_its_level(planted: bool) -> Case:
     """An index of shares at 15 000 points fed to a tanh network, for the standardised change that follows."""
     torch.manual_seed(4021)

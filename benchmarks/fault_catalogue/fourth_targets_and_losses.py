@@ -72,17 +72,14 @@ def nodes_end_in_a_softmax(planted: bool) -> Case:
     FAULTS,
     "segmentation",
     causes="softmax-twice activation-before-loss",
-    layers="4",
+    layers="7",
     remedies="remove-final-activation change-loss",
 )
 def sigmoid_in_the_segmenter_and_in_its_loss(planted: bool) -> Case:
     """The network returns probabilities of pixels and the loss is BCEWithLogitsLoss (PyTorch forum)."""
     torch.manual_seed(4104)
     x, mask = fourth_parts.shapes()
-    layers = fourth_parts.segmenter()
-    model = nn.Sequential(
-        layers[:-1], layers[-1], nn.Identity(), nn.Identity(), nn.Sigmoid() if planted else nn.Identity()
-    )
+    model = nn.Sequential(*fourth_parts.segmenter(), nn.Sigmoid() if planted else nn.Identity())
     judge = parts.overlap_with(mask)
     return Case(
         model=model,
