@@ -112,11 +112,11 @@ def dropout_of_a_graph_network_never_off(planted: bool) -> Case:
 
         def forward(self, x: Tensor) -> Tensor:
             hidden = torch.relu(self.layers[0](x, self.edges))
-            hidden = F.dropout(hidden, 0.6, training=True if planted else self.training)
+            hidden = F.dropout(hidden, 0.7, training=True if planted else self.training)
             return self.layers[1](hidden, self.edges)
 
-    x, edges, y = parts.communities()
-    model = Dropping(edges, width=6)
+    x, edges, y = parts.communities(classes=8)
+    model = Dropping(edges, width=12, classes=8)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(80):
         optimizer.zero_grad()
