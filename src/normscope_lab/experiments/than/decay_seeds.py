@@ -228,8 +228,8 @@ DECAY_SEEDS = experiment_of(
     name="than.decays",
     title="Than, figures 2 and 3 over seeds: three kinds of weight decay",
     about=f"{paper.ABOUT} Here each training has six seeds, which decide weights and order of the samples, and stops "
-    "where the time on the GPU ended, so that the number of epochs is part of each result. Totals over the layers alone "
-    f"are kept. Data: {JPEG}.",
+    "where the time on the GPU ended, so that the number of epochs is part of each result. Totals over the layers "
+    f"alone are kept. Data: {JPEG}.",
     claims=(_claim(2, "resnet18"), _claim(3, "efficientnet_b3")),
     stored=True,
     task="CIFAR-10",
