@@ -106,13 +106,12 @@ LIMITS = """## Limits
   come out otherwise. Networks are small, but for ResNet18 and EfficientNet-B3.
 - Where an interval covers the limit, these seeds decide nothing; more of them may.
 - What no source claims is called a measurement and has no verdict.
-- Figures 1, 2 and 3 of Than are one run of each network and kind of weight decay. Six seeds of each at 100 epochs, and
-  EfficientNet-B3 to the end, were not run; `python benchmarks/than_full.py FOLDER --folder runs/than` runs one seed of
-  each on a GPU, and goes on where it was ended.
-- Which measure predicts the generalization gap is answered for digits alone ([that page](predict.md)). Populations on
-  MNIST and CIFAR-10 of the same design were not run; `normscope lab predict --data mnist:FOLDER --samples 2000 --folder
-  runs/mnist` and `normscope lab predict --data cifar10:FOLDER --samples 5000 --target-loss 0.1 --steps 20000 --folder
-  runs/cifar` run them.
+- Figures 1, 2 and 3 of Than are one run of each network and kind of weight decay. Over six seeds there is ResNet18
+  alone, for the first epochs of 100 (`than.figure2.later`); EfficientNet-B3 was not run to the end. `python
+  benchmarks/than_full.py FOLDER --folder runs/than` and `python benchmarks/decay_seeds.py FOLDER` run more on a GPU.
+- Which measure predicts the generalization gap is answered for digits and MNIST ([that page](predict.md)), with small
+  networks and 300 samples. Populations on CIFAR-10 were not run; `normscope lab predict --data cifar10:FOLDER --samples
+  5000 --target-loss 0.1 --steps 20000 --folder runs/cifar` runs one.
 """
 CITE = """## Citing
 
