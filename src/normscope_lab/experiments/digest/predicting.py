@@ -208,9 +208,9 @@ def _judge(figures: Figures, kinds: Sequence[str], ending: str) -> Judgement:
     what = "that of Theorem 20 less that of the global constant" if ending else "tau itself"
     return Judgement(
         of_readings(verdicts),
-        f"Kendall's tau with the gap, mean over single axes, with 95 % intervals over configurations; judged is "
-        f"{what}. In percent, the information on the order of gaps that is left given any two hyperparameters, and what chance "
-        "reaches.",
+        "Kendall's tau with the gap, mean over single axes, with 95 % intervals over configurations; judged is "
+        f"{what}. In percent, the information on the order of gaps that is left given any two hyperparameters, and "
+        "what chance reaches.",
         tuple(rows),
     )
 
