@@ -9,10 +9,12 @@ is typed in. Run it after a stored result or a claim has changed.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import normscope_lab as lab
 from normscope.report.document import Chart, Curves, Table
@@ -88,7 +90,12 @@ DISCUSSED = (
     ),
     (
         "The figures of Than's paper on CIFAR-10 depend on what weight decay acts on.",
-        ("than.figure1.norms", "than.figure2.growth", "than.figure2.reduction", "than.figure2.product"),
+        ("than.figure1.norms", "than.figure2.growth", "than.figure2.later", "than.figure2.product"),
+    ),
+    (
+        "Whether the bound that Than proves says which network generalizes better was asked of populations of networks "
+        "at equal training loss.",
+        ("digest.check3.bound", "digest.check3.global"),
     ),
 )
 """What the discussion takes up, and the claims whose verdicts it cites."""
@@ -99,13 +106,12 @@ LIMITS = """## Limits
   come out otherwise. Networks are small, but for ResNet18 and EfficientNet-B3.
 - Where an interval covers the limit, these seeds decide nothing; more of them may.
 - What no source claims is called a measurement and has no verdict.
-- Figures 1, 2 and 3 of Than are one run of each network and kind of weight decay. Six seeds of each at 100 epochs, and
-  EfficientNet-B3 to the end, were not run; `python benchmarks/than_full.py FOLDER --folder runs/than` runs one seed of
-  each on a GPU, and goes on where it was ended.
-- Which measure predicts the generalization gap is answered for digits alone ([that page](predict.md)). Populations on
-  MNIST and CIFAR-10 of the same design were not run; `normscope lab predict --data mnist:FOLDER --samples 2000 --folder
-  runs/mnist` and `normscope lab predict --data cifar10:FOLDER --samples 5000 --target-loss 0.1 --steps 20000 --folder
-  runs/cifar` run them.
+- Figures 1, 2 and 3 of Than are one run of each network and kind of weight decay. Over six seeds there is ResNet18
+  alone, for the first epochs of 100 (`than.figure2.later`); EfficientNet-B3 was not run to the end. `python
+  benchmarks/than_full.py FOLDER --folder runs/than` and `python benchmarks/decay_seeds.py FOLDER` run more on a GPU.
+- Which measure predicts the generalization gap is answered for digits and MNIST ([that page](predict.md)), with small
+  networks and 300 samples. Populations on CIFAR-10 were not run; `normscope lab predict --data cifar10:FOLDER --samples
+  5000 --target-loss 0.1 --steps 20000 --folder runs/cifar` runs one.
 """
 CITE = """## Citing
 
@@ -128,7 +134,8 @@ def main() -> None:
     parts = [INTRO, rule(), *summary(ledger.rows), *verdicts(ledger.rows)]
     parts += [*discussion(ledger), LIMITS]
     parts += [text for one in held.values() for text in experiment(one, pictures)]
-    parts += [*stored(held), CITE]
+    first = json.loads((docs / "results" / "first_claims.json").read_text(encoding="utf-8"))
+    parts += [*stored(held), *since(ledger, first), CITE]
     (docs / "reproduction.md").write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
     print(f"wrote {docs / 'reproduction.md'}: {len(ledger)} claims, {len(held)} stored results")
 
@@ -202,7 +209,7 @@ def experiment(one: Reproduction, pictures: Path) -> Iterator[str]:
 
 def wanted(one: Reproduction, title: str) -> bool:
     """Return whether a picture stands on the page: not the layers of every run."""
-    if not one.name.startswith("than."):
+    if not one.name.startswith("than.figure"):
         return True
     runs = [f"{NETWORKS[network]}, {TITLES[decay]}" for network, decay in (run.split() for run in SHOWN)]
     return ": " not in title or title.partition(": ")[2] in runs
@@ -243,7 +250,7 @@ def stored(held: dict[str, Reproduction]) -> Iterator[str]:
     short = {
         f"{curves['network']} {curves['decay']}": curves["done"]
         for one in held.values()
-        if one.name.startswith("than.")
+        if one.name.startswith("than.figure")
         for curves in one.measured.values()
         if curves["done"] < one.settings["epochs"]
     }
@@ -254,6 +261,38 @@ def stored(held: dict[str, Reproduction]) -> Iterator[str]:
             f"Runs that ended before their 100 epochs, with the epochs they came to: {runs}. "
             "`python benchmarks/than_full.py FOLDER --folder runs/than` runs all of them to the end on one GPU.\n"
         )
+
+
+def since(ledger: lab.Claims, first: dict[str, Any]) -> Iterator[str]:
+    """Yield what became of the claims of the first ledger, with reasons, and which claims are new."""
+    now, then = {row.id: row for row in ledger}, first["verdicts"]
+    missing = [id for id in then if id not in now and id not in first["gone"]]
+    moved = [id for id in then if id in now and (then[id] != now[id].verdict or id in first["changed"])]
+    missing += [id for id in moved if id not in first["changed"]]
+    if missing:
+        raise SystemExit(f"docs/results/first_claims.json gives no reason for the change of {', '.join(missing)}")
+    new = [row for row in ledger if row.id not in then]
+    same = [id for id in then if id in now and id not in moved]
+    yield "## Since the first ledger\n"
+    yield (
+        f"The first ledger ({first['date']}, commit {first['commit']}) had {len(then)} claims. Of these {len(same)} "
+        f"have the verdict that they had, {len(moved)} another verdict or reading, and {len(first['gone'])} went; "
+        f"{len(new)} are new. `git show {first['commit']}:docs/reproduction.md` shows the first ledger.\n"
+    )
+    yield "| claim | first | now | why |\n|---|---|---|---|"
+    for id in moved:
+        reworded = "the same, read anew" if then[id] == now[id].verdict else now[id].verdict
+        yield f"| `{id}` | {then[id]} | {reworded} | {first['changed'][id]} |"
+    for id, why in first["gone"].items():
+        yield f"| `{id}` | {then[id]} | gone | {why} |"
+    yield ""
+    for text in (
+        "New, for statements of the same sources that the first ledger had passed over or joined to others, each with "
+        "its place: " + ", ".join(f"`{row.id}` ({row.where})" for row in new if row.source != "Normscope"),
+        "New measurements: " + ", ".join(f"`{row.id}`" for row in new if row.source == "Normscope"),
+        "Unchanged, since the same figures lead to the same verdict: " + ", ".join(f"`{id}`" for id in same),
+    ):
+        yield f"{text}.\n"
 
 
 if __name__ == "__main__":

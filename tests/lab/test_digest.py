@@ -111,4 +111,4 @@ class TestLocal:
 def test_jobs_have_keys_of_their_own(experiment: Any) -> None:
     for settings in (experiment.quick, experiment.full):
         keys = [job.key for job in experiment.jobs(settings)]
-        assert len(set(keys)) == len(keys) > 2
+        assert len(set(keys)) == len(keys) > 0

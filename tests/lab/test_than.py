@@ -11,6 +11,7 @@ from torch import nn
 
 import normscope as ns
 from normscope_lab.experiments.base import Job, Verdict
+from normscope_lab.experiments.than import decay_seeds
 from normscope_lab.experiments.than.figures import FIGURE1, FIGURE2
 from normscope_lab.experiments.than.watched_training import CHECKPOINT, input_variances, matrix_norms, measure
 from normscope_lab.experiments.vision import efficientnet, relu_network, resnet18
@@ -148,3 +149,32 @@ class TestClaims:
         by_id = {claim.id: claim.judge(found).verdict for one in (FIGURE1, FIGURE2) for claim in one.claims}
         assert by_id.pop("than.figure2.start") == Verdict.HOLDS
         assert set(by_id.values()) == {Verdict.NOT_TESTABLE}
+
+
+class TestSeeds:
+    def test_a_run_without_a_watch_trains_as_the_watched_one(self, tmp_path: Path) -> None:
+        job, settings = Job("relu_bn coupled", 1), TINY | {"images": 256}
+        watched, lean = measure(settings, job, tmp_path), decay_seeds.measure(settings, job, None)
+        assert lean["variance"] == pytest.approx([sum(row) for row in watched["variance"]], abs=2e-3)
+        assert lean["loss"] == pytest.approx(watched["loss"], rel=1e-3)
+        assert lean["train_accuracy"] == pytest.approx(watched["train_accuracy"], abs=1e-4)
+
+    @staticmethod
+    def judged(ends: dict[str, float], *, seeds: int = 6) -> Verdict:
+        """Judge runs whose product of variances goes to 10 in the first of five epochs, and then to its end."""
+        runs = {}
+        for decay, end in ends.items():
+            for seed in range(seeds):
+                course = [0.0, 1.0, *(1.0 + (end - 1.0) * step / 4 + seed / 100 for step in range(1, 5))]
+                losses = [1.0] * 5
+                entry = {"network": "resnet18", "decay": decay, "variance": course, "loss": losses}
+                runs[Job(f"resnet18 {decay}", seed)] = entry | {"train_accuracy": losses}
+        figures = decay_seeds.figures({}, runs)
+        assert figures["resnet18.later"] == 1.0
+        return decay_seeds.goes_on(figures).verdict
+
+    def test_the_claim_is_judged_by_every_kind_of_decay_and_by_six_seeds(self) -> None:
+        assert self.judged({"coupled": 3.0, "none": 3.0, "decoupled": 3.0}) is Verdict.HOLDS
+        assert self.judged({"coupled": -3.0, "none": 3.0, "decoupled": 3.0}) is Verdict.CONVENTION
+        assert self.judged({"coupled": -3.0, "none": -3.0, "decoupled": -3.0}) is Verdict.FAILS
+        assert self.judged({"coupled": 3.0, "none": 3.0, "decoupled": 3.0}, seeds=5) is Verdict.NOT_TESTABLE

@@ -76,39 +76,71 @@ def power(values: Sequence[float], sample: Sample, axes: Sequence[str], *, gener
     if not len(values):
         nothing = Tau(value=None)
         return Power(overall=nothing, axes=dict.fromkeys(axes, nothing), seed=nothing, mean=nothing, networks=0)
-    numbers, counts = _draws(sample.configurations, generator)
+    numbers, counts = draw_counts(sample.configurations, generator)
     weights = counts[:, numbers]
     overall = weighted_kendall(signs(values), signs(sample.gaps), np.vstack([np.ones(len(numbers)), weights]))
-    along, resampled, taus = {}, [], []
-    for index, axis in enumerate(axes):
-        others = [(*one[:index], *one[index + 1 :]) for one in sample.configurations]
-        groups = _groups(list(zip(others, sample.seeds)), values, sample.gaps)
-        along[axis] = tau = _averaged(groups, others, generator)
-        if tau.value is not None:
-            taus.append(tau.value)
-            resampled.append(_resampled(groups, values, sample.gaps, weights))
+    along, by_axis = {}, _by_axis(values, sample, axes)
+    for axis, (others, groups) in zip(axes, by_axis):
+        along[axis] = _averaged(groups, others, generator)
     alike = _groups(list(sample.configurations), values, sample.gaps)
-    mean = Tau(value=None)
-    if taus:
-        mean = _interval(float(np.mean(taus)), np.mean(resampled, axis=0))
     return Power(
         overall=_interval(float(overall[0]), overall[1:]),
         axes=along,
         seed=_averaged(alike, sample.configurations, generator),
-        mean=mean,
+        mean=_interval(*_mean(by_axis, values, sample.gaps, weights)),
         networks=len(values),
     )
 
 
-def _draws(clusters: Sequence[Hashable], generator: np.random.Generator) -> tuple[Array, Array]:
+def advantage(
+    first: Sequence[float],
+    second: Sequence[float],
+    sample: Sample,
+    axes: Sequence[str],
+    *,
+    generator: np.random.Generator,
+) -> Tau:
+    """Return how much larger the mean over the axes is for one measure than for another, resampled together."""
+    numbers, counts = draw_counts(sample.configurations, generator)
+    sides = [
+        _mean(_by_axis(values, sample, axes), values, sample.gaps, counts[:, numbers]) for values in (first, second)
+    ]
+    return _interval(sides[0][0] - sides[1][0], sides[0][1] - sides[1][1])
+
+
+def draw_counts(
+    clusters: Sequence[Hashable], generator: np.random.Generator, draws: int | None = None
+) -> tuple[Array, Array]:
     """Return the number of each item's cluster, and how often each cluster occurs in every resample."""
     summary = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
-    counts = generator.multinomial(len(summary), np.full(len(summary), 1.0 / len(summary)), size=DRAWS)
+    counts = generator.multinomial(len(summary), np.full(len(summary), 1.0 / len(summary)), size=draws or DRAWS)
     return np.array([summary[cluster] for cluster in clusters], dtype=np.intp), counts.astype(np.float64)
 
 
 Groups = list[tuple[list[int], float]]
 """Groups of networks that differ in one thing, each with its tau."""
+
+
+def _by_axis(
+    values: Sequence[float], sample: Sample, axes: Sequence[str]
+) -> list[tuple[list[tuple[Hashable, ...]], Groups]]:
+    """Return for each axis the values on the others, and the groups of networks that share those and the seed."""
+    summary = []
+    for index in range(len(axes)):
+        others = [(*one[:index], *one[index + 1 :]) for one in sample.configurations]
+        summary.append((others, _groups(list(zip(others, sample.seeds)), values, sample.gaps)))
+    return summary
+
+
+def _mean(
+    by_axis: Sequence[tuple[Any, Groups]], values: Sequence[float], gaps: Sequence[float], weights: Array
+) -> tuple[float, Array]:
+    """Return the mean over the axes that vary, and in every resample; NaN where none does."""
+    varying = [groups for _, groups in by_axis if groups]
+    if not varying:
+        return math.nan, np.empty(0)
+    taus = [float(np.mean([tau for _, tau in groups])) for groups in varying]
+    return float(np.mean(taus)), np.mean([_resampled(groups, values, gaps, weights) for groups in varying], axis=0)
 
 
 def _groups(keys: Sequence[Hashable], values: Sequence[float], gaps: Sequence[float]) -> Groups:
@@ -130,7 +162,7 @@ def _averaged(groups: Groups, clusters: Sequence[Hashable], generator: np.random
     if not groups:
         return Tau(value=None)
     taus = np.array([tau for _, tau in groups])
-    numbers, counts = _draws([clusters[group[0]] for group, _ in groups], generator)
+    numbers, counts = draw_counts([clusters[group[0]] for group, _ in groups], generator)
     weights = counts[:, numbers]
     return _interval(float(taus.mean()), weights @ taus / weights.sum(1))
 

@@ -54,15 +54,9 @@ class Prediction(Saved, Shown):
         names = dict.fromkeys(measure for member in reached for measure in member.measures)
         powers = {}
         for measure in names:
-            with_measure = [member for member in reached if member.measures.get(measure) is not None]
-            sample = Sample(
-                gaps=[member.gap for member in with_measure],  # type: ignore[misc]
-                configurations=[member.recipe.configuration for member in with_measure],
-                seeds=[member.recipe.seed for member in with_measure],
-            )
-            values = [member.measures[measure] for member in with_measure]
             generator = np.random.default_rng(seed)  # the same resamples for every measure
-            powers[measure] = power(values, sample, list(AXES), generator=generator)  # type: ignore[arg-type]
+            (values,), sample = compared(reached, measure)
+            powers[measure] = power(values, sample, list(AXES), generator=generator)
 
         def rank(measure: str) -> float:
             mean = powers[measure].mean.value
@@ -86,3 +80,19 @@ class Prediction(Saved, Shown):
     def of_fields(cls, **fields: Any) -> Prediction:
         """Return a prediction from the fields that were read; its statistics are computed again from the members."""
         return cls.of(**fields)
+
+
+def compared(members: Sequence[Member], *measures: str) -> tuple[list[list[float]], Sample]:
+    """Return the values of measures at the networks that reached the loss and have all of them, and these networks."""
+    rows = [
+        (member, member.gap, values)
+        for member in members
+        if member.status == "reached" and member.gap is not None
+        if None not in (values := [member.measures.get(measure) for measure in measures])
+    ]
+    sample = Sample(
+        gaps=[gap for _, gap, _ in rows],
+        configurations=[member.recipe.configuration for member, _, _ in rows],
+        seeds=[member.recipe.seed for member, _, _ in rows],
+    )
+    return [[values[index] for _, _, values in rows] for index in range(len(measures))], sample  # type: ignore[misc]

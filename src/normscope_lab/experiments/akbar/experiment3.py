@@ -206,7 +206,8 @@ def _at_moment(settings: Settings, moment: str, batch: Seeds, none: Seeds) -> di
         for name in ("margin", "accuracy"):
             summary |= spread(f"{kind}.{moment}.{name}", [one[name] for one in runs.values()])
     both = [(batch[seed], none[seed]) for seed in batch if seed in none]
-    for name in ("margin", "narrow"):
+    both = [({**b, "width": b["narrow"] * b["margin"]}, {**n, "width": n["narrow"] * n["margin"]}) for b, n in both]
+    for name in ("margin", "width", "narrow"):
         summary |= _ratios(f"ratio.{moment}.{name}", [b[name] for b, _ in both], [n[name] for _, n in both])
     return summary | spread(f"gain.{moment}.accuracy", [b["accuracy"] - n["accuracy"] for b, n in both])
 
@@ -293,17 +294,13 @@ def _published_margins(figures: Figures) -> Judgement:
 
 
 def _narrower(figures: Figures) -> Judgement:
-    medians = [[read(figures, f"{size}.ratio.{moment}.narrow") for size in SIZES] for moment in MOMENTS]
-    turned = [[one.negated() for one in same] for same in medians]
-    listed = "; ".join(
-        f"{moment} {same[0].median:.3g} and {same[1].median:.3g}" for moment, same in zip(MOMENTS, medians)
-    )
-    return readings(
-        turned,
-        above=-1.0,
-        evidence=f"Deviation over mean of the margins, with over without, in small batches and with the whole data: "
-        f"{listed}.",
-    )
+    readings_by_word, listed = [], []
+    for name, words in (("width", "Deviation of the margins"), ("narrow", "The same over their mean")):
+        medians = {moment: [read(figures, f"{size}.ratio.{moment}.{name}") for size in SIZES] for moment in MOMENTS}
+        readings_by_word += [[one.negated() for one in same] for same in medians.values()]
+        ratios = "; ".join(f"{moment} {one.median:.3g} and {two.median:.3g}" for moment, (one, two) in medians.items())
+        listed.append(f"{words}, with over without, in small batches and with the whole data: {ratios}.")
+    return readings(readings_by_word, above=-1.0, evidence=" ".join(listed))
 
 
 def _flatter(figures: Figures) -> Judgement:

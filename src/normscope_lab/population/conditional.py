@@ -1,0 +1,120 @@
+"""The conditional independence test of Jiang et al. 2020 (section 2.2.3): what a measure says beyond hyperparameters.
+
+Of two networks, does knowing which has the larger measure say which has the larger gap, once some hyperparameters of
+both are known? For a set S of hyperparameters that is the mutual information of the two signs, given the values in S of
+both networks, over the entropy of the sign of the gap: 1 if the measure decides it, 0 if it says nothing. The figure is
+the least over all sets of at most two hyperparameters, so that a measure that only recognises one of them scores 0.
+
+The information of counted signs is never below 0 and is the larger the fewer pairs there are. `chance` is therefore
+what a measure reaches that has nothing to do with the gaps: the 95 % quantile after the networks' values are shuffled.
+The interval is that of resampled configurations, as in `kendall.py`, and is flattered in the same way.
+
+Pairs of networks of one configuration, which differ by their seed alone, are pairs like others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from ..statistics import LEVEL, signs
+from .kendall import Array, Sample, Tau, draw_counts
+
+DRAWS = 200
+"""The number of resamples, and of shuffles."""
+LARGEST_SET = 2
+"""At most so many hyperparameters are known, as in the paper."""
+SIGNS = 3
+"""A sign is -1, 0 or 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Information:
+    """What a measure says about the order of gaps beyond hyperparameters, as a share of what there is to know.
+
+    Attributes:
+        share: the least share over the sets of hyperparameters, with its interval.
+        chance: the share that a measure without any relation reaches in one of twenty shuffles.
+        known: the hyperparameters given which it is least.
+    """
+
+    share: Tau
+    chance: float | None
+    known: tuple[str, ...] = ()
+
+
+def information(
+    values: Sequence[float], sample: Sample, axes: Sequence[str], *, generator: np.random.Generator
+) -> Information:
+    """Return what a measure says about the order of gaps, given any two hyperparameters or fewer."""
+    count = len(values)
+    if count < 2 or len(set(sample.gaps)) < 2:
+        return Information(share=Tau(value=None), chance=None)
+    rows, columns = np.triu_indices(count, 1)
+    gaps = signs(sample.gaps)[rows, columns].astype(np.int64)
+    order = signs(values).astype(np.int64)
+    cells = list(_cells(sample.configurations, axes, rows, columns))
+    numbers, counts = draw_counts(sample.configurations, generator, DRAWS)
+    every = np.ones(len(rows))
+
+    def shares(of: Array, weights: Array) -> list[float]:
+        return [_share(of * turned, gaps * turned, cell, size, weights) for cell, turned, size in cells]
+
+    measured = order[rows, columns]
+    found = shares(measured, every)
+    resampled = [min(shares(measured, row[numbers[rows]] * row[numbers[columns]])) for row in counts]
+    shuffled = []
+    for _ in range(DRAWS):
+        places = generator.permutation(count)
+        shuffled.append(min(shares(order[places[rows], places[columns]], every)))
+    low, high = np.nanquantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    names = [tuple(chosen) for chosen in _sets(sample.configurations, axes)]
+    return Information(
+        share=Tau(value=min(found), low=float(low), high=float(high)),
+        chance=float(np.quantile(shuffled, LEVEL)),
+        known=tuple(axes[index] for index in names[int(np.argmin(found))]),
+    )
+
+
+def _sets(configurations: Sequence[tuple[Hashable, ...]], axes: Sequence[str]) -> Iterator[tuple[int, ...]]:
+    """Yield the sets of hyperparameters that vary, by their places."""
+    varying = [index for index in range(len(axes)) if len({one[index] for one in configurations}) > 1]
+    for size in range(LARGEST_SET + 1):
+        yield from combinations(varying, size)
+
+
+def _cells(
+    configurations: Sequence[tuple[Hashable, ...]], axes: Sequence[str], rows: Array, columns: Array
+) -> Iterator[tuple[Array, Array, int]]:
+    """Yield for each set the cell of every pair, -1 where its networks have to change places, and how many values."""
+    for chosen in _sets(configurations, axes):
+        keys = [tuple(one[index] for index in chosen) for one in configurations]
+        places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+        own = np.array([places[key] for key in keys])
+        first, second = own[rows], own[columns]
+        cell = np.minimum(first, second) * len(places) + np.maximum(first, second)
+        yield cell, np.where(first <= second, 1, -1), len(places)
+
+
+def _share(order: Array, gaps: Array, cell: Array, size: int, weights: Array) -> float:
+    """Return the information of weighted pairs about the order of the gaps, over the entropy of that order."""
+    code = (cell * SIGNS + order + 1) * SIGNS + gaps + 1
+    table = np.bincount(code, weights, size * size * SIGNS * SIGNS).reshape(size, size, SIGNS, SIGNS)
+    same = np.arange(size)  # a pair of equal values has no first network: it counts in both directions
+    table[same, same] = (table[same, same] + table[same, same, ::-1, ::-1]) / 2.0
+    both = _entropy(table, (2, 3))
+    gap, measure = (_entropy(table.sum(axis), (2,)) for axis in (2, 3))
+    return float((gap + measure - both) / gap) if gap > 0.0 else np.nan
+
+
+def _entropy(table: Array, axes: tuple[int, ...]) -> float:
+    """Return the entropy of what the last axes count, given the first two."""
+    given = table.sum(axes)
+    return float(_xlogx(given).sum() - _xlogx(table).sum()) / float(given.sum() or 1.0)
+
+
+def _xlogx(x: Array) -> Array:
+    return x * np.log(np.where(x > 0.0, x, 1.0))
