@@ -290,7 +290,7 @@ def since(ledger: lab.Claims, first: dict[str, Any]) -> Iterator[str]:
         "New, for statements of the same sources that the first ledger had passed over or joined to others, each with "
         "its place: " + ", ".join(f"`{row.id}` ({row.where})" for row in new if row.source != "Normscope"),
         "New measurements: " + ", ".join(f"`{row.id}`" for row in new if row.source == "Normscope"),
-        "Unchanged, since the same figures lead to the same verdict: " + ", ".join(f"`{id}`" for id in same),
+        "With the verdict that they had: " + ", ".join(f"`{id}`" for id in same),
     ):
         yield f"{text}.\n"
 

@@ -41,9 +41,6 @@ QUICK: Settings = {
 FULL: Settings = {
     "digits, linear layers": {**GRID, "learning_rates": (0.02, 0.05), "samples": 300, "loss": 0.05},
     "MNIST, linear layers": {**GRID, "learning_rates": (0.01, 0.03), "samples": 300, "loss": 0.05},
-    "digits, convolutions": {
-        **GRID, "depths": (2, 3), "widths": (24,), "learning_rates": (0.1,), "samples": 300, "loss": 0.05,
-    },
     "data": ("digits", "mnist"),
 }  # fmt: skip
 BOUNDS = {"theorem-20-slopes": "slopes at the samples", "theorem-20": "a constant over all inputs"}
