@@ -86,25 +86,30 @@ def _feeds_of(function: Any, numbers: Mapping[Any, int]) -> tuple[Feed, ...]:
     return tuple(Feed(number, rearranged) for number, rearranged in sorted(feeds.items()))
 
 
+def nodes_before(outputs: Iterable[Tensor]) -> Iterator[Any]:
+    """Yield each node of autograd's graph of some tensors once."""
+    visited: set[Any] = {None}
+    waiting: list[Any] = [output.grad_fn for output in outputs]
+    while waiting:
+        node = waiting.pop()
+        if node not in visited:
+            visited.add(node)
+            yield node
+            waiting.extend(before for before, _ in node.next_functions)
+
+
 def find_kinds(outputs: Iterable[Tensor]) -> tuple[bool, bool]:
     """Return what lies before some tensors: an activation (anything that bends), and a derivative.
 
     Weights, normalizers, poolings and rearrangements do not bend. Equations are learned by outputs that hold
     derivatives of the model itself.
     """
-    visited: set[Any] = set()
-    waiting: list[Any] = [output.grad_fn for output in outputs]
     bends = derives = False
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in visited:
-            continue
-        visited.add(node)
+    for node in nodes_before(outputs):
         name, before = operator_name(node), [own for own, _ in node.next_functions if own is not None]
         scales = name in ("Mul", "Div") and len(before) < 2  # by a constant
         bends = bends or (name not in NOT_BENDING and bool(before) and not scales)
         derives = derives or "BackwardBackward" in node.name()
-        waiting.extend(before)
     return bends, derives
 
 
@@ -191,22 +196,11 @@ def find_readers(leaf: Tensor, functions: Sequence[Any]) -> list[int]:
     return [number for number, layers in feeds if any(feed.layer == -1 for feed in layers)]
 
 
-def reached_leaves(outputs: Iterable[Tensor]) -> dict[int, Tensor]:
+def reached_leaves(outputs: Sequence[Tensor]) -> dict[int, Tensor]:
     """Return the parameters and other leaves to which gradients of these outputs can flow, by their ids."""
-    reached: dict[int, Tensor] = {}
-    visited: set[Any] = set()
-    waiting: list[Any] = [output.grad_fn for output in outputs]
-    reached.update((id(output), output) for output in outputs if isinstance(output, nn.Parameter))
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in visited:
-            continue
-        visited.add(node)
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            reached[id(variable)] = variable
-        waiting.extend(before for before, _ in node.next_functions)
-    return reached
+    reached: dict[int, Tensor] = {id(output): output for output in outputs if isinstance(output, nn.Parameter)}
+    variables = (getattr(node, "variable", None) for node in nodes_before(outputs))
+    return reached | {id(variable): variable for variable in variables if variable is not None}
 
 
 class NodeOwners(ForwardListener):

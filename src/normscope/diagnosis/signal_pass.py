@@ -45,6 +45,7 @@ from .autograd_flow import (
     find_kinds,
     find_makers,
     find_readers,
+    nodes_before,
     reached_leaves,
 )
 from .descent_pass import Optimizers, StepFacts, try_steps
@@ -294,7 +295,8 @@ class _SignalListener(ForwardListener):
         self.loss_value: Tensor | None = None
         self.outputs, self.draws, self.has_own_loss, self.replaced = 1, False, False, dict[str, None]()
         self._detached_at: str | None = None
-        self._unread: dict[int, tuple[Tensor, str]] = {}  # what a module returned and no function has read since
+        # What a module or an activation returned and no function has read since; who reads each leaf first.
+        self._unread, self._read_at = dict[int, tuple[Tensor, str]](), dict[int, str]()
         self._output_gradients: list[Tensor] = []
         self.bends, self.derives = True, False
         self.detached_at: str | None = None
@@ -310,7 +312,6 @@ class _SignalListener(ForwardListener):
         self._columns: list[Tensor | None] = []
         self._samples = samples
         self._functions: list[Any] = []  # autograd's node of every row
-        self._used: set[int] = set()
         self._reached: dict[int, Tensor] = {}
         # Leaves that gradients of the outputs reach; parameters that require one when the forward ends.
         self._of_outputs, self._trained = set[int](), set[int]()
@@ -371,7 +372,13 @@ class _SignalListener(ForwardListener):
                 self._hooks.append(tensor.register_hook(self._ended))
         signs = [random_signs(value) if random else torch.ones_like(value) for value in objective]
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        gradients = torch.autograd.grad(objective, [*leaves, *trained], signs, allow_unused=True)
+        if any("CheckpointFunction" in node.name() for node in nodes_before(objective)):  # it refuses `grad`
+            for tensor in (*leaves, *trained):
+                tensor.grad = None
+            torch.autograd.backward(objective, signs)
+            gradients = tuple(tensor.grad for tensor in (*leaves, *trained))
+        else:
+            gradients = torch.autograd.grad(objective, [*leaves, *trained], signs, allow_unused=True)
         for parameter, gradient in zip(trained, gradients[len(leaves) :], strict=True):
             if gradient is not None:
                 self.of_parameters[id(parameter)] = gradient.to_dense() if gradient.is_sparse else gradient
@@ -410,7 +417,7 @@ class _SignalListener(ForwardListener):
         return LossAtOutput(loss=loss, labels=labels, output=output, gradient=gradient) if same else None
 
     def unread(self) -> tuple[str, ...]:
-        """Return the modules whose output was thrown away."""
+        """Return the modules whose output was thrown away, by themselves or behind an activation."""
         return tuple(dict.fromkeys(path for _, path in self._unread.values() if path))
 
     def maker(self, made: Tensor | None) -> str:
@@ -429,6 +436,7 @@ class _SignalListener(ForwardListener):
         self.feeds = find_feeds(self._functions)
         self._reached = reached_leaves(objective)
         self._of_outputs = set(reached_leaves(outputs))
+        self._unread = {key: (made, path or self.maker(made)) for key, (made, path) in self._unread.items()}
         weights = {k for k, (site, *_) in enumerate(self._heard) if site[1] in (*WEIGHTS.values(), *OTHERS.values())}
         for path, leaf in self._cut_values:
             reader = next((k for k in find_readers(leaf, self._functions) if k in weights), None)
@@ -458,9 +466,11 @@ class _SignalListener(ForwardListener):
         return tuple(number for number, key in enumerate(self._row_ids) if self._row_reads[key] > 1)
 
     def unregistered(self) -> tuple[str, ...]:
-        """Return the attributes of modules that hold weights which learn, and which are no parameters of the model."""
+        """Return what holds weights which learn and are no parameters of the model: attributes, or else their readers."""
         own = {id(parameter) for parameter in self.model.parameters()} | {id(leaf) for leaf in self._leaves}
-        return find_attributes(self.model, self._reached.keys() - own)
+        foreign = self._reached.keys() - own
+        readers = (self._read_at[key] or "the model" for key in sorted(foreign) if key in self._read_at)
+        return find_attributes(self.model, foreign) or tuple(dict.fromkeys(readers))
 
     def forget_gradients(self) -> None:
         """Drop what a backward that did not end has left."""
@@ -468,7 +478,9 @@ class _SignalListener(ForwardListener):
 
     def after_call(self, call: FunctionCall, result: Any) -> Any:
         """Hear what a layer's function returns; an embedding starts a graph, as a float input does."""
-        self._used.update(id(leaf) for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, nn.Parameter))
+        for leaf in tree_leaves((call.args, call.kwargs)):
+            if isinstance(leaf, nn.Parameter) or (isinstance(leaf, Tensor) and leaf.is_leaf and leaf.requires_grad):
+                self._read_at.setdefault(id(leaf), self.path)
         if self.follow_cuts and isinstance(result, Tensor) and _cuts(call):
             return self._follow_cut(call, result)
         family = _family(call, result)
@@ -483,6 +495,8 @@ class _SignalListener(ForwardListener):
         dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else -1)
         flat = saturated_share(call, family, made.detach(), dim)
         self._hear(self.site(family), made, flat)
+        if family in ("relu", *ACTIVATIONS) and made is result:
+            self._unread[id(made)] = made, ""
         if family == "softmax":
             self._leaks[len(self._heard) - 1] = leaked_share(call, made.detach(), dim)
             if isinstance(dim, int) and made.ndim > 1:
@@ -615,7 +629,7 @@ class _SignalListener(ForwardListener):
 
     def parameters(self) -> tuple[ParameterRow, ...]:
         """Fetch what is to be said of the parameters."""
-        used = self._used | self._reached.keys()
+        used = self._read_at.keys() | self._reached.keys()
         return parameter_rows(self.model, self.of_parameters, self._trained, used, self._reached)
 
     def rows(self, units: Mapping[Site, UnitsOverData]) -> tuple[SignalRow, ...]:

@@ -45,6 +45,8 @@ STRONG_DROPOUT = 0.8
 """Beyond it; some published classifiers drop as much as this before their last layer."""
 FEWEST_WEIGHTS = 16
 """Of one unit: the size of fewer says little."""
+FEW_RANDOM = 3
+"""Frozen random layers from which on a network of them is no map to random features."""
 FEWEST_ROWS = 6
 """A matrix with fewer rows or columns has next to no rank to lose."""
 
@@ -80,10 +82,14 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
     if not signal.backwards and not (without_graph and examined.mode == "train"):  # it is meant so in eval mode
         return
     learning = {row.module for row in signal.parameters if row.reached}  # a bias may drop out where its weight counts
-    cut = [row for row in signal.parameters if row.trainable and row.used and not row.reached]
+    starved = set() if signal.steps is None else set(signal.steps.starved)
+    cut = [
+        row for row in signal.parameters if row.trainable and row.used and (not row.reached or row.name in starved)
+    ]
     cut = [row for row in cut if row.name not in signal.beside_loss]
     cut = [row for row in cut if row.module not in learning or not row.name.endswith("bias")]
     unread = {path for path in signal.unread if any(_is_inside(row.module, path) for row in cut)}
+    lost = {path for own in unread for path in _feeding(signal, own)}
     for path in sorted(unread):
         yield Finding(
             code="unused-parameter",
@@ -94,7 +100,7 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
             advice=f"Use the result of `{path}` in `forward`, or remove it.",
             numbers={},
         )
-    cut = [row for row in cut if not any(_is_inside(row.module, path) for path in unread)]
+    cut = [row for row in cut if not any(_is_inside(row.module, path) for path in unread | lost)]
     if not cut:
         return
     modules = list(dict.fromkeys(row.module or row.name for row in cut))
@@ -109,10 +115,23 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
         f"{listed([f'`{path}`' for path in modules], most=3)}: autograd's graph ends behind `{last}`.",
         why="What no gradient reaches never learns, however long the training is.",
         advice=f"Remove what cuts it behind `{last}`: detach(), .data, .item(), torch.no_grad(), a tensor built anew "
-        "from values; for argmax or rounding use a softmax or a straight-through estimator. If these layers are frozen "
-        "on purpose, set requires_grad_(False).",
+        "from values; checkpoint(..., use_reentrant=True) of inputs without a gradient (use False); for argmax or "
+        "rounding use a softmax or a straight-through estimator. If these layers are frozen on purpose, set "
+        "requires_grad_(False).",
         numbers=figures(parameters=len(cut), share=share),
     )
+
+
+def _feeding(signal: Signal, path: str) -> set[str]:
+    """Return the modules of the rows that lead to those of one module."""
+    waiting = [number for number, row in enumerate(signal.rows) if _is_inside(row.path, path)]
+    visited: set[int] = set()
+    while waiting:
+        number = waiting.pop()
+        if number not in visited:
+            visited.add(number)
+            waiting.extend(signal.feeds[number] if number < len(signal.feeds) else ())
+    return {signal.rows[number].path for number in visited}
 
 
 def lost_draws(examined: Examined) -> Iterator[Finding]:
@@ -159,7 +178,8 @@ def unregistered_weights(examined: Examined) -> Iterator[Finding]:
         why="model.parameters() does not list them: an optimizer built over it never trains them, and state_dict() and "
         "to(device) leave them out.",
         advice="Keep layers in nn.ModuleList or nn.ModuleDict in place of a list or dict, and single tensors as "
-        "nn.Parameter(tensor, requires_grad=True), before the optimizer is built.",
+        "nn.Parameter(tensor, requires_grad=True), before the optimizer is built. Layers that are made in `forward` are "
+        "drawn anew at each call: make them in `__init__`.",
         numbers=figures(attributes=len(signal.unregistered)),
     )
 
@@ -196,8 +216,10 @@ def frozen_layer(examined: Examined) -> Iterator[Finding]:
     random = [
         path
         for path in held
-        if path in followed and not any(trains[path]) and looks_fresh(modules[path]) and _is_hardly_meant(modules[path])
+        if path in followed and not any(trains[path]) and looks_fresh(modules[path])
     ]
+    if len(random) < FEW_RANDOM:
+        random = [path for path in random if _is_hardly_meant(modules[path])]
     if is_judged_by_frozen(signal) and (signal.loss is None or signal.loss.is_constant):
         random = []  # a generator, and the discriminator that judges it
     if any(not any(trains[path]) and not looks_fresh(modules[path]) for path in held):
