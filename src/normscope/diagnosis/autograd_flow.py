@@ -128,6 +128,17 @@ def last_operator(made: Tensor) -> str:
     return "" if function is None else operator_name(function)
 
 
+def has_features_last(made: Tensor) -> bool:
+    """Whether a linear layer made a tensor whose last axis holds the layer's units: nothing was transposed since."""
+    function = made.grad_fn
+    while function is not None and (
+        operator_name(function) in ("View", "UnsafeView", "ReshapeAlias")
+        or (operator_name(function) == "Add" and hasattr(function.next_functions[-1][0], "variable"))  # the bias
+    ):
+        function = function.next_functions[0][0]
+    return function is not None and operator_name(function) in ("Addmm", "Mm", "Linear")
+
+
 def cosine_factor(made: Tensor) -> float | None:
     """Return what cosines (products of two tensors that were both divided by something last) were multiplied by.
 

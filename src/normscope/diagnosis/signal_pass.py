@@ -46,12 +46,13 @@ from .autograd_flow import (
     find_makers,
     find_readers,
     nodes_before,
+    output_limits,
     reached_leaves,
 )
 from .descent_pass import Optimizers, StepFacts, try_steps
 from .examined import UnitsOverData
 from .loss_at_output import LossAtOutput
-from .loss_facts import LabelsOutside, LossFacts, LossListener
+from .loss_facts import BrokenContract, LabelsOutside, LossFacts, LossListener
 from .objective import differentiated_outputs, find_raising, own_loss, random_signs, take_loss
 from .padding import PaddingListener
 from .sample_pass import PlaceChanger, have_moved
@@ -189,6 +190,7 @@ def watch_signal(
         draws=listener.draws,
         unread=listener.unread(),
         labels_outside=listener.labels_outside,
+        broken_contract=listener.broken_contract,
         unregistered=listener.unregistered(),
         cut_values=listener.cut_values(),
         shared=listener.shared(),
@@ -199,6 +201,7 @@ def watch_signal(
         pushed_away=at_output.find_pushed_away() if at_output else 0.0,
         detached_at=listener.detached_at,
         means_alone=at_output is not None and at_output.reads_means_alone(),
+        wanted="" if at_output is None else at_output.find_wanted(listener.limits),
         padding=listener.padding.read(),
         raises=raises,
         unheard=listener.unheard,
@@ -246,6 +249,7 @@ def _both_ways(
             outputs = differentiated_outputs(made, output)
             listener.has_own_loss = loss is None and getattr(own_loss(made), "requires_grad", False)
             listener.outputs = len(outputs)
+            listener.limits = output_limits(outputs[0]) if len(outputs) == 1 else None
             listener.returned = [tensor.detach() for tensor in as_floats(made)]
             listener.follow_outputs(outputs)
             losses.in_loss = True
@@ -257,7 +261,9 @@ def _both_ways(
                     raise
                 listener.labels_outside, loss, objective = losses.outside, None, outputs
             listener.loss_value = None if named is None or objective is outputs else objective[0].detach()
-        listener.loss = losses.facts(None if loss is None else labels_of(batch, call), listener.maker(losses.output))
+        labels = None if loss is None else labels_of(batch, call)
+        listener.loss = losses.facts(labels, listener.maker(losses.output), call.leaves)
+        listener.broken_contract = losses.broken_contract(listener.maker)
         if loss is not None:
             listener.other_losses = losses.others(labels_of(batch, call), listener.maker)
         is_loss = listener.loss_value is not None
@@ -292,6 +298,8 @@ class _SignalListener(ForwardListener):
         self.loss: LossFacts | None = None
         self.other_losses: tuple[LossFacts, ...] = ()
         self.labels_outside: LabelsOutside | None = None
+        self.broken_contract: BrokenContract | None = None
+        self.limits: tuple[float, float] | None = None
         self.loss_value: Tensor | None = None
         self.outputs, self.draws, self.has_own_loss, self.replaced = 1, False, False, dict[str, None]()
         self._detached_at: str | None = None

@@ -113,6 +113,18 @@ def reads_ahead(examined: Examined) -> Iterator[Finding]:
 def labels_are_inputs(examined: Examined) -> Iterator[Finding]:
     """A model of sequences that reads the steps up to each alone, and whose label at a step is that step itself."""
     facts, loss = _facts(examined), None if examined.signal is None else examined.signal.loss
+    if loss is not None and loss.ahead > 1:
+        yield Finding(
+            code="labels-are-inputs",
+            severity=Severity.WARNING,
+            where="the targets",
+            seen=f"The target of each step is the input {loss.ahead} steps later.",
+            why="What comes next is skipped: models of transformers shift the labels themselves, and labels that are "
+            "shifted before are shifted twice.",
+            advice="Shift the targets by one step in all: give a model that computes its own loss labels=input_ids.",
+            numbers=figures(ahead=loss.ahead),
+        )
+        return
     if facts is None or not facts.copies or loss is None or math.prod(loss.target_shape) != math.prod(facts.copies):
         return  # a loss that shifts the labels itself reads fewer
     yield Finding(
