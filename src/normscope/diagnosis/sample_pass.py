@@ -24,7 +24,7 @@ from ..graph.call import Call, arguments, labels_of, quantized
 from ..listening.calls import EMBEDDINGS, FunctionCall, Site, as_floats
 from ..listening.listener import ForwardListener
 from .loss_facts import NO_CLASS
-from .padding import FEW_VALUES, runs_to_the_end
+from .padding import FEW_VALUES, find_padding, runs_to_the_end
 
 FEW_SAMPLES = 7
 """Samples that run once more: enough to see a change, cheap beside a batch, and hardly the width of anything."""
@@ -56,11 +56,13 @@ class SampleFacts(Part):
         inverted_mask: the argument that hides what the labels count, or what is no padding, and shows the rest.
         random: where the first output differs from sample to sample and does not depend on any argument: the last
             module that does.
+        padding_moves: where rows are filled up at their ends: how far the output moves when some of that is taken away,
+            as a share of how much it differs from sample to sample.
         forwards: passes of at most seven samples that this took.
         reason: why samples were not compared, where the model raised.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("reads_ahead", "copies", "inverted_mask", "random", "reason"))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("reads_ahead", "copies", "inverted_mask", "random", "padding_moves", "reason"))
 
     identical: bool = False
     mixed_at: str | None = None
@@ -70,6 +72,7 @@ class SampleFacts(Part):
     copies: tuple[int, ...] = ()
     inverted_mask: str | None = None
     random: str | None = None
+    padding_moves: float | None = None
     forwards: int = 0
     reason: str | None = None
 
@@ -96,6 +99,10 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
     if all(bool((leaf == leaf[:1]).all()) for leaf in tensors):
         return SampleFacts(identical=True)
     few, training, run = call.first(min(samples, FEW_SAMPLES)), model.training, _Runs(model)
+    pads, trimmed, padding_moves = find_padding(call.leaves, samples), 0, None
+    if pads is not None:
+        longest = pads.sum(1).argsort(descending=True, stable=True)[:FEW_SAMPLES]
+        few, trimmed = call.changed(lambda leaf: leaf[longest.to(leaf.device)]), int(pads[longest].sum(1).min())
     mixed, idle, random, certain = None, dict[str, str](), None, _labels_count_samples(model, call, batch)
     ahead, ahead_of = None, _find_shifted(call, batch)
     copies: tuple[int, ...] = ()
@@ -109,13 +116,16 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
             again = run(few)
             pure = not any(map(have_moved, _ends(plain), _ends(again)))  # no state, no random numbers of its own
             if pure:
-                mixed = _first_mixed(
-                    plain, run(few.changed(lambda leaf: torch.cat([leaf[1:2], leaf[1:]]))), few.count, samples
-                )
-                idle = {} if few is call else _idle_arguments(run, few, plain)
+                # All samples at the next place, and the first replaced: the others must not see either of it.
+                shift = 0 if run.draws else 1  # noise does not move along
+                moved = run(few.changed(partial(_other_first, shift)))
+                mixed = _first_mixed(plain, moved, few.count, samples, shift)
+                idle = {} if few is call else _idle_arguments(run, few, plain, moved if shift else None)
                 if mixed is not None and not certain and _has_labels(call, batch):
                     certain = _is_order_free(plain, run(few.rolled()))
                 certain = certain or (mixed is not None and _standardises_columns(plain, mixed))
+                if pads is not None and trimmed and few is not call:
+                    padding_moves = _moved_by_padding(run, few, plain, pads.shape[1], trimmed)
                 if ahead_of is not None:
                     changed = run(_with_other_ends(few, ahead_of[0]))
                     if ahead_of[1] or _has_source(call, ahead_of[0]):
@@ -143,6 +153,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
         reads_ahead=ahead,
         copies=copies,
         random=random,
+        padding_moves=padding_moves,
         forwards=run.forwards,
     )
 
@@ -239,15 +250,26 @@ def have_moved(before: Tensor, after: Tensor) -> bool:
     return bool((after - before).double().abs().amax() > MOVES * before.double().abs().amax())
 
 
-def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int) -> str | None:
-    """Return the first module whose output of another sample than the first moved; none if the model's did not."""
+def _other_first(shift: int, leaf: Tensor) -> Tensor:
+    """Return samples moved by some places, with the second in place of what then comes first."""
+    return torch.cat([leaf[1:2], leaf.roll(shift, 0)[1:]])
+
+
+def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int, shift: int) -> str | None:
+    """Return the first module whose output of another sample than the first is not that of before, `shift` places on.
+
+    None if those of the model itself are.
+    """
     ends = _ends(plain)
     if ends and ends[0].shape[:1] == (whole,) != (samples,):
         return ""  # as many rows as before for fewer samples
     if not ends or any(end.shape[:1] != (samples,) or end.shape[1:2] == (samples,) for end in ends):
         return None  # rows that are no samples, or a table of all pairs
     counted = [(path, before, after) for (path, before), (_, after) in zip(plain, changed)]
-    moved = [before.shape[:1] == (samples,) and have_moved(before[1:], after[1:]) for _, before, after in counted]
+    moved = [
+        before.shape[:1] == (samples,) and have_moved(before.roll(shift, 0)[1:], after[1:])
+        for _, before, after in counted
+    ]
     if not any(itself for (path, *_), itself in zip(counted, moved, strict=True) if not path):
         return None
     place = moved.index(True)
@@ -330,25 +352,47 @@ def _find_inverted_mask(model: nn.Module, batch: Any) -> str | None:
     return None
 
 
+def _steps_before_cuts(samples: int, steps: int, late: int = 1) -> Tensor:
+    """Return which steps of each sample lie before its own cut, and have a label that is `late` steps on at most."""
+    cuts = torch.linspace(1, steps - 1, samples + 2)[1:-1].round()
+    return torch.arange(steps) < cuts[:, None] + 1 - late
+
+
+def _moved_by_padding(run: _Runs, call: Call, plain: Outputs, steps: int, trimmed: int) -> float | None:
+    """Return how far the first output moves without the last steps, which fill all rows up, beside other samples."""
+    try:
+        shorter = run(call.changed(lambda leaf: leaf[:, :-trimmed] if leaf.shape[1:2] == (steps,) else leaf))
+    except Exception:  # a model may know rows of one length alone
+        return None
+    if not _ends(plain) or not _ends(shorter):
+        return None
+    before, after = _ends(plain)[0].double(), _ends(shorter)[0].double()
+    before = before[:, :-trimmed] if before.ndim > 2 and before.shape[1] == steps else before
+    if before.shape != after.shape or not bool(torch.isfinite(before).all() & torch.isfinite(after).all()):
+        return None
+    if not have_moved(before, after):
+        return 0.0
+    return float((after - before).norm() / (before - before.roll(1, 0)).norm().clamp(min=1e-300))
+
+
 def _with_other_ends(call: Call, place: int) -> Call:
-    """Return a call with the later half of the steps of one argument from the sample before."""
+    """Return a call with the steps of one argument from the sample before, from a step on that each sample has."""
     chosen = call.leaves[place]
-    half = chosen.shape[1] // 2
-    return call.changed(
-        lambda leaf: torch.cat([leaf[:, :half], leaf[:, half:].roll(1, 0)], 1) if leaf is chosen else leaf
-    )
+    early = _steps_before_cuts(len(chosen), chosen.shape[1]).to(chosen.device)
+    early = early.reshape(*early.shape, *(1,) * (chosen.ndim - 2))
+    return call.changed(lambda leaf: torch.where(early, leaf, leaf.roll(1, 0)) if leaf is chosen else leaf)
 
 
 def _first_ahead(plain: Outputs, changed: Outputs, call: Call, place: int, late: int) -> str | None:
     """Return the first module whose early steps moved with late inputs, if those of the model's output did."""
     steps = call.leaves[place].shape[1]
-    early = steps // 2 + 1 - late  # the last of them has its label in the later half of the inputs
+    early = _steps_before_cuts(call.count, steps, late)  # the last of them has its label behind the cut
     moved = [
         path
         for (path, before), (_, after) in zip(plain, changed)
         if before.ndim > 2 and len(before) == call.count and steps in (before.shape[1], before.shape[-1])
         for axis in (1 if before.shape[1] == steps else -1,)
-        if have_moved(before.movedim(axis, 1)[:, :early], after.movedim(axis, 1)[:, :early])
+        if have_moved(*(made.movedim(axis, 1)[early.to(made.device)] for made in (before, after)))
     ]
     return next(iter(moved)) if "" in moved else None
 
@@ -363,14 +407,14 @@ def _is_random(plain: Tensor, rolled: Tensor) -> bool:
     return plain.ndim > 0 and not have_moved(plain, rolled) and have_moved(plain, plain.roll(1, 0))
 
 
-def _idle_arguments(run: _Runs, call: Call, plain: Outputs) -> dict[str, str]:
+def _idle_arguments(run: _Runs, call: Call, plain: Outputs, moved: Outputs | None = None) -> dict[str, str]:
     """Return the arguments without influence, each with the first module that reads it.
 
-    With the samples of such an argument moved by a place the values of that module move, and no output does.
+    `moved` are the outputs for other samples at each place, if there are some. With the samples of such an argument moved by a place the values of that module move, and no output does.
     """
     if len(call.leaves) < 2:
         return {}
-    whole = _distances(plain, run(call.rolled()))
+    whole = _distances(plain, run(call.rolled()) if moved is None else moved)
     idle: dict[str, str] = {}
     for place, leaf in enumerate(call.leaves):
         name = call.name(place)

@@ -218,6 +218,8 @@ class Signal(Part):
         labels_outside: labels that are none of the classes, so that the loss cannot be taken.
         broken_contract: a loss of torch that was given what it does not take.
         wanted: what the loss takes where outputs are none: `probabilities` or `scores`; empty where that is not known.
+        rounded: where a cast to a narrower float loses much of what varies: the module, the type, and the error as a
+            share of the deviation.
         bends: whether the forward has anything but weights, normalizers, poolings and rearrangements.
         derives: whether the outputs hold derivatives of the model itself.
         pushed_away: the share of the outputs that a step against the gradient of the loss moves away from their
@@ -253,6 +255,7 @@ class Signal(Part):
             "labels_outside",
             "broken_contract",
             "wanted",
+            "rounded",
             "shared",
             "wrong_axis",
             "bends",
@@ -293,6 +296,7 @@ class Signal(Part):
     labels_outside: LabelsOutside | None = None
     broken_contract: BrokenContract | None = None
     wanted: str = ""
+    rounded: tuple[str, str, float] | None = None
     shared: tuple[int, ...] = ()
     wrong_axis: tuple[str, int, int] | None = None
     bends: bool = True

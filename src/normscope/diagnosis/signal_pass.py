@@ -92,6 +92,8 @@ FEWEST_STEPS, MOST_STEPS = 6, 2048
 """Positions of a sequence over which gradients are compared: fewer show no trend."""
 STEADY_SHARE, STEADY_FACTOR = 0.8, 3.0
 """A recurrence changes the gradient at nearly every step by about the same factor."""
+CASTS, LOST_DIGITS = ("to", "type", "half", "bfloat16", "float"), 0.3
+"""Functions that change the type of values, and the share of their deviation that rounding may take."""
 LEAST_STEP = 1e-30
 """A share of the largest gradient of a step; less is lost in rounding."""
 NO_LOSS_GIVEN = (
@@ -196,6 +198,7 @@ def watch_signal(
         shared=listener.shared(),
         wrong_axis=listener.wrong_axis,
         idle_label=None if at_output is None else at_output.find_idle_label(),
+        rounded=listener.rounded,
         bends=listener.bends,
         derives=listener.derives,
         pushed_away=at_output.find_pushed_away() if at_output else 0.0,
@@ -313,6 +316,7 @@ class _SignalListener(ForwardListener):
         self._held_names: dict[int, tuple[bool, str]] = {}  # of parameters and buffers: do they map states, name
         self._reads = Counter[int]()
         self._row_reads = Counter[int]()  # functions that read what a row handed on, by its id
+        self._casts: list[tuple[str, torch.dtype, Tensor]] = []
         self._leaks: dict[int, Tensor | None] = {}
         self._cut: dict[int, tuple[str, float]] = {}
         self.returned: list[Tensor] = []
@@ -487,10 +491,12 @@ class _SignalListener(ForwardListener):
     def after_call(self, call: FunctionCall, result: Any) -> Any:
         """Hear what a layer's function returns; an embedding starts a graph, as a float input does."""
         for leaf in tree_leaves((call.args, call.kwargs)):
-            if isinstance(leaf, nn.Parameter) or (isinstance(leaf, Tensor) and leaf.is_leaf and leaf.requires_grad):
+            if isinstance(leaf, nn.Parameter):
                 self._read_at.setdefault(id(leaf), self.path)
         if self.follow_cuts and isinstance(result, Tensor) and _cuts(call):
             return self._follow_cut(call, result)
+        if call.name in CASTS and isinstance(result, Tensor) and isinstance(call.args[0], Tensor):
+            self._hear_cast(call.args[0].detach(), result.detach())
         family = _family(call, result)
         if family is None:
             return result
@@ -510,6 +516,20 @@ class _SignalListener(ForwardListener):
             if isinstance(dim, int) and made.ndim > 1:
                 self._softmaxes[id(made)] = made, dim % made.ndim
         return result
+
+    def _hear_cast(self, given: Tensor, made: Tensor) -> None:
+        """Note by how much of their deviation a cast to a narrower float moves values."""
+        if given.is_floating_point() and made.is_floating_point() and made.itemsize < given.itemsize and made.numel() > 1:
+            wide = given.double()
+            self._casts.append((self.path, made.dtype, ((made.double() - wide).square().mean() / wide.var()).reshape(1)))
+
+    @property
+    def rounded(self) -> tuple[str, str, float] | None:
+        """Fetch the cast that loses most of what varies, if one loses much."""
+        shares = [share for (share,) in fetch_all([square.sqrt() for *_, square in self._casts])]
+        lost = [(share, k) for k, share in enumerate(shares) if LOST_DIGITS < share < math.inf]
+        share, k = max(lost, default=(0.0, -1))
+        return (self._casts[k][0], str(self._casts[k][1]).removeprefix("torch."), share) if lost else None
 
     def _follow_cut(self, call: FunctionCall, result: Tensor) -> Tensor:
         """Let values that go on without the graph of the layer that made them show the gradient that is lost."""

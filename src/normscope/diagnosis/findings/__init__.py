@@ -43,6 +43,7 @@ from .normalizers import (
     spectral_norm_off,
     stale_statistics,
     tiny_sets,
+    written_eps,
     wrong_mode,
 )
 from .parameters import (
@@ -150,6 +151,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     stale_statistics,
     small_batch,
     eps_dominated,
+    written_eps,
     dead_relu,
     expanding_normalizer,
     frozen_layer,

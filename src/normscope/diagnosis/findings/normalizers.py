@@ -203,6 +203,8 @@ MUCH = 0.2
 """A fifth of the sets ruled by eps changes what the layer computes; less is a few quiet channels or tokens."""
 LARGE_EPS = 1e-3
 """Every common default is at most this (Keras and EfficientNet use 1e-3, PyTorch 1e-5)."""
+EPS_NAMES, LITTLE = ("eps", "epsilon", "variance_epsilon"), 0.3
+"""How normalizers written by hand call it, and a share of the size 1 that they are to hand on."""
 HALF_STEP = 2.0**-24
 """The smallest positive float16, about 6e-8."""
 
@@ -285,6 +287,30 @@ def eps_dominated(examined: Examined) -> Iterator[Finding]:
             else "Look at the quiet sets: constant channels, padded positions or empty patches end up here.",
             numbers=figures(share=share, eps=seen.eps, log10_median=median),
         )
+
+
+def written_eps(examined: Examined) -> Iterator[Finding]:
+    """Modules with an eps of their own, as normalizers written by hand have, that eps leaves little of."""
+    signal, modules = examined.signal, dict(examined.model.named_modules())
+    for number, row in enumerate(() if signal is None else signal.rows):
+        held = vars(modules[row.path]) if row.path in modules and row.kind[:1].isupper() else {}
+        eps = next((held[name] for name in EPS_NAMES if isinstance(held.get(name), float)), None)
+        feeds = signal.feeds[number] if signal is not None and number < len(signal.feeds) else ()
+        if signal is None or eps is None or len(feeds) != 1:
+            continue
+        read, made = signal.rows[feeds[0]].root_mean_square or 0.0, row.root_mean_square or 0.0
+        gains = [p.root_mean_square for p in signal.parameters if p.module == row.path and "bias" not in p.name]
+        if eps > read**2 > 0.0 and made < LITTLE * max(gains, default=1.0):
+            yield Finding(
+                code="eps-dominated",
+                severity=Severity.WARNING,
+                where=row.path,
+                seen=f"`{row.path}` has an eps of {figure(eps)}, reads values of size {figure(read)}, and hands on "
+                f"values of size {figure(made)}.",
+                why="There eps decides the result: the layer normalizes nothing and makes values far smaller.",
+                advice="Lower eps to 1e-5, or to a hundredth of the mean square of what it reads.",
+                numbers=figures(eps=eps, size=read),
+            )
 
 
 EXPANDING_SETS = 0.5

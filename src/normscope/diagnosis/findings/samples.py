@@ -11,8 +11,8 @@ from ..examined import Examined
 from ..sample_pass import SampleFacts
 from ..signal import MOST_SILENT, Signal
 
-MOSTLY_PADDING, SOME_PADDING = 0.75, 0.2
-"""Shares of the positions, and of the gradient: up to three quarters a model learns to look past the padding."""
+SOME_PADDING, MOVED_BY_PADDING = 0.2, 1.0
+"""A share of the positions; a change of the output as a share of what other samples change: a mask leaves none of it."""
 MOST_LEAK = 0.01
 """A share of a softmax; what is hidden gets none."""
 
@@ -173,14 +173,14 @@ def mask_leaks(examined: Examined) -> Iterator[Finding]:
 
 
 def padding_read(examined: Examined) -> Iterator[Finding]:
-    """Rows that are filled up at their ends, and a model that reads little else, or what fills them up alone."""
-    signal = examined.signal
+    """Rows that are filled up at their ends, and a model for which it matters by how much."""
+    signal, facts = examined.signal, _facts(examined)
     padding = None if signal is None else signal.padding
-    if signal is None or padding is None or padding.pooled or any(mask_leaks(examined)):
+    if signal is None or padding is None or facts is None or any(mask_leaks(examined)):
         return
     attention = next((row.path for row in signal.layers if row.kind == "attention"), None)
     inverted = padding.share > SOME_PADDING and padding.words_read < 0.5 < padding.pads_read
-    if not inverted and min(padding.share, padding.of_gradient) < MOSTLY_PADDING:
+    if not inverted and (facts.padding_moves or 0.0) < MOVED_BY_PADDING:
         return
     yield Finding(
         code="mask-leaks",
@@ -190,18 +190,20 @@ def padding_read(examined: Examined) -> Iterator[Finding]:
         + (
             f"The output reads {percent(padding.pads_read)} of them, and {percent(padding.words_read)} of the others."
             if inverted
-            else f"They get {percent(padding.of_gradient)} of the squared gradient: the output is made of them."
+            else "When some of that is taken away from the ends of all rows, the output changes by more than other "
+            "samples change it."
         ),
         why="What tells the samples apart is hidden, and the padding is read in its place."
         if inverted
-        else "What tells the samples apart drowns in the padding, or is forgotten while it is read.",
+        else "The output depends on how long the longest row of the batch is: what tells the samples apart drowns in "
+        "the padding, or is forgotten while it is read.",
         advice="Invert the mask: in torch's key_padding_mask True hides a position, in the attention_mask of "
         "transformers 1 shows one. The padding is what must be masked."
         if inverted
         else "Use a mask that hides the padding: key_padding_mask in attention, a mean over the words alone, "
         "pack_padded_sequence or the state at the last word in recurrent layers; and pad to the longest row of "
         "each batch.",
-        numbers=figures(share=padding.share, of_gradient=padding.of_gradient),
+        numbers=figures(share=padding.share, moved=facts.padding_moves),
     )
 
 
