@@ -74,7 +74,7 @@ from .samples import (
     samples_mixed,
 )
 from .scale import half_precision, input_scale, non_finite_activations, non_finite_weights, one_column, unscaled_numbers
-from .steps import loss_rises, next_step, wrong_parameters
+from .steps import loss_rises, next_step, shrinking_values, wrong_parameters
 from .structure import (
     constant_output,
     fading_differences,
@@ -145,6 +145,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     starved_layers,
     saturated_units,
     gradient_vanishing,
+    shrinking_values,
     half_precision,
     dead_channels,
     wrong_mode,
