@@ -32,6 +32,8 @@ MOVES = 1e-3
 """A share of the size of a value: batched kernels round by far less."""
 NEAR_ONE = 0.1
 """How far the deviation of a standardised column may be from 1: one sample more or less in its formula, and an eps."""
+TELLS = 0.6
+"""A share of the variance of a figure of the samples."""
 FEWEST_STEPS = 4
 """Of a sequence whose labels are its next steps: in fewer that may be chance."""
 NO_INFLUENCE = 1e-3
@@ -58,11 +60,14 @@ class SampleFacts(Part):
             module that does.
         padding_moves: where rows are filled up at their ends: how far the output moves when some of that is taken away,
             as a share of how much it differs from sample to sample.
+        erased: what of the values of a sample (`size`, `level`) tells the labels and does not move the output.
         forwards: passes of at most seven samples that this took.
         reason: why samples were not compared, where the model raised.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("reads_ahead", "copies", "inverted_mask", "random", "padding_moves", "reason"))
+    JSON: ClassVar[JsonForm] = JsonForm(
+        sparse=("reads_ahead", "copies", "inverted_mask", "random", "padding_moves", "erased", "reason")
+    )
 
     identical: bool = False
     mixed_at: str | None = None
@@ -73,6 +78,7 @@ class SampleFacts(Part):
     inverted_mask: str | None = None
     random: str | None = None
     padding_moves: float | None = None
+    erased: str = ""
     forwards: int = 0
     reason: str | None = None
 
@@ -106,6 +112,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
     mixed, idle, random, certain = None, dict[str, str](), None, _labels_count_samples(model, call, batch)
     ahead, ahead_of = None, _find_shifted(call, batch)
     copies: tuple[int, ...] = ()
+    erased = ""
     with uncompiled(), torch.no_grad():
         with untouched(model, "eval"):
             try:
@@ -126,6 +133,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
                 certain = certain or (mixed is not None and _standardises_columns(plain, mixed))
                 if pads is not None and trimmed and few is not call:
                     padding_moves = _moved_by_padding(run, few, plain, pads.shape[1], trimmed)
+                erased = _find_erased(run, few, plain, call, batch)
                 if ahead_of is not None:
                     changed = run(_with_other_ends(few, ahead_of[0]))
                     if ahead_of[1] or _has_source(call, ahead_of[0]):
@@ -154,6 +162,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
         copies=copies,
         random=random,
         padding_moves=padding_moves,
+        erased=erased,
         forwards=run.forwards,
     )
 
@@ -356,6 +365,40 @@ def _steps_before_cuts(samples: int, steps: int, late: int = 1) -> Tensor:
     """Return which steps of each sample lie before its own cut, and have a label that is `late` steps on at most."""
     cuts = torch.linspace(1, steps - 1, samples + 2)[1:-1].round()
     return torch.arange(steps) < cuts[:, None] + 1 - late
+
+
+def _find_erased(run: _Runs, few: Call, plain: Outputs, call: Call, batch: Any) -> str:
+    """Return what tells the labels of the samples and does not move any output, of the values of the only input."""
+    labels = next(iter(labels_of(batch, call)), None)
+    floats = [leaf for _, leaf in call.variables]
+    if len(floats) != 1 or not isinstance(labels, Tensor) or labels.numel() != call.count or floats[0].ndim < 2:
+        return ""
+    values = floats[0].detach().double().flatten(1)
+    changes = {
+        "size": (values.std(1).clamp(min=1e-300).log(), lambda leaf: 2 * leaf),
+        "level": (values.mean(1), lambda leaf: leaf + values.std().to(leaf.dtype)),
+    }
+    for name, (figure, change) in changes.items():
+        if _share_told(figure, labels.detach().flatten()) > TELLS:
+            moved = run(few.changed(lambda leaf, change=change: change(leaf) if leaf.is_floating_point() else leaf))
+            if not any(map(have_moved, _ends(plain), _ends(moved))):
+                return name
+    return ""
+
+
+def _share_told(figure: Tensor, labels: Tensor) -> float:
+    """Return the share of the variance of a figure of each sample that labels explain, less what chance explains."""
+    if labels.is_complex() or not bool(torch.isfinite(figure).all()) or float(figure.var()) == 0.0:
+        return 0.0
+    if labels.is_floating_point():
+        return float(torch.corrcoef(torch.stack([figure, labels.double()]))[0, 1].nan_to_num() ** 2)
+    classes = labels.unique()
+    if not 1 < len(classes) <= len(labels) // 4:
+        return 0.0
+    rest = sum(float((own - own.mean()).square().sum()) for own in (figure[labels == label] for label in classes))
+    return 1.0 - rest / float((figure - figure.mean()).square().sum()) * (len(labels) - 1) / (
+        len(labels) - len(classes)
+    )
 
 
 def _moved_by_padding(run: _Runs, call: Call, plain: Outputs, steps: int, trimmed: int) -> float | None:

@@ -519,9 +519,16 @@ class _SignalListener(ForwardListener):
 
     def _hear_cast(self, given: Tensor, made: Tensor) -> None:
         """Note by how much of their deviation a cast to a narrower float moves values."""
-        if given.is_floating_point() and made.is_floating_point() and made.itemsize < given.itemsize and made.numel() > 1:
+        if (
+            given.is_floating_point()
+            and made.is_floating_point()
+            and made.itemsize < given.itemsize
+            and made.numel() > 1
+        ):
             wide = given.double()
-            self._casts.append((self.path, made.dtype, ((made.double() - wide).square().mean() / wide.var()).reshape(1)))
+            self._casts.append(
+                (self.path, made.dtype, ((made.double() - wide).square().mean() / wide.var()).reshape(1))
+            )
 
     @property
     def rounded(self) -> tuple[str, str, float] | None:

@@ -65,6 +65,7 @@ from .parameters import (
 )
 from .samples import (
     constant_input,
+    erased_by_norm,
     input_ignored,
     inverted_mask,
     labels_are_inputs,
@@ -107,6 +108,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     constant_input,
     samples_mixed,
     input_ignored,
+    erased_by_norm,
     mask_leaks,
     reads_ahead,
     labels_are_inputs,

@@ -83,9 +83,7 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
         return
     learning = {row.module for row in signal.parameters if row.reached}  # a bias may drop out where its weight counts
     starved = set() if signal.steps is None else set(signal.steps.starved)
-    cut = [
-        row for row in signal.parameters if row.trainable and row.used and (not row.reached or row.name in starved)
-    ]
+    cut = [row for row in signal.parameters if row.trainable and row.used and (not row.reached or row.name in starved)]
     cut = [row for row in cut if row.name not in signal.beside_loss]
     cut = [row for row in cut if row.module not in learning or not row.name.endswith("bias")]
     unread = {path for path in signal.unread if any(_is_inside(row.module, path) for row in cut)}
@@ -213,11 +211,7 @@ def frozen_layer(examined: Examined) -> Iterator[Finding]:
             numbers=figures(layers=len(held)),
         )
     followed = {row.path for row in signal.layers if row.log10_gradient is not None or row.kind == "embedding"}
-    random = [
-        path
-        for path in held
-        if path in followed and not any(trains[path]) and looks_fresh(modules[path])
-    ]
+    random = [path for path in held if path in followed and not any(trains[path]) and looks_fresh(modules[path])]
     if len(random) < FEW_RANDOM:
         random = [path for path in random if _is_hardly_meant(modules[path])]
     if is_judged_by_frozen(signal) and (signal.loss is None or signal.loss.is_constant):
@@ -481,6 +475,7 @@ def embedding_scale(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None:
         return
+    yield from _large_tables(signal)
     sizes = {number: row.root_mean_square for number, row in enumerate(signal.rows) if row.kind == "embedding"}
     pairs = [
         (large, small)
@@ -505,6 +500,25 @@ def embedding_scale(examined: Examined) -> Iterator[Finding]:
             advice="Initialise this embedding as the others, torch.nn.init.normal_(weight, std=0.02), or rescale it: "
             "divide its weights by this size.",
             numbers=figures(root_mean_square=size),
+        )
+
+
+def _large_tables(signal: Signal) -> Iterator[Finding]:
+    """Parameters that are added or looked up as they are, such as positions and tokens, and that are far too large."""
+    layers = {row.path for row in signal.layers if row.kind in (*WEIGHTS, *RECURRENT, "attention", "embedding")}
+    for row in signal.parameters:
+        large = row.root_mean_square > LARGE_EMBEDDING and len(row.shape) > 1 and math.prod(row.shape) >= FEWEST_WEIGHTS
+        if not large or not row.used or row.module in layers:
+            continue
+        yield Finding(
+            code="layer-scale",
+            severity=Severity.WARNING,
+            where=row.name,
+            seen=f"The values of `{row.name}` have a size of {figure(row.root_mean_square)}.",
+            why="What is so much larger than the rest decides everything behind it, and gradients to it are tiny.",
+            advice="Initialise it, torch.nn.init.normal_(weight, std=0.02): torch.empty holds what lay in memory; or "
+            "rescale it: divide it by this size.",
+            numbers=figures(root_mean_square=row.root_mean_square),
         )
 
 

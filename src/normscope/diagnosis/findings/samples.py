@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ...core.finding import Finding, Severity, figures, percent
+from ...listening.calls import NORMALIZERS, RECURRENT
 from ...report.words import listed, pluralise
 from ..examined import Examined
 from ..sample_pass import SampleFacts
@@ -87,6 +88,25 @@ def input_ignored(examined: Examined) -> Iterator[Finding]:
             else "A layer that starts at zero opens with the first steps: nothing to do for a fresh model.",
             Severity.INFO if zeros else Severity.WARNING,
         )
+
+
+def erased_by_norm(examined: Examined) -> Iterator[Finding]:
+    """A model that sees nothing of what tells the labels: how large the values of a sample are, or where they lie."""
+    facts, signal = _facts(examined), examined.signal
+    if facts is None or signal is None or not facts.erased:
+        return
+    where = next((row.path for row in signal.layers if row.kind in NORMALIZERS), "")
+    yield Finding(
+        code="tiny-sets",
+        severity=Severity.WARNING,
+        where=where or "input",
+        seen=f"The labels go with the {facts.erased} of the values of a sample, and the output stays the same when that "
+        "changes" + (f": `{where}` takes it away." if where else "."),
+        why="What a normalizer takes away from each sample by itself no later layer can read.",
+        advice="Use BatchNorm in its place, which standardises each channel over many samples, or standardise the data "
+        f"by figures of the whole training set; or hand the {facts.erased} on as an input of its own.",
+        numbers={},
+    )
 
 
 def reads_ahead(examined: Examined) -> Iterator[Finding]:
@@ -210,7 +230,9 @@ def padding_read(examined: Examined) -> Iterator[Finding]:
 def _silent_places(signal: Signal) -> Iterator[Finding]:
     """Inputs and embeddings of which the output reads few places, though the others differ from sample to sample."""
     attention = next((row.path for row in signal.layers if row.kind == "attention"), None)
-    for row in signal.rows:
+    for number, row in enumerate(signal.rows):
+        readers = zip(signal.rows, signal.feeds, strict=False)
+        recurrent = next((own.path for own, feeds in readers if number in feeds and own.kind in RECURRENT), None)
         if row.cut is not None and row.log10_gradient not in (None, -math.inf):
             path, share = row.cut
             place = f"`{path}`" if path else "the forward of the model"
@@ -227,12 +249,18 @@ def _silent_places(signal: Signal) -> Iterator[Finding]:
             )
         if row.silent is not None and row.silent > MOST_SILENT and row.log10_gradient not in (None, -math.inf):
             yield _ignored(
-                attention or row.path,
+                attention or recurrent or row.path,
                 f"{percent(row.silent)} of the places of `{row.path}` that differ from sample to sample (columns, "
                 "positions, channels or pixels) have no influence on the output.",
                 "Check the mask of the attention, if there is one: in torch's key_padding_mask and attn_mask True "
                 "hides a place, in others it shows one; invert it. Otherwise look for an index, a slice or a stride "
-                "that skips places. If the output is meant to read a few places, there is nothing to do.",
+                "that skips places"
+                + (
+                    ": of a recurrent layer read the last step (output[:, -1]), the first knows nothing of the others"
+                    if recurrent
+                    else ""
+                )
+                + ". If the output is meant to read a few places, there is nothing to do.",
             )
 
 

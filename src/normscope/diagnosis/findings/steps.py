@@ -12,6 +12,7 @@ from ..descent_pass import SHORTEST, StepFacts
 from ..examined import Examined
 from ..loss_facts import NO_BETTER, LossFacts, is_fresh
 from ..signal import INPUT
+from ..signal_pass import ACTIVATIONS
 from .depth import rows_of_weights
 from .loss import LOSS, NOT_FITTED
 
@@ -282,7 +283,12 @@ def shrinking_values(examined: Examined) -> Iterator[Finding]:
         made = weights[number].rms_input if number in weights else row.root_mean_square
         known = [feed for feed in feeds if signal.rows[feed].kind != INPUT]
         size, feed = max(((signal.rows[feed].root_mean_square or 0.0, feed) for feed in known), default=(0.0, 0))
-        if len(known) == len(feeds) and size > 0.0 and made and row.kind not in NORMALIZERS:
+        bends = row.kind in (
+            *NORMALIZERS,
+            *ACTIVATIONS,
+            "relu",
+        )  # units that are off, or shares, have findings of theirs
+        if len(known) == len(feeds) and size > 0.0 and made and not bends:
             falls.append((made / size, signal.rows[feed].path, row.path))
     factor, before, after = min(falls, default=(1.0, "", ""))
     if factor >= SHALLOW:

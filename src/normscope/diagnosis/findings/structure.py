@@ -275,6 +275,25 @@ def constant_output(examined: Examined) -> Iterator[Finding]:
         )
         return
     zeros = {row.module for row in signal.parameters if len(row.shape) > 1 and row.is_zero}
+    place = next(number for number, row in enumerate(signal.rows) if row is culprit)
+    varying = [signal.rows[feed] for feed in signal.feeds[place] if signal.rows[feed].varies] if signal.feeds else []
+    if varying and culprit.kind in WEIGHTS and culprit.path not in zeros:
+        before = varying[-1]
+        yield Finding(
+            code="output-constant",
+            severity=Severity.WARNING,
+            where=culprit.path,
+            seen=f"What `{culprit.path}` reads is the same for all {pluralise(signal.samples, 'sample')}, though "
+            f"`{before.path}` ({before.kind}), which lies before it, differs from sample to sample.",
+            why="An output that does not depend on the input has learned nothing about it, and no gradient tells the "
+            "layers before what to change.",
+            advice=f"Look at what stands between `{before.path}` and `{culprit.path}`: a place of a sequence that sees "
+            "nothing of the others (check the mask: behind a causal one the first place sees itself alone), a mean or a "
+            "softmax over the wrong dim (dim 0 is the batch), a difference of one value with itself (an input that "
+            "`forward` does not use), a product with zero.",
+            numbers=figures(samples=signal.samples),
+        )
+        return
     zero_head = culprit is last and last.path in zeros and is_fresh(examined.model)
     yield Finding(
         code="output-constant",
