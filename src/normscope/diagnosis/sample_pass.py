@@ -104,15 +104,11 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
         return SampleFacts()
     if all(bool((leaf == leaf[:1]).all()) for leaf in tensors):
         return SampleFacts(identical=True)
-    few, training, run = call.first(min(samples, FEW_SAMPLES)), model.training, _Runs(model)
-    pads, trimmed, padding_moves = find_padding(call.leaves, samples), 0, None
+    few, run, pads = call.first(min(samples, FEW_SAMPLES)), _Runs(model), find_padding(call.leaves, samples)
     if pads is not None:
         longest = pads.sum(1).argsort(descending=True, stable=True)[:FEW_SAMPLES]
-        few, trimmed = call.changed(lambda leaf: leaf[longest.to(leaf.device)]), int(pads[longest].sum(1).min())
-    mixed, idle, random, certain = None, dict[str, str](), None, _labels_count_samples(model, call, batch)
-    ahead, ahead_of = None, _find_shifted(call, batch)
-    copies: tuple[int, ...] = ()
-    erased = ""
+        few = call.changed(lambda leaf: leaf[longest.to(leaf.device)])
+    training, found = model.training, dict[str, Any]()
     with uncompiled(), torch.no_grad():
         with untouched(model, "eval"):
             try:
@@ -120,51 +116,55 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
             except Exception:  # where samples are exchanged with something else, their number must be the same
                 few = call
                 plain = run(few)
-            again = run(few)
-            pure = not any(map(have_moved, _ends(plain), _ends(again)))  # no state, no random numbers of its own
-            if pure:
-                # All samples at the next place, and the first replaced: the others must not see either of it.
-                shift = 0 if run.draws else 1  # noise does not move along
-                moved = run(few.changed(partial(_other_first, shift)))
-                mixed = _first_mixed(plain, moved, few.count, samples, shift)
-                idle = {} if few is call else _idle_arguments(run, few, plain, moved if shift else None)
-                if mixed is not None and not certain and _has_labels(call, batch):
-                    certain = _is_order_free(plain, run(few.rolled()))
-                certain = certain or (mixed is not None and _standardises_columns(plain, mixed))
-                if pads is not None and trimmed and few is not call:
-                    padding_moves = _moved_by_padding(run, few, plain, pads.shape[1], trimmed)
-                erased = _find_erased(run, few, plain, call, batch)
-                if ahead_of is not None:
-                    changed = run(_with_other_ends(few, ahead_of[0]))
-                    if ahead_of[1] or _has_source(call, ahead_of[0]):
-                        ahead = _first_ahead(plain, changed, few, *ahead_of)
-                    elif _first_ahead(plain, changed, few, ahead_of[0], 1) is None:
-                        reads_itself = _first_ahead(plain, changed, few, *ahead_of) is not None
-                        copies = tuple(call.leaves[ahead_of[0]].shape) if reads_itself else ()
-                if _ends(plain) and run.draws:
-                    rolled = run(few.rolled())
-                    if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.ignores(few, _moved(plain, rolled)):
-                        random = next(reversed(_moved(plain, rolled)), "")
-        if idle and training:  # some arguments are read in training alone
+            if not any(map(have_moved, _ends(plain), _ends(run(few)))):  # no state, no random numbers of its own
+                found = _probe(run, few, plain, call, batch)
+                if pads is not None and few is not call:
+                    trimmed = int(pads[longest].sum(1).min())
+                    found["padding_moves"] = _moved_by_padding(run, few, plain, pads.shape[1], trimmed)
+        if found.get("idle") and training:  # some arguments are read in training alone
             with untouched(model, "train"):
                 in_training = _idle_arguments(run, few, run(few))
-            idle = {name: reader for name, reader in idle.items() if name in in_training}
+            found["idle"] = tuple((name, reader) for name, reader in found["idle"] if name in in_training)
     count("passes", run.forwards * few.count)
-    if mixed is not None:
-        mixing = model.get_submodule(mixed)
-        if isinstance(mixing, _BatchNorm) or quantized(mixing):
-            mixed = None  # statistics of the batch, or a range of integers for the whole batch: it is meant to see it
-    return SampleFacts(
-        mixed_at=mixed,
-        certain=certain,
-        idle=tuple(idle.items()),
-        reads_ahead=ahead,
-        copies=copies,
-        random=random,
-        padding_moves=padding_moves,
-        erased=erased,
-        forwards=run.forwards,
+    return SampleFacts(**found, forwards=run.forwards)
+
+
+def _probe(run: _Runs, few: Call, plain: Outputs, call: Call, batch: Any) -> dict[str, Any]:
+    """Return the facts that runs with changed samples show."""
+    shift = 0 if run.draws else 1  # noise does not move along
+    # All samples at the next place, and the first replaced: the others must not see either of it.
+    moved = run(few.changed(partial(_other_first, shift)))
+    mixed, certain = (
+        _first_mixed(plain, moved, few.count, call.count, shift),
+        _labels_count_samples(run.model, call, batch),
     )
+    idle = {} if few is call else _idle_arguments(run, few, plain, moved if shift else None)
+    if mixed is not None and not certain and _has_labels(call, batch):
+        certain = _is_order_free(plain, run(few.rolled()))
+    certain = certain or (mixed is not None and _standardises_columns(plain, mixed))
+    mixing = None if mixed is None else run.model.get_submodule(mixed)
+    if isinstance(mixing, _BatchNorm) or (mixing is not None and quantized(mixing)):
+        mixed = None  # statistics of the batch, or a range of integers for the whole batch: it is meant to see it
+    found = {
+        "mixed_at": mixed,
+        "certain": certain,
+        "idle": tuple(idle.items()),
+        "erased": _find_erased(run, few, plain, call, batch),
+    }
+    shifted = _find_shifted(call, batch)
+    if shifted is not None:
+        place, late = shifted
+        changed = run(_with_other_ends(few, place))
+        if late or _has_source(call, place):
+            found["reads_ahead"] = _first_ahead(plain, changed, few, place, late)
+        elif _first_ahead(plain, changed, few, place, 1) is None:
+            reads_itself = _first_ahead(plain, changed, few, place, late) is not None
+            found["copies"] = tuple(call.leaves[place].shape) if reads_itself else ()
+    if _ends(plain) and run.draws:
+        rolled = run(few.rolled())
+        if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.ignores(few, _moved(plain, rolled)):
+            found["random"] = next(reversed(_moved(plain, rolled)), "")
+    return found
 
 
 def _has_table_of(model: nn.Module, samples: int) -> bool:
@@ -403,6 +403,8 @@ def _share_told(figure: Tensor, labels: Tensor) -> float:
 
 def _moved_by_padding(run: _Runs, call: Call, plain: Outputs, steps: int, trimmed: int) -> float | None:
     """Return how far the first output moves without the last steps, which fill all rows up, beside other samples."""
+    if not trimmed:
+        return None
     try:
         shorter = run(call.changed(lambda leaf: leaf[:, :-trimmed] if leaf.shape[1:2] == (steps,) else leaf))
     except Exception:  # a model may know rows of one length alone
@@ -453,7 +455,8 @@ def _is_random(plain: Tensor, rolled: Tensor) -> bool:
 def _idle_arguments(run: _Runs, call: Call, plain: Outputs, moved: Outputs | None = None) -> dict[str, str]:
     """Return the arguments without influence, each with the first module that reads it.
 
-    `moved` are the outputs for other samples at each place, if there are some. With the samples of such an argument moved by a place the values of that module move, and no output does.
+    `moved` are the outputs for other samples at each place, if there are some. With the samples of such an argument
+    moved by a place the values of that module move, and no output does.
     """
     if len(call.leaves) < 2:
         return {}

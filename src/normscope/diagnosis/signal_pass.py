@@ -317,8 +317,7 @@ class _SignalListener(ForwardListener):
         self._reads = Counter[int]()
         self._row_reads = Counter[int]()  # functions that read what a row handed on, by its id
         self._casts: list[tuple[str, torch.dtype, Tensor]] = []
-        self._leaks: dict[int, Tensor | None] = {}
-        self._cut: dict[int, tuple[str, float]] = {}
+        self._leaks, self._cut = dict[int, Tensor | None](), dict[int, tuple[str, float]]()
         self.returned: list[Tensor] = []
         self.dropouts: list[DropoutCall] = []
         self._columns: list[Tensor | None] = []
@@ -478,7 +477,7 @@ class _SignalListener(ForwardListener):
         return tuple(number for number, key in enumerate(self._row_ids) if self._row_reads[key] > 1)
 
     def unregistered(self) -> tuple[str, ...]:
-        """Return what holds weights which learn and are no parameters of the model: attributes, or else their readers."""
+        """Return what holds weights that learn and are no parameters: attributes, or else those that read them."""
         own = {id(parameter) for parameter in self.model.parameters()} | {id(leaf) for leaf in self._leaves}
         foreign = self._reached.keys() - own
         readers = (self._read_at[key] or "the model" for key in sorted(foreign) if key in self._read_at)

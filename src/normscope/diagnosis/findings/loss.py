@@ -129,12 +129,12 @@ def _wrong_kind(examined: Examined) -> Iterator[Finding]:
                 f"The outputs come out of {activation} and run from {figure(broken.least)} to "
                 f"{figure(broken.greatest)}, and {name} takes scores without limits."
                 if broken is not None
-                else "The outputs lie between 0 and 1, and even those that are right and certain leave most of the loss: "
+                else "The outputs lie between 0 and 1, and even right and certain ones leave most of the loss: "
                 "it is small for scores far from zero."
             ),
             why="What the loss asks for lies outside of what the activation can reach, or at its flat ends: the loss "
             "cannot fall far, and gradients are small.",
-            advice=f"Remove {activation}, the last activation of the model: this loss takes the scores of the last layer.",
+            advice=f"Remove {activation}, the last activation: this loss takes the scores of the last layer.",
             numbers={},
         )
     elif signal.wanted == "probabilities":
@@ -142,10 +142,10 @@ def _wrong_kind(examined: Examined) -> Iterator[Finding]:
             code="loss-does-not-fit",
             severity=Severity.WARNING,
             where=LOSS,
-            seen="The loss is next to nothing where the outputs are the labels, zeros and ones, and smaller still beyond "
-            "them; the outputs have no limits.",
-            why="Such a loss, as those of overlap (Dice, IoU), measures what it is meant to between 0 and 1 alone: with "
-            "other outputs it has no lower limit, and falls for answers that are wrong.",
+            seen="The loss is next to nothing where the outputs are the labels, zeros and ones, and smaller still "
+            "beyond them; the outputs have no limits.",
+            why="Such a loss, as those of overlap (Dice, IoU), measures what it is meant to between 0 and 1 alone: "
+            "with other outputs it has no lower limit, and falls for answers that are wrong.",
             advice="Apply a sigmoid to the outputs before the loss (a softmax over the classes, if they exclude each "
             "other).",
             numbers={},
@@ -279,6 +279,11 @@ def _activation_before(examined: Examined, facts: LossFacts) -> Iterator[Finding
             code="loss-does-not-fit",
             where=LOSS,
         )
+    yield from _miscounts(facts)
+
+
+def _miscounts(facts: LossFacts) -> Iterator[Finding]:
+    """What the loss counts otherwise than it should: classes, their weights, their labels."""
     if facts.classes_last:
         yield _mismatch(
             facts,

@@ -176,8 +176,8 @@ def unregistered_weights(examined: Examined) -> Iterator[Finding]:
         why="model.parameters() does not list them: an optimizer built over it never trains them, and state_dict() and "
         "to(device) leave them out.",
         advice="Keep layers in nn.ModuleList or nn.ModuleDict in place of a list or dict, and single tensors as "
-        "nn.Parameter(tensor, requires_grad=True), before the optimizer is built. Layers that are made in `forward` are "
-        "drawn anew at each call: make them in `__init__`.",
+        "nn.Parameter(tensor, requires_grad=True), before the optimizer is built. Layers that are made in `forward` "
+        "are drawn anew at each call: make them in `__init__`.",
         numbers=figures(attributes=len(signal.unregistered)),
     )
 

@@ -13,7 +13,7 @@ from ..sample_pass import SampleFacts
 from ..signal import MOST_SILENT, Signal
 
 SOME_PADDING, MOVED_BY_PADDING = 0.2, 1.0
-"""A share of the positions; a change of the output as a share of what other samples change: a mask leaves none of it."""
+"""A share of the positions; a change of the output as a share of what other samples change: a mask leaves none."""
 MOST_LEAK = 0.01
 """A share of a softmax; what is hidden gets none."""
 
@@ -100,8 +100,8 @@ def erased_by_norm(examined: Examined) -> Iterator[Finding]:
         code="tiny-sets",
         severity=Severity.WARNING,
         where=where or "input",
-        seen=f"The labels go with the {facts.erased} of the values of a sample, and the output stays the same when that "
-        "changes" + (f": `{where}` takes it away." if where else "."),
+        seen=f"The labels go with the {facts.erased} of the values of a sample, and the output stays the same when "
+        "that changes" + (f": `{where}` takes it away." if where else "."),
         why="What a normalizer takes away from each sample by itself no later layer can read.",
         advice="Use BatchNorm in its place, which standardises each channel over many samples, or standardise the data "
         f"by figures of the whole training set; or hand the {facts.erased} on as an input of its own.",

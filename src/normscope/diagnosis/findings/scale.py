@@ -257,8 +257,8 @@ def half_precision(examined: Examined) -> Iterator[Finding]:
             code="half-precision",
             severity=Severity.WARNING,
             where=where or "the model",
-            seen=f"Values that are rounded to {dtype} in {f'`{where}`' if where else 'the model'} lose {percent(share)} "
-            "of what varies in them: they lie far from zero, where the steps between such numbers are long.",
+            seen=f"Values that are rounded to {dtype} in {f'`{where}`' if where else 'the model'} lose "
+            f"{percent(share)} of what varies in them: they lie far from zero, where such numbers are coarse.",
             why="What was to be learned from lies in the digits that are cut off.",
             advice="Keep float32 until these values are small: subtract their mean, or take differences, before the "
             "cast.",

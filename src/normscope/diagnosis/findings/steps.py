@@ -15,6 +15,7 @@ from ..signal import INPUT
 from ..signal_pass import ACTIVATIONS
 from .depth import rows_of_weights
 from .loss import LOSS, NOT_FITTED
+from .structure import constant_output
 
 TOO_LONG = 2.0
 """A step that makes the loss this many times as large is too long."""
@@ -114,8 +115,8 @@ def next_step(examined: Examined) -> Iterator[Finding]:
         yield _of_optimizer(
             "half-precision",
             f"One step of {rate} makes weights in float16 infinite or NaN.",
-            "The eps of an optimizer (1e-8) and the squares of small gradients are zero in float16, and what is divided "
-            "by them is lost.",
+            "The eps of an optimizer (1e-8) and the squares of small gradients are zero in float16, and what is "
+            "divided by them is lost.",
             "Keep the weights in float32 and run the forward under torch.autocast with a GradScaler, or train in "
             "bfloat16.",
             figures(rate=steps.rate),
@@ -276,7 +277,7 @@ def loss_rises(examined: Examined) -> Iterator[Finding]:
 def shrinking_values(examined: Examined) -> Iterator[Finding]:
     """A fresh model in which values nearly vanish between two layers, by an operator without weights."""
     signal = examined.signal
-    if signal is None or not is_fresh(examined.model):
+    if signal is None or not is_fresh(examined.model) or any(constant_output(examined)):
         return
     weights, falls = rows_of_weights(signal, examined.data), list[tuple[float, str, str]]()
     for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False)):
@@ -297,8 +298,8 @@ def shrinking_values(examined: Examined) -> Iterator[Finding]:
         code="gradient-vanishing",
         severity=Severity.WARNING,
         where=before or after,
-        seen=f"Between {f'`{before}`' if before else 'layers before'} and {f'`{after}`' if after else 'what reads them'} "
-        f"values are multiplied by {figure(factor)}.",
+        seen=f"Values are multiplied by {figure(factor)} on their way from "
+        f"{f'`{before}`' if before else 'layers before'} to {f'`{after}`' if after else 'what reads them'}.",
         why="Values that nearly vanish on their way hardly count in the outputs, and their gradients vanish alike.",
         advice="Look at what lies between: a softmax or a mean over the wrong axis (check its dim), a factor or a step "
         "of time far below 1 that keeps a recurrent state (carry more of the state on, or use a GRU); or rescale the "

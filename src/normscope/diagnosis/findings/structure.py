@@ -119,8 +119,8 @@ def narrow_layer(examined: Examined) -> Iterator[Finding]:
                 seen=f"`{where}` hands on {pluralise(made, 'number')} of each sample, and {classes} classes are told "
                 "apart behind it."
                 if narrow
-                else f"`{row.path}` reads {pluralise(read, 'number')} of each sample, all that is left of `{where}`, and "
-                f"{classes} classes are told apart behind it.",
+                else f"`{row.path}` reads {pluralise(read, 'number')} of each sample, all that is left of `{where}`, "
+                f"and {classes} classes are told apart behind it.",
                 why="Everything about a sample has to pass through it: classes that lie side by side there cannot all "
                 "be told apart.",
                 advice=f"Widen `{where}`: at least as many units or channels as there are classes.",
@@ -288,9 +288,10 @@ def constant_output(examined: Examined) -> Iterator[Finding]:
             why="An output that does not depend on the input has learned nothing about it, and no gradient tells the "
             "layers before what to change.",
             advice=f"Look at what stands between `{before.path}` and `{culprit.path}`: a place of a sequence that sees "
-            "nothing of the others (check the mask: behind a causal one the first place sees itself alone), a mean or a "
-            "softmax over the wrong dim (dim 0 is the batch), a difference of one value with itself (an input that "
-            "`forward` does not use), a product with zero.",
+            "nothing of the others (check the mask: behind a causal one the first place sees itself alone), a mean "
+            "or a softmax over the wrong dim (dim 0 is the batch), a difference of one value with itself (an input "
+            "that `forward` does not use), a product with zero, units that "
+            "are all off or saturated (rescale what they read, or initialise the layer before them anew).",
             numbers=figures(samples=signal.samples),
         )
         return
