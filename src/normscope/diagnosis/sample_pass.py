@@ -374,16 +374,19 @@ def _find_erased(run: _Runs, few: Call, plain: Outputs, call: Call, batch: Any) 
     if len(floats) != 1 or not isinstance(labels, Tensor) or labels.numel() != call.count or floats[0].ndim < 2:
         return ""
     values = floats[0].detach().double().flatten(1)
-    changes = {
-        "size": (values.std(1).clamp(min=1e-300).log(), lambda leaf: 2 * leaf),
-        "level": (values.mean(1), lambda leaf: leaf + values.std().to(leaf.dtype)),
-    }
-    for name, (figure, change) in changes.items():
-        if _share_told(figure, labels.detach().flatten()) > TELLS:
-            moved = run(few.changed(lambda leaf, change=change: change(leaf) if leaf.is_floating_point() else leaf))
+    figures = {"size": values.std(1).clamp(min=1e-300).log(), "level": values.mean(1)}
+    for name, told in figures.items():
+        if _share_told(told, labels.detach().flatten()) > TELLS:
+            factor, summand = (2.0, 0.0) if name == "size" else (1.0, float(values.std()))
+            moved = run(few.changed(partial(_rescaled, factor, summand)))
             if not any(map(have_moved, _ends(plain), _ends(moved))):
                 return name
     return ""
+
+
+def _rescaled(factor: float, summand: float, leaf: Tensor) -> Tensor:
+    """Return floats times a factor, plus a number; other values as they are."""
+    return factor * leaf + summand if leaf.is_floating_point() else leaf
 
 
 def _share_told(figure: Tensor, labels: Tensor) -> float:

@@ -450,7 +450,7 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
         return  # a loss at its minimum has no gradient either
     yield Finding(
         code="no-loss-gradient",
-        severity=Severity.ERROR,
+        severity=Severity.INFO if cut and examined.mode == "eval" else Severity.ERROR,
         where=ended or LOSS,
         seen=f"No gradient of the loss reaches any parameter: autograd's graph ends behind `{ended}`."
         if ended

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
@@ -130,6 +131,18 @@ def wrong_mode(examined: Examined) -> Iterator[Finding]:
 
 def stale_statistics(examined: Examined) -> Iterator[Finding]:
     """Running statistics that were never taken, or that disagree with the data."""
+    for path, module in examined.model.named_modules():
+        moves = isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum == 0.0
+        if moves and examined.mode == "train" and all(p.requires_grad for p in module.parameters(recurse=False)):
+            yield Finding(
+                code="stale-statistics",
+                severity=Severity.WARNING,
+                where=path,
+                seen=f"The running statistics of `{path}` have a momentum of 0: they never move.",
+                why="In eval mode the network then computes another function than it was trained as.",
+                advice="Set the momentum to 0.1, torch's default: it is the share of each batch that enters.",
+                numbers={},
+            )
     stale: list[tuple[str, float, float]] = []
     for place, seen in examined.normalizers():
         if not seen.uses_running or seen.running_variance is None or seen.running_mean is None:

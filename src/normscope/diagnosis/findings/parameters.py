@@ -56,10 +56,14 @@ def unused_parameters(examined: Examined) -> Iterator[Finding]:
     parameters = _parameters(examined)
     used = {row.module for row in parameters if row.used}
     siblings = {without_numbers(path) for path in used}
+    layers = () if examined.signal is None else examined.signal.layers
     for module, rows in _by_module([row for row in parameters if row.trainable and not row.used]):
         whole = module not in used and any(_is_matrix(row) for row in rows)
         drawn = examined.signal is not None and examined.signal.draws and without_numbers(module) in siblings
-        chosen = "expert" in module or drawn  # one of several that the samples, or random numbers, choose from
+        ran = {row.shape[:1] for row in layers if without_numbers(row.path) == without_numbers(module)}
+        chosen = (
+            "expert" in module or drawn or len(ran) > 1
+        )  # one of several that the samples, or random numbers, choose from
         yield Finding(
             code="unused-parameter",
             severity=Severity.WARNING if whole and not chosen else Severity.INFO,
