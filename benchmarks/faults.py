@@ -1,11 +1,11 @@
 """Score `check` or `audit` on the catalogue of planted faults and healthy models.
 
-    python benchmarks/faults.py [--part open|first|second|held-out|all] [--with check|audit] [--only NAME ...]
+    python benchmarks/faults.py [--part open|first|second|third|held-out|all] [--with check|audit] [--only NAME ...]
                                 [--misses [--name-held-out]] [--by family|cause]
 
 For each fault: was there a warning or an error (found), does one of them give a right cause at a right layer (cause),
 is the first such advice a right remedy (remedy)? For each healthy model: which warnings were there (false alarms)?
-The held-out part of the catalogue (`third*.py`) was written by someone who had seen neither the rules nor their misses
+The held-out part of the catalogue (`fourth*.py`) was written by someone who had seen neither the rules nor their misses
 and is for scoring alone: its misses are named only on request. Rules may be tuned on the others.
 """
 

@@ -8,9 +8,7 @@ who had seen neither rules nor misses, which is for scoring alone. `python -m be
 checks the catalogue itself, `--harm` also trains each faulty model and its mended twin.
 """
 
-from importlib.util import find_spec
-
-from . import first, second, third
+from . import first, fourth, second, third
 from . import open as open_part
 from .case import Fault, Healthy
 
@@ -19,8 +17,5 @@ PARTS: dict[str, tuple[list[Fault], list[Healthy]]] = {
     "first": (first.FAULTS, first.HEALTHY),
     "second": (second.FAULTS, second.HEALTHY),
     "third": (third.FAULTS, third.HEALTHY),
+    "held-out": (fourth.FAULTS, fourth.HEALTHY),
 }
-if find_spec(f"{__name__}.fourth") is not None:
-    from . import fourth
-
-    PARTS["held-out"] = (fourth.FAULTS, fourth.HEALTHY)

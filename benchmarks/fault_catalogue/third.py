@@ -1,4 +1,4 @@
-"""The third held-out part, written by someone who had seen neither the rules nor what they missed before."""
+"""The third part, held out until its misses were named: written by someone who had seen neither the rules nor what they missed before."""
 
 from . import (
     third_data_and_loss,

@@ -19,48 +19,51 @@ MISSED = {
     "layer-norm-over-time",
     "twelve-blocks-without-residual-sums",
     "activations-rounded-for-quantisation",
+    "heads-split-without-a-transpose",
 }
 """The faults whose cause no finding names yet."""
 BY_FINDING = """
 non-finite-weights: one-word-holds-nan
 non-finite-activations: half-precision-overflows missing-values-in-a-column
 loss-not-finite: rates-that-may-be-negative hazards-of-raw-columns
-input-scale: coordinates-in-metres bytes-before-a-layer-norm pixels-divided-twice
+input-scale: unit-pixels-centred-as-if-they-were-bytes coordinates-in-metres bytes-before-a-layer-norm pixels-divided-twice
 input-columns: one-column-in-dollars
 constant-input: pixels-floor-divided
 activation-before-loss: softmax-of-the-first-of-two-tasks sigmoid-before-bce-with-logits relu-then-cross-entropy
-activation-before-loss: temperature-the-wrong-way-around
+activation-before-loss: temperature-the-wrong-way-around margins-of-probabilities
 loss-does-not-fit: nll-of-probabilities squares-of-class-numbers labels-smoothed-away divergence-of-probabilities
 loss-does-not-fit: divergence-with-the-wrong-sign
-loss-does-not-fit: weights-of-zero-for-two-classes
+loss-does-not-fit: weights-of-zero-for-two-classes overlap-of-raw-outputs as-many-tags-as-words
 loss-does-not-fit: cross-entropy-with-one-output mean-taken-before-the-square
 shapes-broadcast: column-against-row
 targets-out-of-range: tanh-for-ages relu-for-standardised-targets labels-of-minus-one-and-one
-targets-out-of-range: actions-not-multiplied-by-their-range
+targets-out-of-range: actions-not-multiplied-by-their-range zeros-where-the-cosine-loss-wants-minus-one
 targets-scale: targets-at-a-hundred-thousandth
 one-class: labels-all-of-one-class one-case-in-sixty loss-over-padding
+one-class: rare-class-weighed-the-wrong-way-around
 no-better-than-constant: labels-of-other-rows trained-to-a-constant
 first-loss: written-weights-too-large
-gradient-cut: states-rebuilt-from-a-list embeddings-by-data state-detached-at-each-step
+gradient-cut: reentrant-checkpoint-of-the-first-stage states-rebuilt-from-a-list embeddings-by-data state-detached-at-each-step
 no-gradient: signs-as-activation zero-factor-in-a-buffer softmax-over-an-axis-of-one
-unused-parameter: second-encoder-never-called lower-path-lost
-frozen-layer: random-embeddings-frozen layers-in-a-plain-list head-replaced-before-everything-is-frozen
+unused-parameter: second-encoder-never-called lower-path-lost one-branch-joined-twice
+frozen-layer: layer-made-anew-in-each-call freezing-recipe-on-a-network-without-pretraining random-embeddings-frozen layers-in-a-plain-list head-replaced-before-everything-is-frozen
 equal-units: embeddings-all-equal one-head-four-times
 zero-weights: head-pruned-away decayed-to-nothing first-layer-of-frozen-zeros
 dead-layer: small-layer-scale-and-no-residual gain-of-the-last-norm-decayed gains-zero-without-residuals
 recurrent-scale: relu-states-that-grow sign-of-the-forget-bias state-begun-anew-at-every-step
-layer-scale: two-layers-at-a-ten-thousandth embeddings-at-a-thousand
+layer-scale: places-left-as-torch-empty-gave-them two-layers-at-a-ten-thousandth embeddings-at-a-thousand
 rank-one-weights: rank-one-hidden-layer
 missing-activation: four-linear-layers-in-a-row leaky-relu-in-place
-bottleneck: one-unit-before-eight-classes
-labels-are-inputs: targets-are-the-tokens-themselves
-output-constant: input-replaced-by-zeros instance-norm-before-the-mean
+bottleneck: one-unit-before-eight-classes one-channel-before-the-pooling
+labels-are-inputs: targets-are-the-tokens-themselves labels-shifted-before-the-model-shifts-them
+output-constant: class-token-in-front-of-a-causal-mask input-replaced-by-zeros instance-norm-before-the-mean
 gradient-vanishing: seven-layers-of-sigmoids convolutions-drawn-too-small attention-over-all-edges
-gradient-vanishing: sixteen-means-over-neighbours
+gradient-vanishing: sixteen-means-over-neighbours leak-so-small-that-nothing-enters
 gradient-explosion: euler-steps-of-one
 exploding-run: orthogonal-with-a-gain-of-five residual-scale-of-ten
 saturated-units: tanh-units-saturated-by-data output-gate-shut
-half-precision: tiny-embeddings-in-half-precision
+half-precision: tiny-embeddings-in-half-precision differences-of-large-numbers-in-bfloat16
+half-precision: adam-on-weights-of-half-precision
 softmax-axis: softmax-over-the-queries
 hidden-softmax: softmax-between-layers
 strong-dropout: pixels-dropped dropout-behind-the-output
@@ -69,21 +72,21 @@ no-loss-gradient: triplets-with-the-margin-on-the-wrong-side fakes-detached-in-t
 gradient-not-finite: where-does-not-guard-the-gradient
 branch-dominates: words-drown-the-positions every-weight-at-one
 attention-saturated: converted-queries-too-large
-samples-mixed: batch-standardised-by-hand
+samples-mixed: batch-standardised-by-hand positions-by-place-in-the-batch
 input-ignored: label-embedding-at-a-millionth decoder-gets-noise-alone reader-sees-the-padding-alone
 mask-leaks: masked-with-a-small-number language-model-without-a-mask padding-in-the-mean-of-the-words
-mask-leaks: words-hidden-instead-of-padding attention-mask-of-gpt2-inverted
+mask-leaks: empty-places-of-a-set-averaged words-hidden-instead-of-padding attention-mask-of-gpt2-inverted
 dead-relu: four-units-dead-by-data five-of-six-units-dead
 stale-statistics: buffers-not-saved statistics-of-other-data fresh-batch-norm-in-eval-mode
 wrong-mode: normalizers-in-train-mode-at-inference
-tiny-sets: batch-norm-of-two-samples group-norm-of-single-values layer-norm-of-one-output
+tiny-sets: loudness-taken-away-before-it-is-judged batch-norm-of-two-samples group-norm-of-single-values layer-norm-of-one-output
 eps-scale: batch-norm-eps-of-hundred
-eps-dominated: variance-below-eps
+eps-dominated: variance-below-eps eps-of-a-root-mean-square-in-thousands
 not-in-optimizer: optimizer-holds-a-copy-of-the-model
 decay-too-strong: weight-decay-of-one
 step-too-long: rate-and-momentum-swapped adam-with-a-rate-of-a-half momentum-that-never-fades
 step-too-long: optimizer-set-to-maximise
-step-too-short: rate-of-one-in-a-billion
+step-too-short: rate-of-one-in-a-billion eps-of-adam-beside-which-gradients-vanish
 """
 """By the finding that names them: one fault for each advice that it gives."""
 FAST = {

@@ -86,25 +86,30 @@ def _feeds_of(function: Any, numbers: Mapping[Any, int]) -> tuple[Feed, ...]:
     return tuple(Feed(number, rearranged) for number, rearranged in sorted(feeds.items()))
 
 
+def nodes_before(outputs: Iterable[Tensor]) -> Iterator[Any]:
+    """Yield each node of autograd's graph of some tensors once."""
+    visited: set[Any] = {None}
+    waiting: list[Any] = [output.grad_fn for output in outputs]
+    while waiting:
+        node = waiting.pop()
+        if node not in visited:
+            visited.add(node)
+            yield node
+            waiting.extend(before for before, _ in node.next_functions)
+
+
 def find_kinds(outputs: Iterable[Tensor]) -> tuple[bool, bool]:
     """Return what lies before some tensors: an activation (anything that bends), and a derivative.
 
     Weights, normalizers, poolings and rearrangements do not bend. Equations are learned by outputs that hold
     derivatives of the model itself.
     """
-    visited: set[Any] = set()
-    waiting: list[Any] = [output.grad_fn for output in outputs]
     bends = derives = False
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in visited:
-            continue
-        visited.add(node)
+    for node in nodes_before(outputs):
         name, before = operator_name(node), [own for own, _ in node.next_functions if own is not None]
         scales = name in ("Mul", "Div") and len(before) < 2  # by a constant
         bends = bends or (name not in NOT_BENDING and bool(before) and not scales)
         derives = derives or "BackwardBackward" in node.name()
-        waiting.extend(before)
     return bends, derives
 
 
@@ -121,6 +126,17 @@ def last_operator(made: Tensor) -> str:
     """Return the operator that made a tensor, apart from those that only rearrange it; empty where nobody knows."""
     function = _skip_rearranging(made.grad_fn)
     return "" if function is None else operator_name(function)
+
+
+def has_features_last(made: Tensor) -> bool:
+    """Whether a linear layer made a tensor whose last axis holds the layer's units: nothing was transposed since."""
+    function = made.grad_fn
+    while function is not None and (
+        operator_name(function) in ("View", "UnsafeView", "ReshapeAlias")
+        or (operator_name(function) == "Add" and hasattr(function.next_functions[-1][0], "variable"))  # the bias
+    ):
+        function = function.next_functions[0][0]
+    return function is not None and operator_name(function) in ("Addmm", "Mm", "Linear")
 
 
 def cosine_factor(made: Tensor) -> float | None:
@@ -191,22 +207,11 @@ def find_readers(leaf: Tensor, functions: Sequence[Any]) -> list[int]:
     return [number for number, layers in feeds if any(feed.layer == -1 for feed in layers)]
 
 
-def reached_leaves(outputs: Iterable[Tensor]) -> dict[int, Tensor]:
+def reached_leaves(outputs: Sequence[Tensor]) -> dict[int, Tensor]:
     """Return the parameters and other leaves to which gradients of these outputs can flow, by their ids."""
-    reached: dict[int, Tensor] = {}
-    visited: set[Any] = set()
-    waiting: list[Any] = [output.grad_fn for output in outputs]
-    reached.update((id(output), output) for output in outputs if isinstance(output, nn.Parameter))
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in visited:
-            continue
-        visited.add(node)
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            reached[id(variable)] = variable
-        waiting.extend(before for before, _ in node.next_functions)
-    return reached
+    reached: dict[int, Tensor] = {id(output): output for output in outputs if isinstance(output, nn.Parameter)}
+    variables = (getattr(node, "variable", None) for node in nodes_before(outputs))
+    return reached | {id(variable): variable for variable in variables if variable is not None}
 
 
 class NodeOwners(ForwardListener):

@@ -54,6 +54,7 @@ class StepFacts(Part):
         curvature: the second derivative of the loss along the gradient, of unit length.
         step_share: the change of the weights in a step that promises to lower the loss by a hundredth, as a share of
             their size.
+        starved: parameters with a gradient here, where inputs ask for one, that get none where they do not.
         agreement: the cosine between the gradients of the two halves of the batch; `None` where it cannot be halved.
         optimizer: the class of the optimizer, if there is one.
         rate: its largest learning rate.
@@ -95,6 +96,7 @@ class StepFacts(Part):
             "is_new",
             "outside",
             "foreign",
+            "starved",
             "forwards",
             "backwards",
             "skipped",
@@ -122,6 +124,7 @@ class StepFacts(Part):
     is_new: bool = True
     outside: tuple[str, ...] = ()
     foreign: int = 0
+    starved: tuple[str, ...] = ()
     forwards: int = 0
     backwards: int = 0
     skipped: tuple[tuple[str, str], ...] = ()
@@ -159,7 +162,7 @@ def try_steps(
         size = math.sqrt(_dot(weights, weights))
         facts["step_share"] = SHORT_STEP * value / math.sqrt(square) / size if size else None
         facts |= _attempt("a short step", lambda: _short_step(trial, gradients, value, square), skipped)
-        facts |= _attempt("the two halves of the batch", lambda: {"agreement": _agreement(trial)}, skipped)
+        facts |= _attempt("the two halves of the batch", lambda: _halves(trial, gradients), skipped)
     elif not math.isnan(again) and not repeats:
         skipped.append(("steps", f"a second run with the same weights has another loss, {again:.6g} after {value:.6g}"))
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer or ())
@@ -222,11 +225,11 @@ def _short_step(trial: _Trial, gradients: Gradients, value: float, square: float
     return {"fall": fall, "curvature": 2.0 * (1.0 - fall) / length if math.isfinite(fall) else None}
 
 
-def _agreement(trial: _Trial) -> float | None:
-    """Return the cosine between the gradients of the two halves of the batch."""
+def _halves(trial: _Trial, whole: Gradients) -> dict[str, Any]:
+    """Return the cosine between the gradients of the two halves of the batch, and which parameters get none there."""
     samples = trial.call.count
     if samples < 4 or not all(len(leaf) == samples for leaf in trial.call.leaves if isinstance(leaf, Tensor)):
-        return None
+        return {}
     trained = {name: p for name, p in trial.model.named_parameters() if p.requires_grad}
     halves: list[dict[str, Tensor]] = []
     for places in (slice(0, samples // 2), slice(samples // 2, samples)):
@@ -237,7 +240,10 @@ def _agreement(trial: _Trial) -> float | None:
     trial.backward_samples += samples
     first, second = halves
     size = math.sqrt(_dot(first, first) * _dot(second, second))
-    return _dot(first, second) / size if 0.0 < size < math.inf else None
+    return {
+        "agreement": _dot(first, second) / size if 0.0 < size < math.inf else None,
+        "starved": tuple(name for name in whole if name not in first.keys() | second.keys()),
+    }
 
 
 def _settings(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Any]:

@@ -16,6 +16,10 @@ FAR = 3.0
 """How far outputs are moved, as a multiple of the largest of them and of the targets."""
 SAME_LOSS = 1e-4
 """The share by which a loss may differ by rounding."""
+SURE = 16.0
+"""A score of this size leaves a sigmoid 1e-7 from its end."""
+NEARLY_NONE, MUCH = 0.05, 0.2
+"""Shares of the loss."""
 NO_LOSS = 1e-3
 """Samples with a smaller loss need no gradient."""
 
@@ -91,3 +95,39 @@ class LossAtOutput:
         else:
             return 0.0
         return float((towards < 0).double().mean())
+
+    def find_wanted(self, limits: tuple[float, float] | None) -> str:
+        """Return whether the loss takes probabilities or scores, where the outputs are none of them; or nothing.
+
+        It is asked what it thinks of perfect answers, made of labels that are classes or zeros and ones: a loss of
+        probabilities is small where these are outputs, and one of scores where outputs are far from zero on the right
+        side. The first has no business being still smaller beyond them.
+        """
+        right = self._right_answers()
+        if right is None:
+            return ""
+        inside = limits is not None and limits[0] >= 0.0 and limits[1] <= 1.0
+        try:
+            asked = (self.output, right, SURE * (2 * right - 1), 2 * right)
+            now, certain, far, beyond = (float(self.loss(made, *self.labels)) for made in asked)
+        except Exception:  # a loss may refuse such values
+            return ""
+        if inside:
+            return "scores" if certain > MUCH * now > 0.0 and far < NEARLY_NONE * certain else ""
+        leaves = bool((self.output < 0).any()) and limits is None
+        return "probabilities" if leaves and abs(certain) < NEARLY_NONE * now and beyond < -MUCH * now else ""
+
+    def _right_answers(self) -> Tensor | None:
+        """Return the outputs that say the labels with certainty: 1 for what is true, and 0."""
+        labels = [v for v in self.labels if isinstance(v, Tensor)]
+        if len(labels) != 1 or labels[0].is_complex() or not self.output.is_floating_point() or self.output.ndim < 1:
+            return None
+        (target,) = labels
+        if target.numel() == self.output.numel() and len(self.output.unique()) > 1:
+            binary = bool(((target == 0) | (target == 1)).all()) and bool((target != target.flatten()[0]).any())
+            return target.reshape(self.output.shape).to(self.output.dtype) if binary else None
+        classes = self.output.shape[1] if self.output.ndim > 1 else 0
+        counted = target.dtype == torch.long and target.shape == (len(self.output), *self.output.shape[2:])
+        if not counted or classes < 2 or int(target.min()) < 0 or int(target.max()) >= classes:
+            return None
+        return torch.zeros_like(self.output).scatter_(1, target[:, None], 1.0)

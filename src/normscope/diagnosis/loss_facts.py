@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from ..core.codec import JsonForm, Part
 from ..core.errors import InputError
 from ..theory.losses import TRAINING_LOSSES
-from .autograd_flow import cosine_factor, last_operator, output_limits
+from .autograd_flow import RANGES, cosine_factor, has_features_last, last_operator, output_limits
 from .padding import runs_to_the_end
 
 _NAMES = {function.__name__: name for name, function in TRAINING_LOSSES.items()}
@@ -30,6 +30,22 @@ NO_CLASS = -100
 """Torch's own number for targets that do not count."""
 MOST_TASKS, MOST_COLUMNS = 4, 16
 """Losses of several tasks that are looked at, and columns of labels that may be theirs."""
+OPPOSED = 3.0
+"""A factor between the weights of two classes, and the other way around between their shares."""
+FEWEST_STEPS, FURTHEST = 4, 3
+"""Of a sequence of tokens of which the targets are later ones: its steps, and how many steps later they may be."""
+SCORES, PLUS_MINUS = "scores", (-1.0, 1.0)
+CONTRACTS: Mapping[str, tuple[str, tuple[float, ...]]] = {
+    "multi_margin_loss": (SCORES, ()),
+    "multilabel_margin_loss": (SCORES, ()),
+    "multilabel_soft_margin_loss": (SCORES, (0.0, 1.0)),
+    "soft_margin_loss": (SCORES, PLUS_MINUS),
+    "poisson_nll_loss": (SCORES, ()),
+    "hinge_embedding_loss": ("", PLUS_MINUS),
+    "cosine_embedding_loss": ("", PLUS_MINUS),
+    "margin_ranking_loss": ("", PLUS_MINUS),
+}
+"""Other losses of torch: whether they take scores without limits, and which targets they take, if these are few."""
 FEW_CLASSES = 100
 """Whole numbers with at most this many values may be the numbers of classes."""
 
@@ -69,6 +85,9 @@ class LossFacts(Part):
         rest: what else is in the value that is minimised, where this is the only known loss in it.
         without_weight: the share of the targets that are of classes with a weight of zero.
         weighted: whether the loss weighs classes or samples.
+        opposed: whether it gives a rare class far less weight than a frequent one.
+        classes_last: whether the last layer has its units on the last axis, and the loss reads another one as long.
+        ahead: by how many steps the targets are later than the tokens that the model reads; 0 if they are none of them.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
@@ -90,6 +109,9 @@ class LossFacts(Part):
             "rest",
             "without_weight",
             "weighted",
+            "opposed",
+            "classes_last",
+            "ahead",
         )
     )
 
@@ -128,6 +150,9 @@ class LossFacts(Part):
     rest: float = 0.0
     without_weight: float = 0.0
     weighted: bool = False
+    opposed: bool = False
+    classes_last: bool = False
+    ahead: int = 0
 
     @property
     def is_constant(self) -> bool:
@@ -192,6 +217,40 @@ class _LossCall(NamedTuple):
     ignored: int = NO_CLASS
     weight: Tensor | None = None
     weighs_classes: bool = False
+    positives: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenContract(Part):
+    """A loss of torch that takes scores, and is given the values of an activation; or other targets than it takes.
+
+    Attributes:
+        name: the function.
+        last: the activation; empty if it is the targets that do not fit.
+        made_by: the module that made the outputs; empty where nobody can tell.
+        least, greatest: the range of what does not fit.
+    """
+
+    name: str
+    last: str
+    made_by: str
+    least: float
+    greatest: float
+
+
+def _broken_contract(name: str, given: Mapping[str, Any], maker: Callable[[Tensor], str]) -> BrokenContract | None:
+    """Return what does not fit a loss, if anything does not."""
+    takes, allowed = CONTRACTS[name]
+    output, target = given.get("input", given.get("input1")), given.get("target")
+    if not isinstance(output, Tensor) or not isinstance(target, Tensor) or not target.numel():
+        return None
+    last, made_by = last_operator(output), maker(output)
+    if takes == SCORES and last in RANGES and given.get("log_input", True):
+        least, greatest = (float(end) for end in output.detach().aminmax())
+        return BrokenContract(name=name, last=last, made_by=made_by, least=least, greatest=greatest)
+    least, greatest = (float(end) for end in target.detach().double().aminmax())
+    fits = not allowed or bool(((target == allowed[0]) | (target == allowed[1])).all())
+    return None if fits else BrokenContract(name=name, last="", made_by="", least=least, greatest=greatest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +298,7 @@ class LossListener(TorchFunctionMode):
         self.calls: list[_LossCall] = []
         self.in_loss = False
         self.outside: LabelsOutside | None = None
+        self._others: list[tuple[str, Mapping[str, Any]]] = []  # losses of torch that are not among those of `calls`
         self._pulls: list[Tensor] = []  # the gradients of what is minimised with respect to the losses
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -265,8 +325,12 @@ class LossListener(TorchFunctionMode):
                         ignored=given.get("ignore_index", NO_CLASS),
                         weight=given.get("weight"),
                         weighs_classes=given.get("weight") is not None or given.get("pos_weight") is not None,
+                        positives=given.get("pos_weight"),
                     )
                 )
+        elif self.in_loss and getattr(func, "__name__", "") in CONTRACTS:
+            names = inspect.signature(func).parameters
+            self._others.append((func.__name__, {**dict(zip(names, args)), **(kwargs or {})}))
         elif self.in_loss and not self.calls and _broadcasts(func, args):
             self.calls.append(_LossCall("the difference", args[0], args[1], result.square().mean()))
         return result
@@ -292,7 +356,12 @@ class LossListener(TorchFunctionMode):
         calls = [call for call in self.calls[:-1] if any(_holds(label, call.target) for label in labels)]
         return tuple(replace(read_loss(call), made_by=maker(call.output)) for call in calls[-MOST_TASKS:])
 
-    def facts(self, labels: Sequence[Any] | None, made_by: str) -> LossFacts | None:
+    def broken_contract(self, maker: Callable[[Tensor], str]) -> BrokenContract | None:
+        """Return the first loss that was given what it does not take."""
+        broken = (_broken_contract(name, given, maker) for name, given in self._others)
+        return next((own for own in broken if own is not None), None)
+
+    def facts(self, labels: Sequence[Any] | None, made_by: str, leaves: Sequence[Any]) -> LossFacts | None:
         """Return what the last call of a loss shows; `labels` are what the user's loss was given, if there is one.
 
         Targets that are all the same beside labels that are not, or without any, are those of the loss itself, such as
@@ -307,6 +376,7 @@ class LossListener(TorchFunctionMode):
             read_loss(call),
             own_targets=made,
             made_by=made_by,
+            ahead=_steps_ahead(call, leaves),
             integer_labels=bool(same) and not same[0].is_floating_point() and same[0].dtype != torch.bool,
             padding=_padding(same[0], call) if same and call.reduction == "mean" and not call.weighs_classes else 0.0,
         )
@@ -332,6 +402,34 @@ def _padding(labels: Tensor, call: _LossCall) -> float:
         return 0.0
     filled = runs_to_the_end(labels == filler)
     return float(filled.double().mean()) if bool((filled.sum(1) > 1).any()) else 0.0
+
+
+def _steps_ahead(call: _LossCall, leaves: Sequence[Any]) -> int:
+    """Return by how many steps targets are later than a sequence of tokens; 0 where they are none of them."""
+    target = call.target
+    for leaf in leaves if call.name in CLASSES and not target.is_floating_point() else ():
+        tokens = isinstance(leaf, Tensor) and leaf.ndim == 2 and not leaf.is_floating_point() and len(leaf) > 0
+        if not tokens or target.numel() % len(leaf) or leaf.shape[1] < FEWEST_STEPS + FURTHEST:
+            continue
+        rows, steps = target.reshape(len(leaf), -1), leaf.shape[1]
+        for late in range(FURTHEST) if rows.shape[1] in (steps, steps - 1, steps - 2) else ():
+            width = min(rows.shape[1], steps - late)
+            counts = rows[:, :width] != call.ignored
+            if bool((rows[:, :width] == leaf[:, late : late + width])[counts].all()) and bool(counts.any()):
+                return late
+    return 0
+
+
+def _is_opposed(call: _LossCall, target: Tensor, counts: Tensor, values: Tensor) -> bool:
+    """Whether a loss gives a rare class far less weight than a frequent one."""
+    if call.positives is not None and call.positives.numel() == 1 and call.name == BINARY[1]:
+        share, weight = float(target.mean()), float(call.positives)
+        return weight * OPPOSED < 1.0 and 0.0 < share * OPPOSED < 1.0 - share
+    if call.weight is None or call.name not in CLASSES or len(values) < 2:
+        return False
+    weights = call.weight.detach().double()[values.long()]
+    rare, frequent = int(counts.argmin()), int(counts.argmax())
+    return bool(weights[rare] * OPPOSED < weights[frequent]) and bool(counts[rare] * OPPOSED < counts[frequent])
 
 
 def _broadcasts(func: Any, args: Any) -> bool:
@@ -383,6 +481,11 @@ def read_loss(call: _LossCall) -> LossFacts:
         if indices and call.weight is not None
         else 0.0,
         weighted=call.weighs_classes,
+        opposed=_is_opposed(call, numbers, counts, values) if indices or name in BINARY else False,
+        classes_last=name in CLASSES
+        and output.ndim == target.ndim + 1 > 2
+        and output.shape[1] == output.shape[-1]
+        and has_features_last(call.output),
         sum_of=len(output) if call.reduction == "sum" else 0,
         labels_per_sample=float(numbers.sum(1).mean()) if over_classes and numbers.shape == output.shape else None,
         whole_targets=len(values) if whole and len(values) <= FEW_CLASSES else 0,

@@ -22,17 +22,13 @@ class PaddingRead(Part):
     Attributes:
         path: the embedding or the input.
         share: of all positions, those that are filled up.
-        of_gradient: the share of the squared gradient that comes back to them.
         pads_read, words_read: the shares of the filled positions, and of the others, that a gradient comes back to.
-        pooled: whether every position has the same gradient, and what fills them up is zero: it is added up alone.
     """
 
     path: str
     share: float
-    of_gradient: float
     pads_read: float
     words_read: float
-    pooled: bool
 
 
 def runs_to_the_end(entries: Tensor) -> Tensor:
@@ -70,7 +66,6 @@ class PaddingListener:
     def __init__(self) -> None:
         self._pads: Tensor | None = None
         self._path = ""
-        self._is_zero = False
         self._figures: Tensor | None = None
 
     def find(self, leaves: Sequence[Any], samples: int) -> None:
@@ -81,27 +76,17 @@ class PaddingListener:
         """Follow the gradient of an input or an embedding, if it is the first with these positions."""
         if self._pads is None or self._path or values.shape[:-1] != self._pads.shape:
             return
-        self._path, self._is_zero = path, not bool((values.detach()[self._pads] != 0).any())
+        self._path = path
         values.register_hook(self._returned)
 
     def _returned(self, gradient: Tensor) -> None:
         assert self._pads is not None
-        squares = gradient.detach().double().square().sum(-1)
-        read, even = squares > 0, (gradient == gradient[:, :1]).all().double()
-        of_pads = squares[self._pads].sum() / squares.sum().clamp(min=1e-300)
-        shares = [read[own].double().mean() for own in (self._pads, ~self._pads)]
-        self._figures = torch.stack([self._pads.double().mean(), of_pads, *shares, even])
+        read = (gradient.detach() != 0).any(-1)
+        self._figures = torch.stack([own.double().mean() for own in (self._pads, read[self._pads], read[~self._pads])])
 
     def read(self) -> PaddingRead | None:
         """Fetch what was seen; None where nothing is filled up, or no gradient came back."""
         if self._figures is None:
             return None
-        share, of_gradient, pads_read, words_read, even = self._figures.tolist()
-        return PaddingRead(
-            path=self._path,
-            share=share,
-            of_gradient=of_gradient,
-            pads_read=pads_read,
-            words_read=words_read,
-            pooled=bool(even) and self._is_zero,
-        )
+        share, pads_read, words_read = self._figures.tolist()
+        return PaddingRead(path=self._path, share=share, pads_read=pads_read, words_read=words_read)

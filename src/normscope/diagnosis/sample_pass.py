@@ -24,7 +24,7 @@ from ..graph.call import Call, arguments, labels_of, quantized
 from ..listening.calls import EMBEDDINGS, FunctionCall, Site, as_floats
 from ..listening.listener import ForwardListener
 from .loss_facts import NO_CLASS
-from .padding import FEW_VALUES, runs_to_the_end
+from .padding import FEW_VALUES, find_padding, runs_to_the_end
 
 FEW_SAMPLES = 7
 """Samples that run once more: enough to see a change, cheap beside a batch, and hardly the width of anything."""
@@ -32,6 +32,8 @@ MOVES = 1e-3
 """A share of the size of a value: batched kernels round by far less."""
 NEAR_ONE = 0.1
 """How far the deviation of a standardised column may be from 1: one sample more or less in its formula, and an eps."""
+TELLS = 0.6
+"""A share of the variance of a figure of the samples."""
 FEWEST_STEPS = 4
 """Of a sequence whose labels are its next steps: in fewer that may be chance."""
 NO_INFLUENCE = 1e-3
@@ -56,11 +58,16 @@ class SampleFacts(Part):
         inverted_mask: the argument that hides what the labels count, or what is no padding, and shows the rest.
         random: where the first output differs from sample to sample and does not depend on any argument: the last
             module that does.
+        padding_moves: where rows are filled up at their ends: how far the output moves when some of that is taken away,
+            as a share of how much it differs from sample to sample.
+        erased: what of the values of a sample (`size`, `level`) tells the labels and does not move the output.
         forwards: passes of at most seven samples that this took.
         reason: why samples were not compared, where the model raised.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("reads_ahead", "copies", "inverted_mask", "random", "reason"))
+    JSON: ClassVar[JsonForm] = JsonForm(
+        sparse=("reads_ahead", "copies", "inverted_mask", "random", "padding_moves", "erased", "reason")
+    )
 
     identical: bool = False
     mixed_at: str | None = None
@@ -70,6 +77,8 @@ class SampleFacts(Part):
     copies: tuple[int, ...] = ()
     inverted_mask: str | None = None
     random: str | None = None
+    padding_moves: float | None = None
+    erased: str = ""
     forwards: int = 0
     reason: str | None = None
 
@@ -95,10 +104,11 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
         return SampleFacts()
     if all(bool((leaf == leaf[:1]).all()) for leaf in tensors):
         return SampleFacts(identical=True)
-    few, training, run = call.first(min(samples, FEW_SAMPLES)), model.training, _Runs(model)
-    mixed, idle, random, certain = None, dict[str, str](), None, _labels_count_samples(model, call, batch)
-    ahead, ahead_of = None, _find_shifted(call, batch)
-    copies: tuple[int, ...] = ()
+    few, run, pads = call.first(min(samples, FEW_SAMPLES)), _Runs(model), find_padding(call.leaves, samples)
+    if pads is not None:
+        longest = pads.sum(1).argsort(descending=True, stable=True)[:FEW_SAMPLES]
+        few = call.changed(lambda leaf: leaf[longest.to(leaf.device)])
+    training, found = model.training, dict[str, Any]()
     with uncompiled(), torch.no_grad():
         with untouched(model, "eval"):
             try:
@@ -106,45 +116,55 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
             except Exception:  # where samples are exchanged with something else, their number must be the same
                 few = call
                 plain = run(few)
-            again = run(few)
-            pure = not any(map(have_moved, _ends(plain), _ends(again)))  # no state, no random numbers of its own
-            if pure:
-                mixed = _first_mixed(
-                    plain, run(few.changed(lambda leaf: torch.cat([leaf[1:2], leaf[1:]]))), few.count, samples
-                )
-                idle = {} if few is call else _idle_arguments(run, few, plain)
-                if mixed is not None and not certain and _has_labels(call, batch):
-                    certain = _is_order_free(plain, run(few.rolled()))
-                certain = certain or (mixed is not None and _standardises_columns(plain, mixed))
-                if ahead_of is not None:
-                    changed = run(_with_other_ends(few, ahead_of[0]))
-                    if ahead_of[1] or _has_source(call, ahead_of[0]):
-                        ahead = _first_ahead(plain, changed, few, *ahead_of)
-                    elif _first_ahead(plain, changed, few, ahead_of[0], 1) is None:
-                        reads_itself = _first_ahead(plain, changed, few, *ahead_of) is not None
-                        copies = tuple(call.leaves[ahead_of[0]].shape) if reads_itself else ()
-                if _ends(plain) and run.draws:
-                    rolled = run(few.rolled())
-                    if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.ignores(few, _moved(plain, rolled)):
-                        random = next(reversed(_moved(plain, rolled)), "")
-        if idle and training:  # some arguments are read in training alone
+            if not any(map(have_moved, _ends(plain), _ends(run(few)))):  # no state, no random numbers of its own
+                found = _probe(run, few, plain, call, batch)
+                if pads is not None and few is not call:
+                    trimmed = int(pads[longest].sum(1).min())
+                    found["padding_moves"] = _moved_by_padding(run, few, plain, pads.shape[1], trimmed)
+        if found.get("idle") and training:  # some arguments are read in training alone
             with untouched(model, "train"):
                 in_training = _idle_arguments(run, few, run(few))
-            idle = {name: reader for name, reader in idle.items() if name in in_training}
+            found["idle"] = tuple((name, reader) for name, reader in found["idle"] if name in in_training)
     count("passes", run.forwards * few.count)
-    if mixed is not None:
-        mixing = model.get_submodule(mixed)
-        if isinstance(mixing, _BatchNorm) or quantized(mixing):
-            mixed = None  # statistics of the batch, or a range of integers for the whole batch: it is meant to see it
-    return SampleFacts(
-        mixed_at=mixed,
-        certain=certain,
-        idle=tuple(idle.items()),
-        reads_ahead=ahead,
-        copies=copies,
-        random=random,
-        forwards=run.forwards,
+    return SampleFacts(**found, forwards=run.forwards)
+
+
+def _probe(run: _Runs, few: Call, plain: Outputs, call: Call, batch: Any) -> dict[str, Any]:
+    """Return the facts that runs with changed samples show."""
+    shift = 0 if run.draws else 1  # noise does not move along
+    # All samples at the next place, and the first replaced: the others must not see either of it.
+    moved = run(few.changed(partial(_other_first, shift)))
+    mixed, certain = (
+        _first_mixed(plain, moved, few.count, call.count, shift),
+        _labels_count_samples(run.model, call, batch),
     )
+    idle = {} if few is call else _idle_arguments(run, few, plain, moved if shift else None)
+    if mixed is not None and not certain and _has_labels(call, batch):
+        certain = _is_order_free(plain, run(few.rolled()))
+    certain = certain or (mixed is not None and _standardises_columns(plain, mixed))
+    mixing = None if mixed is None else run.model.get_submodule(mixed)
+    if isinstance(mixing, _BatchNorm) or (mixing is not None and quantized(mixing)):
+        mixed = None  # statistics of the batch, or a range of integers for the whole batch: it is meant to see it
+    found = {
+        "mixed_at": mixed,
+        "certain": certain,
+        "idle": tuple(idle.items()),
+        "erased": _find_erased(run, few, plain, call, batch),
+    }
+    shifted = _find_shifted(call, batch)
+    if shifted is not None:
+        place, late = shifted
+        changed = run(_with_other_ends(few, place))
+        if late or _has_source(call, place):
+            found["reads_ahead"] = _first_ahead(plain, changed, few, place, late)
+        elif _first_ahead(plain, changed, few, place, 1) is None:
+            reads_itself = _first_ahead(plain, changed, few, place, late) is not None
+            found["copies"] = tuple(call.leaves[place].shape) if reads_itself else ()
+    if _ends(plain) and run.draws:
+        rolled = run(few.rolled())
+        if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.ignores(few, _moved(plain, rolled)):
+            found["random"] = next(reversed(_moved(plain, rolled)), "")
+    return found
 
 
 def _has_table_of(model: nn.Module, samples: int) -> bool:
@@ -239,15 +259,26 @@ def have_moved(before: Tensor, after: Tensor) -> bool:
     return bool((after - before).double().abs().amax() > MOVES * before.double().abs().amax())
 
 
-def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int) -> str | None:
-    """Return the first module whose output of another sample than the first moved; none if the model's did not."""
+def _other_first(shift: int, leaf: Tensor) -> Tensor:
+    """Return samples moved by some places, with the second in place of what then comes first."""
+    return torch.cat([leaf[1:2], leaf.roll(shift, 0)[1:]])
+
+
+def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int, shift: int) -> str | None:
+    """Return the first module whose output of another sample than the first is not that of before, `shift` places on.
+
+    None if those of the model itself are.
+    """
     ends = _ends(plain)
     if ends and ends[0].shape[:1] == (whole,) != (samples,):
         return ""  # as many rows as before for fewer samples
     if not ends or any(end.shape[:1] != (samples,) or end.shape[1:2] == (samples,) for end in ends):
         return None  # rows that are no samples, or a table of all pairs
     counted = [(path, before, after) for (path, before), (_, after) in zip(plain, changed)]
-    moved = [before.shape[:1] == (samples,) and have_moved(before[1:], after[1:]) for _, before, after in counted]
+    moved = [
+        before.shape[:1] == (samples,) and have_moved(before.roll(shift, 0)[1:], after[1:])
+        for _, before, after in counted
+    ]
     if not any(itself for (path, *_), itself in zip(counted, moved, strict=True) if not path):
         return None
     place = moved.index(True)
@@ -330,25 +361,86 @@ def _find_inverted_mask(model: nn.Module, batch: Any) -> str | None:
     return None
 
 
-def _with_other_ends(call: Call, place: int) -> Call:
-    """Return a call with the later half of the steps of one argument from the sample before."""
-    chosen = call.leaves[place]
-    half = chosen.shape[1] // 2
-    return call.changed(
-        lambda leaf: torch.cat([leaf[:, :half], leaf[:, half:].roll(1, 0)], 1) if leaf is chosen else leaf
+def _steps_before_cuts(samples: int, steps: int, late: int = 1) -> Tensor:
+    """Return which steps of each sample lie before its own cut, and have a label that is `late` steps on at most."""
+    cuts = torch.linspace(1, steps - 1, samples + 2)[1:-1].round()
+    return torch.arange(steps) < cuts[:, None] + 1 - late
+
+
+def _find_erased(run: _Runs, few: Call, plain: Outputs, call: Call, batch: Any) -> str:
+    """Return what tells the labels of the samples and does not move any output, of the values of the only input."""
+    labels = next(iter(labels_of(batch, call)), None)
+    floats = [leaf for _, leaf in call.variables]
+    if len(floats) != 1 or not isinstance(labels, Tensor) or labels.numel() != call.count or floats[0].ndim < 2:
+        return ""
+    values = floats[0].detach().double().flatten(1)
+    figures = {"size": values.std(1).clamp(min=1e-300).log(), "level": values.mean(1)}
+    for name, told in figures.items():
+        if _share_told(told, labels.detach().flatten()) > TELLS:
+            factor, summand = (2.0, 0.0) if name == "size" else (1.0, float(values.std()))
+            moved = run(few.changed(partial(_rescaled, factor, summand)))
+            if not any(map(have_moved, _ends(plain), _ends(moved))):
+                return name
+    return ""
+
+
+def _rescaled(factor: float, summand: float, leaf: Tensor) -> Tensor:
+    """Return floats times a factor, plus a number; other values as they are."""
+    return factor * leaf + summand if leaf.is_floating_point() else leaf
+
+
+def _share_told(figure: Tensor, labels: Tensor) -> float:
+    """Return the share of the variance of a figure of each sample that labels explain, less what chance explains."""
+    if labels.is_complex() or not bool(torch.isfinite(figure).all()) or float(figure.var()) == 0.0:
+        return 0.0
+    if labels.is_floating_point():
+        return float(torch.corrcoef(torch.stack([figure, labels.double()]))[0, 1].nan_to_num() ** 2)
+    classes = labels.unique()
+    if not 1 < len(classes) <= len(labels) // 4:
+        return 0.0
+    rest = sum(float((own - own.mean()).square().sum()) for own in (figure[labels == label] for label in classes))
+    return 1.0 - rest / float((figure - figure.mean()).square().sum()) * (len(labels) - 1) / (
+        len(labels) - len(classes)
     )
+
+
+def _moved_by_padding(run: _Runs, call: Call, plain: Outputs, steps: int, trimmed: int) -> float | None:
+    """Return how far the first output moves without the last steps, which fill all rows up, beside other samples."""
+    if not trimmed:
+        return None
+    try:
+        shorter = run(call.changed(lambda leaf: leaf[:, :-trimmed] if leaf.shape[1:2] == (steps,) else leaf))
+    except Exception:  # a model may know rows of one length alone
+        return None
+    if not _ends(plain) or not _ends(shorter):
+        return None
+    before, after = _ends(plain)[0].double(), _ends(shorter)[0].double()
+    before = before[:, :-trimmed] if before.ndim > 2 and before.shape[1] == steps else before
+    if before.shape != after.shape or not bool(torch.isfinite(before).all() & torch.isfinite(after).all()):
+        return None
+    if not have_moved(before, after):
+        return 0.0
+    return float((after - before).norm() / (before - before.roll(1, 0)).norm().clamp(min=1e-300))
+
+
+def _with_other_ends(call: Call, place: int) -> Call:
+    """Return a call with the steps of one argument from the sample before, from a step on that each sample has."""
+    chosen = call.leaves[place]
+    early = _steps_before_cuts(len(chosen), chosen.shape[1]).to(chosen.device)
+    early = early.reshape(*early.shape, *(1,) * (chosen.ndim - 2))
+    return call.changed(lambda leaf: torch.where(early, leaf, leaf.roll(1, 0)) if leaf is chosen else leaf)
 
 
 def _first_ahead(plain: Outputs, changed: Outputs, call: Call, place: int, late: int) -> str | None:
     """Return the first module whose early steps moved with late inputs, if those of the model's output did."""
     steps = call.leaves[place].shape[1]
-    early = steps // 2 + 1 - late  # the last of them has its label in the later half of the inputs
+    early = _steps_before_cuts(call.count, steps, late)  # the last of them has its label behind the cut
     moved = [
         path
         for (path, before), (_, after) in zip(plain, changed)
         if before.ndim > 2 and len(before) == call.count and steps in (before.shape[1], before.shape[-1])
         for axis in (1 if before.shape[1] == steps else -1,)
-        if have_moved(before.movedim(axis, 1)[:, :early], after.movedim(axis, 1)[:, :early])
+        if have_moved(*(made.movedim(axis, 1)[early.to(made.device)] for made in (before, after)))
     ]
     return next(iter(moved)) if "" in moved else None
 
@@ -363,14 +455,15 @@ def _is_random(plain: Tensor, rolled: Tensor) -> bool:
     return plain.ndim > 0 and not have_moved(plain, rolled) and have_moved(plain, plain.roll(1, 0))
 
 
-def _idle_arguments(run: _Runs, call: Call, plain: Outputs) -> dict[str, str]:
+def _idle_arguments(run: _Runs, call: Call, plain: Outputs, moved: Outputs | None = None) -> dict[str, str]:
     """Return the arguments without influence, each with the first module that reads it.
 
-    With the samples of such an argument moved by a place the values of that module move, and no output does.
+    `moved` are the outputs for other samples at each place, if there are some. With the samples of such an argument
+    moved by a place the values of that module move, and no output does.
     """
     if len(call.leaves) < 2:
         return {}
-    whole = _distances(plain, run(call.rolled()))
+    whole = _distances(plain, run(call.rolled()) if moved is None else moved)
     idle: dict[str, str] = {}
     for place, leaf in enumerate(call.leaves):
         name = call.name(place)

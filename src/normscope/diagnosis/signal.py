@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from ..core.codec import JsonForm, Part
 from .descent_pass import StepFacts
-from .loss_facts import LabelsOutside, LossFacts
+from .loss_facts import BrokenContract, LabelsOutside, LossFacts
 from .padding import PaddingRead
 from .sample_pass import SampleFacts
 
@@ -216,6 +216,10 @@ class Signal(Part):
         shared: the rows that several functions read, or one function and the caller of the model.
         wrong_axis: a softmax whose shares are added up over another axis than its own: where, its axis, and the other.
         labels_outside: labels that are none of the classes, so that the loss cannot be taken.
+        broken_contract: a loss of torch that was given what it does not take.
+        wanted: what the loss takes where outputs are none: `probabilities` or `scores`; empty where that is not known.
+        rounded: where a cast to a narrower float loses much of what varies: the module, the type, and the error as a
+            share of the deviation.
         bends: whether the forward has anything but weights, normalizers, poolings and rearrangements.
         derives: whether the outputs hold derivatives of the model itself.
         pushed_away: the share of the outputs that a step against the gradient of the loss moves away from their
@@ -249,6 +253,9 @@ class Signal(Part):
             "unregistered",
             "cut_values",
             "labels_outside",
+            "broken_contract",
+            "wanted",
+            "rounded",
             "shared",
             "wrong_axis",
             "bends",
@@ -287,6 +294,9 @@ class Signal(Part):
     unregistered: tuple[str, ...] = ()
     cut_values: tuple[CutValue, ...] = ()
     labels_outside: LabelsOutside | None = None
+    broken_contract: BrokenContract | None = None
+    wanted: str = ""
+    rounded: tuple[str, str, float] | None = None
     shared: tuple[int, ...] = ()
     wrong_axis: tuple[str, int, int] | None = None
     bends: bool = True

@@ -45,12 +45,14 @@ from .autograd_flow import (
     find_kinds,
     find_makers,
     find_readers,
+    nodes_before,
+    output_limits,
     reached_leaves,
 )
 from .descent_pass import Optimizers, StepFacts, try_steps
 from .examined import UnitsOverData
 from .loss_at_output import LossAtOutput
-from .loss_facts import LabelsOutside, LossFacts, LossListener
+from .loss_facts import BrokenContract, LabelsOutside, LossFacts, LossListener
 from .objective import differentiated_outputs, find_raising, own_loss, random_signs, take_loss
 from .padding import PaddingListener
 from .sample_pass import PlaceChanger, have_moved
@@ -90,6 +92,8 @@ FEWEST_STEPS, MOST_STEPS = 6, 2048
 """Positions of a sequence over which gradients are compared: fewer show no trend."""
 STEADY_SHARE, STEADY_FACTOR = 0.8, 3.0
 """A recurrence changes the gradient at nearly every step by about the same factor."""
+CASTS, LOST_DIGITS = ("to", "type", "half", "bfloat16", "float"), 0.3
+"""Functions that change the type of values, and the share of their deviation that rounding may take."""
 LEAST_STEP = 1e-30
 """A share of the largest gradient of a step; less is lost in rounding."""
 NO_LOSS_GIVEN = (
@@ -188,16 +192,19 @@ def watch_signal(
         draws=listener.draws,
         unread=listener.unread(),
         labels_outside=listener.labels_outside,
+        broken_contract=listener.broken_contract,
         unregistered=listener.unregistered(),
         cut_values=listener.cut_values(),
         shared=listener.shared(),
         wrong_axis=listener.wrong_axis,
         idle_label=None if at_output is None else at_output.find_idle_label(),
+        rounded=listener.rounded,
         bends=listener.bends,
         derives=listener.derives,
         pushed_away=at_output.find_pushed_away() if at_output else 0.0,
         detached_at=listener.detached_at,
         means_alone=at_output is not None and at_output.reads_means_alone(),
+        wanted="" if at_output is None else at_output.find_wanted(listener.limits),
         padding=listener.padding.read(),
         raises=raises,
         unheard=listener.unheard,
@@ -245,6 +252,7 @@ def _both_ways(
             outputs = differentiated_outputs(made, output)
             listener.has_own_loss = loss is None and getattr(own_loss(made), "requires_grad", False)
             listener.outputs = len(outputs)
+            listener.limits = output_limits(outputs[0]) if len(outputs) == 1 else None
             listener.returned = [tensor.detach() for tensor in as_floats(made)]
             listener.follow_outputs(outputs)
             losses.in_loss = True
@@ -256,7 +264,9 @@ def _both_ways(
                     raise
                 listener.labels_outside, loss, objective = losses.outside, None, outputs
             listener.loss_value = None if named is None or objective is outputs else objective[0].detach()
-        listener.loss = losses.facts(None if loss is None else labels_of(batch, call), listener.maker(losses.output))
+        labels = None if loss is None else labels_of(batch, call)
+        listener.loss = losses.facts(labels, listener.maker(losses.output), call.leaves)
+        listener.broken_contract = losses.broken_contract(listener.maker)
         if loss is not None:
             listener.other_losses = losses.others(labels_of(batch, call), listener.maker)
         is_loss = listener.loss_value is not None
@@ -291,10 +301,13 @@ class _SignalListener(ForwardListener):
         self.loss: LossFacts | None = None
         self.other_losses: tuple[LossFacts, ...] = ()
         self.labels_outside: LabelsOutside | None = None
+        self.broken_contract: BrokenContract | None = None
+        self.limits: tuple[float, float] | None = None
         self.loss_value: Tensor | None = None
         self.outputs, self.draws, self.has_own_loss, self.replaced = 1, False, False, dict[str, None]()
         self._detached_at: str | None = None
-        self._unread: dict[int, tuple[Tensor, str]] = {}  # what a module returned and no function has read since
+        # What a module or an activation returned and no function has read since; who reads each leaf first.
+        self._unread, self._read_at = dict[int, tuple[Tensor, str]](), dict[int, str]()
         self._output_gradients: list[Tensor] = []
         self.bends, self.derives = True, False
         self.detached_at: str | None = None
@@ -303,14 +316,13 @@ class _SignalListener(ForwardListener):
         self._held_names: dict[int, tuple[bool, str]] = {}  # of parameters and buffers: do they map states, name
         self._reads = Counter[int]()
         self._row_reads = Counter[int]()  # functions that read what a row handed on, by its id
-        self._leaks: dict[int, Tensor | None] = {}
-        self._cut: dict[int, tuple[str, float]] = {}
+        self._casts: list[tuple[str, torch.dtype, Tensor]] = []
+        self._leaks, self._cut = dict[int, Tensor | None](), dict[int, tuple[str, float]]()
         self.returned: list[Tensor] = []
         self.dropouts: list[DropoutCall] = []
         self._columns: list[Tensor | None] = []
         self._samples = samples
         self._functions: list[Any] = []  # autograd's node of every row
-        self._used: set[int] = set()
         self._reached: dict[int, Tensor] = {}
         # Leaves that gradients of the outputs reach; parameters that require one when the forward ends.
         self._of_outputs, self._trained = set[int](), set[int]()
@@ -371,7 +383,13 @@ class _SignalListener(ForwardListener):
                 self._hooks.append(tensor.register_hook(self._ended))
         signs = [random_signs(value) if random else torch.ones_like(value) for value in objective]
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        gradients = torch.autograd.grad(objective, [*leaves, *trained], signs, allow_unused=True)
+        if any("CheckpointFunction" in node.name() for node in nodes_before(objective)):  # it refuses `grad`
+            for tensor in (*leaves, *trained):
+                tensor.grad = None
+            torch.autograd.backward(objective, signs)
+            gradients = tuple(tensor.grad for tensor in (*leaves, *trained))
+        else:
+            gradients = torch.autograd.grad(objective, [*leaves, *trained], signs, allow_unused=True)
         for parameter, gradient in zip(trained, gradients[len(leaves) :], strict=True):
             if gradient is not None:
                 self.of_parameters[id(parameter)] = gradient.to_dense() if gradient.is_sparse else gradient
@@ -410,7 +428,7 @@ class _SignalListener(ForwardListener):
         return LossAtOutput(loss=loss, labels=labels, output=output, gradient=gradient) if same else None
 
     def unread(self) -> tuple[str, ...]:
-        """Return the modules whose output was thrown away."""
+        """Return the modules whose output was thrown away, by themselves or behind an activation."""
         return tuple(dict.fromkeys(path for _, path in self._unread.values() if path))
 
     def maker(self, made: Tensor | None) -> str:
@@ -429,6 +447,7 @@ class _SignalListener(ForwardListener):
         self.feeds = find_feeds(self._functions)
         self._reached = reached_leaves(objective)
         self._of_outputs = set(reached_leaves(outputs))
+        self._unread = {key: (made, path or self.maker(made)) for key, (made, path) in self._unread.items()}
         weights = {k for k, (site, *_) in enumerate(self._heard) if site[1] in (*WEIGHTS.values(), *OTHERS.values())}
         for path, leaf in self._cut_values:
             reader = next((k for k in find_readers(leaf, self._functions) if k in weights), None)
@@ -458,9 +477,11 @@ class _SignalListener(ForwardListener):
         return tuple(number for number, key in enumerate(self._row_ids) if self._row_reads[key] > 1)
 
     def unregistered(self) -> tuple[str, ...]:
-        """Return the attributes of modules that hold weights which learn, and which are no parameters of the model."""
+        """Return what holds weights that learn and are no parameters: attributes, or else those that read them."""
         own = {id(parameter) for parameter in self.model.parameters()} | {id(leaf) for leaf in self._leaves}
-        return find_attributes(self.model, self._reached.keys() - own)
+        foreign = self._reached.keys() - own
+        readers = (self._read_at[key] or "the model" for key in sorted(foreign) if key in self._read_at)
+        return find_attributes(self.model, foreign) or tuple(dict.fromkeys(readers))
 
     def forget_gradients(self) -> None:
         """Drop what a backward that did not end has left."""
@@ -468,9 +489,13 @@ class _SignalListener(ForwardListener):
 
     def after_call(self, call: FunctionCall, result: Any) -> Any:
         """Hear what a layer's function returns; an embedding starts a graph, as a float input does."""
-        self._used.update(id(leaf) for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, nn.Parameter))
+        for leaf in tree_leaves((call.args, call.kwargs)):
+            if isinstance(leaf, nn.Parameter):
+                self._read_at.setdefault(id(leaf), self.path)
         if self.follow_cuts and isinstance(result, Tensor) and _cuts(call):
             return self._follow_cut(call, result)
+        if call.name in CASTS and isinstance(result, Tensor) and isinstance(call.args[0], Tensor):
+            self._hear_cast(call.args[0].detach(), result.detach())
         family = _family(call, result)
         if family is None:
             return result
@@ -483,11 +508,34 @@ class _SignalListener(ForwardListener):
         dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else -1)
         flat = saturated_share(call, family, made.detach(), dim)
         self._hear(self.site(family), made, flat)
+        if family in ("relu", *ACTIVATIONS) and made is result:
+            self._unread[id(made)] = made, ""
         if family == "softmax":
             self._leaks[len(self._heard) - 1] = leaked_share(call, made.detach(), dim)
             if isinstance(dim, int) and made.ndim > 1:
                 self._softmaxes[id(made)] = made, dim % made.ndim
         return result
+
+    def _hear_cast(self, given: Tensor, made: Tensor) -> None:
+        """Note by how much of their deviation a cast to a narrower float moves values."""
+        if (
+            given.is_floating_point()
+            and made.is_floating_point()
+            and made.itemsize < given.itemsize
+            and made.numel() > 1
+        ):
+            wide = given.double()
+            self._casts.append(
+                (self.path, made.dtype, ((made.double() - wide).square().mean() / wide.var()).reshape(1))
+            )
+
+    @property
+    def rounded(self) -> tuple[str, str, float] | None:
+        """Fetch the cast that loses most of what varies, if one loses much."""
+        shares = [share for (share,) in fetch_all([square.sqrt() for *_, square in self._casts])]
+        lost = [(share, k) for k, share in enumerate(shares) if LOST_DIGITS < share < math.inf]
+        share, k = max(lost, default=(0.0, -1))
+        return (self._casts[k][0], str(self._casts[k][1]).removeprefix("torch."), share) if lost else None
 
     def _follow_cut(self, call: FunctionCall, result: Tensor) -> Tensor:
         """Let values that go on without the graph of the layer that made them show the gradient that is lost."""
@@ -615,7 +663,7 @@ class _SignalListener(ForwardListener):
 
     def parameters(self) -> tuple[ParameterRow, ...]:
         """Fetch what is to be said of the parameters."""
-        used = self._used | self._reached.keys()
+        used = self._read_at.keys() | self._reached.keys()
         return parameter_rows(self.model, self.of_parameters, self._trained, used, self._reached)
 
     def rows(self, units: Mapping[Site, UnitsOverData]) -> tuple[SignalRow, ...]:

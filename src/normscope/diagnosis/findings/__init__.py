@@ -43,6 +43,7 @@ from .normalizers import (
     spectral_norm_off,
     stale_statistics,
     tiny_sets,
+    written_eps,
     wrong_mode,
 )
 from .parameters import (
@@ -64,6 +65,7 @@ from .parameters import (
 )
 from .samples import (
     constant_input,
+    erased_by_norm,
     input_ignored,
     inverted_mask,
     labels_are_inputs,
@@ -73,7 +75,7 @@ from .samples import (
     samples_mixed,
 )
 from .scale import half_precision, input_scale, non_finite_activations, non_finite_weights, one_column, unscaled_numbers
-from .steps import loss_rises, next_step, wrong_parameters
+from .steps import loss_rises, next_step, shrinking_values, wrong_parameters
 from .structure import (
     constant_output,
     fading_differences,
@@ -106,6 +108,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     constant_input,
     samples_mixed,
     input_ignored,
+    erased_by_norm,
     mask_leaks,
     reads_ahead,
     labels_are_inputs,
@@ -144,12 +147,14 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     starved_layers,
     saturated_units,
     gradient_vanishing,
+    shrinking_values,
     half_precision,
     dead_channels,
     wrong_mode,
     stale_statistics,
     small_batch,
     eps_dominated,
+    written_eps,
     dead_relu,
     expanding_normalizer,
     frozen_layer,

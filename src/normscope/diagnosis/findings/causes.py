@@ -129,11 +129,11 @@ class GraphOrder:
         readers = [number for number, feeds in enumerate(self._feeds) if own.intersection(feeds)]
         return any(self._kinds[number] in NORMALIZERS for number in readers)
 
-    def cuts(self, path: str) -> bool:
-        """Whether everything on its way to the output passes this module, with further layers behind it."""
+    def cuts(self, path: str, *, inner: bool = False) -> bool:
+        """Whether everything on its way to the output passes this module; an inner one has further layers behind it."""
         bits = self._bits(path)
         after = (self._gates[number] for number in self._layers if self._paths[number] != path)
-        return bool(self._gates and self._gates[-1] & bits) and any(gates & bits for gates in after)
+        return bool(self._gates and self._gates[-1] & bits) and (not inner or any(gates & bits for gates in after))
 
 
 def unexplained(found: Sequence[Finding], examined: Examined) -> list[Finding]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ...core.finding import Finding, Severity, figure, figures, percent
 from ..autograd_flow import RANGES
 from ..examined import Examined
-from ..loss_facts import BINARY, CLASSES, NO_BETTER, LossFacts, is_fresh, looks_fresh
+from ..loss_facts import BINARY, CLASSES, CONTRACTS, NO_BETTER, LossFacts, is_fresh, looks_fresh
 from ..signal import INPUT, NO_GRADIENT, RANDOM
 from .depth import WEIGHTS
 from .parameters import is_judged_by_frozen
@@ -90,8 +90,66 @@ def loss_not_finite(examined: Examined) -> Iterator[Finding]:
 
 def activation_before_loss(examined: Examined) -> Iterator[Finding]:
     """A last activation that the loss applies itself, or that keeps the outputs from where the loss needs them."""
+    told = False
     for facts in _every_loss(examined):
-        yield from _activation_before(examined, facts)
+        for finding in _activation_before(examined, facts):
+            told = True
+            yield finding
+    yield from _wrong_kind(examined) if not told else ()
+
+
+def _wrong_kind(examined: Examined) -> Iterator[Finding]:
+    """Outputs of another kind than the loss takes, by what torch says of it or by its values at perfect outputs."""
+    signal = examined.signal
+    broken = None if signal is None else signal.broken_contract
+    if signal is None:
+        return
+    if broken is not None and not broken.last:
+        yield Finding(
+            code="targets-out-of-range",
+            severity=Severity.WARNING,
+            where=LOSS,
+            seen=f"The targets run from {figure(broken.least)} to {figure(broken.greatest)}, and {broken.name} takes "
+            f"{' and '.join(f'{value:g}' for value in CONTRACTS[broken.name][1])} alone.",
+            why="For any other target it computes something else, such as nothing at all for a target of 0.",
+            advice="Change the targets to those values, such as 2 * y - 1 for labels of 0 and 1, or use another loss.",
+            numbers=figures(least=broken.least, greatest=broken.greatest),
+        )
+        return
+    last = broken.last if broken is not None else "" if signal.loss is None else signal.loss.last
+    made_by = broken.made_by if broken is not None else next((row.path for row in reversed(signal.layers)), "")
+    activation = f"the {last.lower()}" if last in RANGES else "what bounds the outputs"
+    if broken is not None or signal.wanted == "scores":
+        name = "the loss" if broken is None else broken.name
+        yield Finding(
+            code="activation-before-loss",
+            severity=Severity.WARNING,
+            where=made_by or LOSS,
+            seen=(
+                f"The outputs come out of {activation} and run from {figure(broken.least)} to "
+                f"{figure(broken.greatest)}, and {name} takes scores without limits."
+                if broken is not None
+                else "The outputs lie between 0 and 1, and even right and certain ones leave most of the loss: "
+                "it is small for scores far from zero."
+            ),
+            why="What the loss asks for lies outside of what the activation can reach, or at its flat ends: the loss "
+            "cannot fall far, and gradients are small.",
+            advice=f"Remove {activation}, the last activation: this loss takes the scores of the last layer.",
+            numbers={},
+        )
+    elif signal.wanted == "probabilities":
+        yield Finding(
+            code="loss-does-not-fit",
+            severity=Severity.WARNING,
+            where=LOSS,
+            seen="The loss is next to nothing where the outputs are the labels, zeros and ones, and smaller still "
+            "beyond them; the outputs have no limits.",
+            why="Such a loss, as those of overlap (Dice, IoU), measures what it is meant to between 0 and 1 alone: "
+            "with other outputs it has no lower limit, and falls for answers that are wrong.",
+            advice="Apply a sigmoid to the outputs before the loss (a softmax over the classes, if they exclude each "
+            "other).",
+            numbers={},
+        )
 
 
 def _activation_before(examined: Examined, facts: LossFacts) -> Iterator[Finding]:
@@ -219,6 +277,31 @@ def _activation_before(examined: Examined, facts: LossFacts) -> Iterator[Finding
             "Change the sign of the loss: minimise it as it is. If it is meant to grow (an adversary, a penalty), "
             "there is nothing to do.",
             code="loss-does-not-fit",
+            where=LOSS,
+        )
+    yield from _miscounts(facts)
+
+
+def _miscounts(facts: LossFacts) -> Iterator[Finding]:
+    """What the loss counts otherwise than it should: classes, their weights, their labels."""
+    if facts.classes_last:
+        yield _mismatch(
+            facts,
+            f"The last layer has its units on the last axis of {_shape(facts.output_shape)}, and {facts.name} takes "
+            "axis 1, which is as long, for the classes.",
+            "The scores of one class at all places are compared, in place of those of all classes at one place.",
+            "Move the classes to axis 1 before the loss: output.transpose(1, 2), or flatten both: "
+            "loss(output.flatten(0, 1), target.flatten()).",
+            code="loss-does-not-fit",
+        )
+    if facts.opposed:
+        yield _mismatch(
+            facts,
+            "The weights in the loss make the rare class count less than the frequent one.",
+            "Always guessing the frequent class is then better still than without weights.",
+            "Turn the class weights around: a class is weighed by one over its share, and pos_weight is the number of "
+            "negatives over that of positives.",
+            code="one-class",
             where=LOSS,
         )
     if facts.without_weight > 0.0:
@@ -367,7 +450,7 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
         return  # a loss at its minimum has no gradient either
     yield Finding(
         code="no-loss-gradient",
-        severity=Severity.ERROR,
+        severity=Severity.INFO if cut and examined.mode == "eval" else Severity.ERROR,
         where=ended or LOSS,
         seen=f"No gradient of the loss reaches any parameter: autograd's graph ends behind `{ended}`."
         if ended

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
@@ -130,6 +131,18 @@ def wrong_mode(examined: Examined) -> Iterator[Finding]:
 
 def stale_statistics(examined: Examined) -> Iterator[Finding]:
     """Running statistics that were never taken, or that disagree with the data."""
+    for path, module in examined.model.named_modules():
+        moves = isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum == 0.0
+        if moves and examined.mode == "train" and all(p.requires_grad for p in module.parameters(recurse=False)):
+            yield Finding(
+                code="stale-statistics",
+                severity=Severity.WARNING,
+                where=path,
+                seen=f"The running statistics of `{path}` have a momentum of 0: they never move.",
+                why="In eval mode the network then computes another function than it was trained as.",
+                advice="Set the momentum to 0.1, torch's default: it is the share of each batch that enters.",
+                numbers={},
+            )
     stale: list[tuple[str, float, float]] = []
     for place, seen in examined.normalizers():
         if not seen.uses_running or seen.running_variance is None or seen.running_mean is None:
@@ -203,6 +216,8 @@ MUCH = 0.2
 """A fifth of the sets ruled by eps changes what the layer computes; less is a few quiet channels or tokens."""
 LARGE_EPS = 1e-3
 """Every common default is at most this (Keras and EfficientNet use 1e-3, PyTorch 1e-5)."""
+EPS_NAMES, LITTLE = ("eps", "epsilon", "variance_epsilon"), 0.3
+"""How normalizers written by hand call it, and a share of the size 1 that they are to hand on."""
 HALF_STEP = 2.0**-24
 """The smallest positive float16, about 6e-8."""
 
@@ -285,6 +300,30 @@ def eps_dominated(examined: Examined) -> Iterator[Finding]:
             else "Look at the quiet sets: constant channels, padded positions or empty patches end up here.",
             numbers=figures(share=share, eps=seen.eps, log10_median=median),
         )
+
+
+def written_eps(examined: Examined) -> Iterator[Finding]:
+    """Modules with an eps of their own, as normalizers written by hand have, that eps leaves little of."""
+    signal, modules = examined.signal, dict(examined.model.named_modules())
+    for number, row in enumerate(() if signal is None else signal.rows):
+        held = vars(modules[row.path]) if row.path in modules and row.kind[:1].isupper() else {}
+        eps = next((held[name] for name in EPS_NAMES if isinstance(held.get(name), float)), None)
+        feeds = signal.feeds[number] if signal is not None and number < len(signal.feeds) else ()
+        if signal is None or eps is None or len(feeds) != 1:
+            continue
+        read, made = signal.rows[feeds[0]].root_mean_square or 0.0, row.root_mean_square or 0.0
+        gains = [p.root_mean_square for p in signal.parameters if p.module == row.path and "bias" not in p.name]
+        if eps > read**2 > 0.0 and made < LITTLE * max(gains, default=1.0):
+            yield Finding(
+                code="eps-dominated",
+                severity=Severity.WARNING,
+                where=row.path,
+                seen=f"`{row.path}` has an eps of {figure(eps)}, reads values of size {figure(read)}, and hands on "
+                f"values of size {figure(made)}.",
+                why="There eps decides the result: the layer normalizes nothing and makes values far smaller.",
+                advice="Lower eps to 1e-5, or to a hundredth of the mean square of what it reads.",
+                numbers=figures(eps=eps, size=read),
+            )
 
 
 EXPANDING_SETS = 0.5

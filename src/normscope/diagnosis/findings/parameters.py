@@ -45,6 +45,8 @@ STRONG_DROPOUT = 0.8
 """Beyond it; some published classifiers drop as much as this before their last layer."""
 FEWEST_WEIGHTS = 16
 """Of one unit: the size of fewer says little."""
+FEW_RANDOM = 3
+"""Frozen random layers from which on a network of them is no map to random features."""
 FEWEST_ROWS = 6
 """A matrix with fewer rows or columns has next to no rank to lose."""
 
@@ -54,10 +56,14 @@ def unused_parameters(examined: Examined) -> Iterator[Finding]:
     parameters = _parameters(examined)
     used = {row.module for row in parameters if row.used}
     siblings = {without_numbers(path) for path in used}
+    layers = () if examined.signal is None else examined.signal.layers
     for module, rows in _by_module([row for row in parameters if row.trainable and not row.used]):
         whole = module not in used and any(_is_matrix(row) for row in rows)
         drawn = examined.signal is not None and examined.signal.draws and without_numbers(module) in siblings
-        chosen = "expert" in module or drawn  # one of several that the samples, or random numbers, choose from
+        ran = {row.shape[:1] for row in layers if without_numbers(row.path) == without_numbers(module)}
+        chosen = (
+            "expert" in module or drawn or len(ran) > 1
+        )  # one of several that the samples, or random numbers, choose from
         yield Finding(
             code="unused-parameter",
             severity=Severity.WARNING if whole and not chosen else Severity.INFO,
@@ -80,10 +86,12 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
     if not signal.backwards and not (without_graph and examined.mode == "train"):  # it is meant so in eval mode
         return
     learning = {row.module for row in signal.parameters if row.reached}  # a bias may drop out where its weight counts
-    cut = [row for row in signal.parameters if row.trainable and row.used and not row.reached]
+    starved = set() if signal.steps is None else set(signal.steps.starved)
+    cut = [row for row in signal.parameters if row.trainable and row.used and (not row.reached or row.name in starved)]
     cut = [row for row in cut if row.name not in signal.beside_loss]
     cut = [row for row in cut if row.module not in learning or not row.name.endswith("bias")]
     unread = {path for path in signal.unread if any(_is_inside(row.module, path) for row in cut)}
+    lost = {path for own in unread for path in _feeding(signal, own)}
     for path in sorted(unread):
         yield Finding(
             code="unused-parameter",
@@ -94,7 +102,7 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
             advice=f"Use the result of `{path}` in `forward`, or remove it.",
             numbers={},
         )
-    cut = [row for row in cut if not any(_is_inside(row.module, path) for path in unread)]
+    cut = [row for row in cut if not any(_is_inside(row.module, path) for path in unread | lost)]
     if not cut:
         return
     modules = list(dict.fromkeys(row.module or row.name for row in cut))
@@ -109,10 +117,23 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
         f"{listed([f'`{path}`' for path in modules], most=3)}: autograd's graph ends behind `{last}`.",
         why="What no gradient reaches never learns, however long the training is.",
         advice=f"Remove what cuts it behind `{last}`: detach(), .data, .item(), torch.no_grad(), a tensor built anew "
-        "from values; for argmax or rounding use a softmax or a straight-through estimator. If these layers are frozen "
-        "on purpose, set requires_grad_(False).",
+        "from values; checkpoint(..., use_reentrant=True) of inputs without a gradient (use False); for argmax or "
+        "rounding use a softmax or a straight-through estimator. If these layers are frozen on purpose, set "
+        "requires_grad_(False).",
         numbers=figures(parameters=len(cut), share=share),
     )
+
+
+def _feeding(signal: Signal, path: str) -> set[str]:
+    """Return the modules of the rows that lead to those of one module."""
+    waiting = [number for number, row in enumerate(signal.rows) if _is_inside(row.path, path)]
+    visited: set[int] = set()
+    while waiting:
+        number = waiting.pop()
+        if number not in visited:
+            visited.add(number)
+            waiting.extend(signal.feeds[number] if number < len(signal.feeds) else ())
+    return {signal.rows[number].path for number in visited}
 
 
 def lost_draws(examined: Examined) -> Iterator[Finding]:
@@ -159,7 +180,8 @@ def unregistered_weights(examined: Examined) -> Iterator[Finding]:
         why="model.parameters() does not list them: an optimizer built over it never trains them, and state_dict() and "
         "to(device) leave them out.",
         advice="Keep layers in nn.ModuleList or nn.ModuleDict in place of a list or dict, and single tensors as "
-        "nn.Parameter(tensor, requires_grad=True), before the optimizer is built.",
+        "nn.Parameter(tensor, requires_grad=True), before the optimizer is built. Layers that are made in `forward` "
+        "are drawn anew at each call: make them in `__init__`.",
         numbers=figures(attributes=len(signal.unregistered)),
     )
 
@@ -193,11 +215,9 @@ def frozen_layer(examined: Examined) -> Iterator[Finding]:
             numbers=figures(layers=len(held)),
         )
     followed = {row.path for row in signal.layers if row.log10_gradient is not None or row.kind == "embedding"}
-    random = [
-        path
-        for path in held
-        if path in followed and not any(trains[path]) and looks_fresh(modules[path]) and _is_hardly_meant(modules[path])
-    ]
+    random = [path for path in held if path in followed and not any(trains[path]) and looks_fresh(modules[path])]
+    if len(random) < FEW_RANDOM:
+        random = [path for path in random if _is_hardly_meant(modules[path])]
     if is_judged_by_frozen(signal) and (signal.loss is None or signal.loss.is_constant):
         random = []  # a generator, and the discriminator that judges it
     if any(not any(trains[path]) and not looks_fresh(modules[path]) for path in held):
@@ -459,6 +479,7 @@ def embedding_scale(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None:
         return
+    yield from _large_tables(signal)
     sizes = {number: row.root_mean_square for number, row in enumerate(signal.rows) if row.kind == "embedding"}
     pairs = [
         (large, small)
@@ -483,6 +504,25 @@ def embedding_scale(examined: Examined) -> Iterator[Finding]:
             advice="Initialise this embedding as the others, torch.nn.init.normal_(weight, std=0.02), or rescale it: "
             "divide its weights by this size.",
             numbers=figures(root_mean_square=size),
+        )
+
+
+def _large_tables(signal: Signal) -> Iterator[Finding]:
+    """Parameters that are added or looked up as they are, such as positions and tokens, and that are far too large."""
+    layers = {row.path for row in signal.layers if row.kind in (*WEIGHTS, *RECURRENT, "attention", "embedding")}
+    for row in signal.parameters:
+        large = row.root_mean_square > LARGE_EMBEDDING and len(row.shape) > 1 and math.prod(row.shape) >= FEWEST_WEIGHTS
+        if not large or not row.used or row.module in layers:
+            continue
+        yield Finding(
+            code="layer-scale",
+            severity=Severity.WARNING,
+            where=row.name,
+            seen=f"The values of `{row.name}` have a size of {figure(row.root_mean_square)}.",
+            why="What is so much larger than the rest decides everything behind it, and gradients to it are tiny.",
+            advice="Initialise it, torch.nn.init.normal_(weight, std=0.02): torch.empty holds what lay in memory; or "
+            "rescale it: divide it by this size.",
+            numbers=figures(root_mean_square=row.root_mean_square),
         )
 
 

@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator
 
 from ...core.finding import Finding, Severity, figures, percent
+from ...listening.calls import NORMALIZERS, RECURRENT
 from ...report.words import listed, pluralise
 from ..examined import Examined
 from ..sample_pass import SampleFacts
 from ..signal import MOST_SILENT, Signal
 
-MOSTLY_PADDING, SOME_PADDING = 0.75, 0.2
-"""Shares of the positions, and of the gradient: up to three quarters a model learns to look past the padding."""
+SOME_PADDING, MOVED_BY_PADDING = 0.2, 1.0
+"""A share of the positions; a change of the output as a share of what other samples change: a mask leaves none."""
 MOST_LEAK = 0.01
 """A share of a softmax; what is hidden gets none."""
 
@@ -89,6 +90,25 @@ def input_ignored(examined: Examined) -> Iterator[Finding]:
         )
 
 
+def erased_by_norm(examined: Examined) -> Iterator[Finding]:
+    """A model that sees nothing of what tells the labels: how large the values of a sample are, or where they lie."""
+    facts, signal = _facts(examined), examined.signal
+    if facts is None or signal is None or not facts.erased:
+        return
+    where = next((row.path for row in signal.layers if row.kind in NORMALIZERS), "")
+    yield Finding(
+        code="tiny-sets",
+        severity=Severity.WARNING,
+        where=where or "input",
+        seen=f"The labels go with the {facts.erased} of the values of a sample, and the output stays the same when "
+        "that changes" + (f": `{where}` takes it away." if where else "."),
+        why="What a normalizer takes away from each sample by itself no later layer can read.",
+        advice="Use BatchNorm in its place, which standardises each channel over many samples, or standardise the data "
+        f"by figures of the whole training set; or hand the {facts.erased} on as an input of its own.",
+        numbers={},
+    )
+
+
 def reads_ahead(examined: Examined) -> Iterator[Finding]:
     """A model that is to predict the next step, and reads it."""
     facts = _facts(examined)
@@ -113,6 +133,18 @@ def reads_ahead(examined: Examined) -> Iterator[Finding]:
 def labels_are_inputs(examined: Examined) -> Iterator[Finding]:
     """A model of sequences that reads the steps up to each alone, and whose label at a step is that step itself."""
     facts, loss = _facts(examined), None if examined.signal is None else examined.signal.loss
+    if loss is not None and loss.ahead > 1:
+        yield Finding(
+            code="labels-are-inputs",
+            severity=Severity.WARNING,
+            where="the targets",
+            seen=f"The target of each step is the input {loss.ahead} steps later.",
+            why="What comes next is skipped: models of transformers shift the labels themselves, and labels that are "
+            "shifted before are shifted twice.",
+            advice="Shift the targets by one step in all: give a model that computes its own loss labels=input_ids.",
+            numbers=figures(ahead=loss.ahead),
+        )
+        return
     if facts is None or not facts.copies or loss is None or math.prod(loss.target_shape) != math.prod(facts.copies):
         return  # a loss that shifts the labels itself reads fewer
     yield Finding(
@@ -161,14 +193,14 @@ def mask_leaks(examined: Examined) -> Iterator[Finding]:
 
 
 def padding_read(examined: Examined) -> Iterator[Finding]:
-    """Rows that are filled up at their ends, and a model that reads little else, or what fills them up alone."""
-    signal = examined.signal
+    """Rows that are filled up at their ends, and a model for which it matters by how much."""
+    signal, facts = examined.signal, _facts(examined)
     padding = None if signal is None else signal.padding
-    if signal is None or padding is None or padding.pooled or any(mask_leaks(examined)):
+    if signal is None or padding is None or facts is None or any(mask_leaks(examined)):
         return
     attention = next((row.path for row in signal.layers if row.kind == "attention"), None)
     inverted = padding.share > SOME_PADDING and padding.words_read < 0.5 < padding.pads_read
-    if not inverted and min(padding.share, padding.of_gradient) < MOSTLY_PADDING:
+    if not inverted and (facts.padding_moves or 0.0) < MOVED_BY_PADDING:
         return
     yield Finding(
         code="mask-leaks",
@@ -178,25 +210,29 @@ def padding_read(examined: Examined) -> Iterator[Finding]:
         + (
             f"The output reads {percent(padding.pads_read)} of them, and {percent(padding.words_read)} of the others."
             if inverted
-            else f"They get {percent(padding.of_gradient)} of the squared gradient: the output is made of them."
+            else "When some of that is taken away from the ends of all rows, the output changes by more than other "
+            "samples change it."
         ),
         why="What tells the samples apart is hidden, and the padding is read in its place."
         if inverted
-        else "What tells the samples apart drowns in the padding, or is forgotten while it is read.",
+        else "The output depends on how long the longest row of the batch is: what tells the samples apart drowns in "
+        "the padding, or is forgotten while it is read.",
         advice="Invert the mask: in torch's key_padding_mask True hides a position, in the attention_mask of "
         "transformers 1 shows one. The padding is what must be masked."
         if inverted
         else "Use a mask that hides the padding: key_padding_mask in attention, a mean over the words alone, "
         "pack_padded_sequence or the state at the last word in recurrent layers; and pad to the longest row of "
         "each batch.",
-        numbers=figures(share=padding.share, of_gradient=padding.of_gradient),
+        numbers=figures(share=padding.share, moved=facts.padding_moves),
     )
 
 
 def _silent_places(signal: Signal) -> Iterator[Finding]:
     """Inputs and embeddings of which the output reads few places, though the others differ from sample to sample."""
     attention = next((row.path for row in signal.layers if row.kind == "attention"), None)
-    for row in signal.rows:
+    for number, row in enumerate(signal.rows):
+        readers = zip(signal.rows, signal.feeds, strict=False)
+        recurrent = next((own.path for own, feeds in readers if number in feeds and own.kind in RECURRENT), None)
         if row.cut is not None and row.log10_gradient not in (None, -math.inf):
             path, share = row.cut
             place = f"`{path}`" if path else "the forward of the model"
@@ -213,12 +249,18 @@ def _silent_places(signal: Signal) -> Iterator[Finding]:
             )
         if row.silent is not None and row.silent > MOST_SILENT and row.log10_gradient not in (None, -math.inf):
             yield _ignored(
-                attention or row.path,
+                attention or recurrent or row.path,
                 f"{percent(row.silent)} of the places of `{row.path}` that differ from sample to sample (columns, "
                 "positions, channels or pixels) have no influence on the output.",
                 "Check the mask of the attention, if there is one: in torch's key_padding_mask and attn_mask True "
                 "hides a place, in others it shows one; invert it. Otherwise look for an index, a slice or a stride "
-                "that skips places. If the output is meant to read a few places, there is nothing to do.",
+                "that skips places"
+                + (
+                    ": of a recurrent layer read the last step (output[:, -1]), the first knows nothing of the others"
+                    if recurrent
+                    else ""
+                )
+                + ". If the output is meant to read a few places, there is nothing to do.",
             )
 
 

@@ -97,6 +97,8 @@ LARGE_INPUT, SMALL_INPUT = 18.0, 0.008
 pixels that were divided by 255 twice 0.002."""
 OFF_CENTRE, OFF_CENTRE_SIZE = 8.0, 2.0
 """A mean that is this many deviations from zero, in inputs of at least this size: what varies is lost beside it."""
+FAR_OFF = 50.0
+"""The same in inputs of any size."""
 FAR_LARGER = 10.0
 """A factor between what a layer reads and the inputs that are seen to reach it."""
 SAME_SCALE = 2.0
@@ -116,7 +118,8 @@ def input_scale(examined: Examined) -> Iterator[Finding]:
     """An input far from the scale of what networks are usually trained on, and that the model does not scale itself."""
     for row, reader, read in _raw_reads(examined):
         size = row.root_mean_square
-        shifted = abs(row.mean or 0.0) > OFF_CENTRE * (row.deviation or 0.0) and (size or 0.0) > OFF_CENTRE_SIZE
+        most = OFF_CENTRE if (size or 0.0) > OFF_CENTRE_SIZE else FAR_OFF
+        shifted = abs(row.mean or 0.0) > most * (row.deviation or 0.0)
         usual = SMALL_INPUT <= read <= LARGE_INPUT and not shifted
         if usual or not size or not read / SAME_SCALE <= size <= read * SAME_SCALE or row.deviation == 0.0:
             continue
@@ -255,12 +258,26 @@ def half_precision(examined: Examined) -> Iterator[Finding]:
         if own is not None and _size(own) * NEAR > limit:
             yield _overflow(own, name, limit, Severity.WARNING)
             return
+    assert examined.signal is not None
+    if examined.signal.rounded is not None:
+        where, dtype, share = examined.signal.rounded
+        yield Finding(
+            code="half-precision",
+            severity=Severity.WARNING,
+            where=where or "the model",
+            seen=f"Values that are rounded to {dtype} in {f'`{where}`' if where else 'the model'} lose "
+            f"{percent(share)} of what varies in them: they lie far from zero, where such numbers are coarse.",
+            why="What was to be learned from lies in the digits that are cut off.",
+            advice="Keep float32 until these values are small: subtract their mean, or take differences, before the "
+            "cast.",
+            numbers=figures(share=share),
+        )
+        return
     largest = max(rows, key=_size)
     if _size(largest) * NEAR > FLOAT16_LARGEST and largest.dtype != "bfloat16":
         yield _overflow(largest, "float16", FLOAT16_LARGEST, Severity.INFO)
         return
     lost = [row for row in rows if row.dtype == "float16" and row.kind in WEIGHTS and row.log10_gradient == -math.inf]
-    assert examined.signal is not None
     zeros = any(row.is_zero for row in examined.signal.parameters if len(row.shape) > 1)
     if lost and not zeros and any(row.log10_gradient not in (None, -math.inf) for row in rows):
         yield Finding(

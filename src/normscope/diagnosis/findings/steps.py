@@ -6,18 +6,21 @@ import math
 from collections.abc import Iterator
 
 from ...core.finding import Finding, Severity, figure, figures, percent
+from ...listening.calls import NORMALIZERS
 from ...report.words import listed
 from ..descent_pass import SHORTEST, StepFacts
 from ..examined import Examined
 from ..loss_facts import NO_BETTER, LossFacts, is_fresh
-from ..signal import Signal
-from .depth import WEIGHTS
+from ..signal import INPUT
+from ..signal_pass import ACTIVATIONS
+from .depth import rows_of_weights
 from .loss import LOSS, NOT_FITTED
+from .structure import constant_output
 
 TOO_LONG = 2.0
 """A step that makes the loss this many times as large is too long."""
-TOO_MANY_STEPS = 1e6
-"""Nobody makes as many steps to halve a loss."""
+TOO_MANY_STEPS = 3e4
+"""Nobody means to make as many to lose a loss of this size; fresh models with usual rates need a few hundred."""
 SHALLOW = 0.02
 """A factor between the sizes of what an operator without weights hands on and reads; means keep a tenth."""
 STRONG_DECAY = 0.01
@@ -37,8 +40,8 @@ HARDLY_MOMENTUM, LIKE_A_MOMENTUM = 0.2, 0.5
 """Nobody sets a momentum below the first beside a rate above the second: the two are in the wrong order."""
 MOSTLY_LOST = 0.9
 """A share of the weights: in bfloat16 small steps move few of them at once, and the others later."""
-SLOW_PACE, MANY_STEPS = 0.03, 1e3
-"""A share of the rate by which a typical weight moves, and the steps that it would take at that pace."""
+SLOW_PACE, SLOW_MOVES = 0.03, 1e-3
+"""A share of the rate by which a typical weight moves, and of the weights that one step changes."""
 
 
 def wrong_parameters(examined: Examined) -> Iterator[Finding]:
@@ -108,6 +111,16 @@ def next_step(examined: Examined) -> Iterator[Finding]:
             figures(rate=0.0),
             Severity.INFO,
         )
+    elif steps.moved_share is not None and not math.isfinite(steps.moved_share) and _is_half(examined):
+        yield _of_optimizer(
+            "half-precision",
+            f"One step of {rate} makes weights in float16 infinite or NaN.",
+            "The eps of an optimizer (1e-8) and the squares of small gradients are zero in float16, and what is "
+            "divided by them is lost.",
+            "Keep the weights in float32 and run the forward under torch.autocast with a GradScaler, or train in "
+            "bfloat16.",
+            figures(rate=steps.rate),
+        )
     elif _is_too_long(steps, loss):
         limit = steps.stable_rate if steps.optimizer == "SGD" else None
         below = limit is not None and limit < steps.rate
@@ -148,7 +161,7 @@ def next_step(examined: Examined) -> Iterator[Finding]:
 def _too_short(examined: Examined, steps: StepFacts, rate: str) -> Iterator[Finding]:
     """A rate, or an eps, with which a network that has learned nothing learns nothing."""
     if steps.unmoved is not None and steps.unmoved > MOSTLY_LOST:
-        half = any(parameter.itemsize < 4 for parameter in examined.model.parameters())
+        half = _is_half(examined)
         if half or _is_untrained(examined):
             yield _of_optimizer(
                 "half-precision" if half else "step-too-short",
@@ -164,7 +177,7 @@ def _too_short(examined: Examined, steps: StepFacts, rate: str) -> Iterator[Find
         return  # at the least loss there is nothing to gain by longer steps
     count = steps.loss / steps.promised_fall
     scheduled = steps.scheduled_rate is not None and steps.scheduled_rate > (steps.rate or 0.0)
-    outweighed = steps.is_new and steps.pace is not None and steps.pace < SLOW_PACE and count > MANY_STEPS
+    outweighed = steps.is_new and (steps.pace or 1.0) < SLOW_PACE and (steps.moved_share or 1.0) < SLOW_MOVES
     if outweighed or count > TOO_MANY_STEPS:
         yield _of_optimizer(
             "step-too-short",
@@ -183,6 +196,11 @@ def _too_short(examined: Examined, steps: StepFacts, rate: str) -> Iterator[Find
             figures(rate=steps.rate, loss=steps.loss, promised_fall=steps.promised_fall),
             Severity.INFO if scheduled and not outweighed else Severity.WARNING,
         )
+
+
+def _is_half(examined: Examined) -> bool:
+    """Whether weights have fewer digits than float32."""
+    return any(parameter.itemsize < 4 for parameter in examined.model.parameters())
 
 
 def _of_optimizer(
@@ -225,21 +243,7 @@ def loss_rises(examined: Examined) -> Iterator[Finding]:
     if steps is None or steps.fall is None or examined.signal is None or steps.loss <= NOT_FITTED:
         return
     if steps.step_share is not None and steps.step_share > 1.0 and _is_untrained(examined):
-        before, after, factor = _steepest_fall(examined.signal)
-        if factor < SHALLOW:
-            yield Finding(
-                code="gradient-vanishing",
-                severity=Severity.WARNING,
-                where=before,
-                seen=f"Behind `{before}` values are multiplied by {figure(factor)} on their way to "
-                f"{f'`{after}`' if after else 'what reads them'}: to lower the loss by a hundredth, the weights would "
-                f"have to change by {figure(steps.step_share)} times their size.",
-                why="Values that nearly vanish on their way hardly count in the outputs, and their gradients vanish "
-                "alike.",
-                advice="Look at what lies between: a softmax or a mean over the wrong axis (check its dim), a factor "
-                "far below 1; or scale what comes out of it up.",
-                numbers=figures(factor=factor, step_share=steps.step_share),
-            )
+        if any(shrinking_values(examined)):
             return
         yield Finding(
             code="no-loss-gradient",
@@ -270,17 +274,38 @@ def loss_rises(examined: Examined) -> Iterator[Finding]:
     )
 
 
-def _steepest_fall(signal: Signal) -> tuple[str, str, float]:
-    """Return the two layers between which values become smallest beside what they were, and the factor."""
-    falls = [
-        ((row.root_mean_square or 0.0) / size, signal.rows[feed].path, row.path)
-        for row, feeds in zip(signal.rows, signal.feeds, strict=False)
-        if row.kind not in WEIGHTS and feeds
-        for size, feed in [max((signal.rows[feed].root_mean_square or 0.0, feed) for feed in feeds)]
-        if size > 0.0 and signal.rows[feed].path
-    ]
+def shrinking_values(examined: Examined) -> Iterator[Finding]:
+    """A fresh model in which values nearly vanish between two layers, by an operator without weights."""
+    signal = examined.signal
+    if signal is None or not is_fresh(examined.model) or any(constant_output(examined)):
+        return
+    weights, falls = rows_of_weights(signal, examined.data), list[tuple[float, str, str]]()
+    for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False)):
+        made = weights[number].rms_input if number in weights else row.root_mean_square
+        known = [feed for feed in feeds if signal.rows[feed].kind != INPUT]
+        size, feed = max(((signal.rows[feed].root_mean_square or 0.0, feed) for feed in known), default=(0.0, 0))
+        bends = row.kind in (
+            *NORMALIZERS,
+            *ACTIVATIONS,
+            "relu",
+        )  # units that are off, or shares, have findings of theirs
+        if len(known) == len(feeds) and size > 0.0 and made and not bends:
+            falls.append((made / size, signal.rows[feed].path, row.path))
     factor, before, after = min(falls, default=(1.0, "", ""))
-    return before, after, factor
+    if factor >= SHALLOW:
+        return
+    yield Finding(
+        code="gradient-vanishing",
+        severity=Severity.WARNING,
+        where=before or after,
+        seen=f"Values are multiplied by {figure(factor)} on their way from "
+        f"{f'`{before}`' if before else 'layers before'} to {f'`{after}`' if after else 'what reads them'}.",
+        why="Values that nearly vanish on their way hardly count in the outputs, and their gradients vanish alike.",
+        advice="Look at what lies between: a softmax or a mean over the wrong axis (check its dim), a factor or a step "
+        "of time far below 1 that keeps a recurrent state (carry more of the state on, or use a GRU); or rescale the "
+        "layer behind it.",
+        numbers=figures(factor=factor),
+    )
 
 
 def _is_untrained(examined: Examined) -> bool:

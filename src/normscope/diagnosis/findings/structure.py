@@ -16,7 +16,7 @@ from ..loss_facts import CLASSES, is_fresh
 from ..signal import Signal, SignalRow
 from ..signal_pass import ACTIVATIONS
 from .causes import GraphOrder
-from .depth import WEIGHTS, gradient_vanishing
+from .depth import WEIGHTS, gradient_vanishing, rows_of_weights
 
 STEEPEST_LEAK = 0.9
 LONG_CHAIN, FEWEST_COMPARED = 8, 16
@@ -104,21 +104,27 @@ def narrow_layer(examined: Examined) -> Iterator[Finding]:
     if signal is None or facts is None or facts.name not in CLASSES or len(facts.output_shape) != 2:
         return
     flow, classes = GraphOrder(examined), facts.output_shape[1]
-    for row in signal.layers:
-        width = math.prod(row.shape[1:])
-        if row.kind not in WEIGHTS or row.shape[:1] != facts.output_shape[:1] or classes < CLASSES_PER_UNIT**width:
-            continue
-        if flow.cuts(row.path):
+    for number, weight in rows_of_weights(signal, examined.data).items():
+        row, before = signal.rows[number], flow.before(signal.rows[number].path)
+        made, read = (math.prod(shape[1:]) for shape in (weight.output_shape, weight.input_shape))
+        whole = row.shape[:1] == weight.input_shape[:1] == facts.output_shape[:1]
+        narrow = classes >= CLASSES_PER_UNIT**made and flow.cuts(row.path, inner=True)
+        reads_narrow = classes >= CLASSES_PER_UNIT**read and len(before) == 1 and flow.cuts(row.path)
+        if whole and (narrow or reads_narrow):
+            where = row.path if narrow else next(iter(before))
             yield Finding(
                 code="bottleneck",
                 severity=Severity.WARNING,
-                where=row.path,
-                seen=f"`{row.path}` hands on {pluralise(width, 'number')} of each sample, and {classes} classes are "
-                "told apart behind it.",
+                where=where,
+                seen=f"`{where}` hands on {pluralise(made, 'number')} of each sample, and {classes} classes are told "
+                "apart behind it."
+                if narrow
+                else f"`{row.path}` reads {pluralise(read, 'number')} of each sample, all that is left of `{where}`, "
+                f"and {classes} classes are told apart behind it.",
                 why="Everything about a sample has to pass through it: classes that lie side by side there cannot all "
                 "be told apart.",
-                advice=f"Widen `{row.path}`: at least as many units as there are classes.",
-                numbers=figures(width=width, classes=classes),
+                advice=f"Widen `{where}`: at least as many units or channels as there are classes.",
+                numbers=figures(width=min(made, read), classes=classes),
             )
             return
 
@@ -269,6 +275,26 @@ def constant_output(examined: Examined) -> Iterator[Finding]:
         )
         return
     zeros = {row.module for row in signal.parameters if len(row.shape) > 1 and row.is_zero}
+    place = next(number for number, row in enumerate(signal.rows) if row is culprit)
+    varying = [signal.rows[feed] for feed in signal.feeds[place] if signal.rows[feed].varies] if signal.feeds else []
+    if varying and culprit.kind in WEIGHTS and culprit.path not in zeros:
+        before = varying[-1]
+        yield Finding(
+            code="output-constant",
+            severity=Severity.WARNING,
+            where=culprit.path,
+            seen=f"What `{culprit.path}` reads is the same for all {pluralise(signal.samples, 'sample')}, though "
+            f"`{before.path}` ({before.kind}), which lies before it, differs from sample to sample.",
+            why="An output that does not depend on the input has learned nothing about it, and no gradient tells the "
+            "layers before what to change.",
+            advice=f"Look at what stands between `{before.path}` and `{culprit.path}`: a place of a sequence that sees "
+            "nothing of the others (check the mask: behind a causal one the first place sees itself alone), a mean "
+            "or a softmax over the wrong dim (dim 0 is the batch), a difference of one value with itself (an input "
+            "that `forward` does not use), a product with zero, units that "
+            "are all off or saturated (rescale what they read, or initialise the layer before them anew).",
+            numbers=figures(samples=signal.samples),
+        )
+        return
     zero_head = culprit is last and last.path in zeros and is_fresh(examined.model)
     yield Finding(
         code="output-constant",
