@@ -10,7 +10,7 @@ which alarms are tuned; `first.py` and `second.py`, each held out until its scor
 
 from importlib.util import find_spec
 
-from . import first, second
+from . import first, second, third
 from . import open as open_part
 from .case import HealthyRun, RunFault
 
@@ -18,8 +18,9 @@ PARTS: dict[str, tuple[list[RunFault], list[HealthyRun]]] = {
     "open": (open_part.FAULTS, open_part.HEALTHY),
     "first": (first.FAULTS, first.HEALTHY),
     "second": (second.FAULTS, second.HEALTHY),
+    "third": (third.FAULTS, third.HEALTHY),
 }
-if find_spec(f"{__name__}.third") is not None:
-    from . import third
+if find_spec(f"{__name__}.fourth") is not None:
+    from . import fourth
 
-    PARTS["held-out"] = (third.FAULTS, third.HEALTHY)
+    PARTS["held-out"] = (fourth.FAULTS, fourth.HEALTHY)
