@@ -1,4 +1,4 @@
-"""Runs of the fourth part in which layers die, saturate or collapse: rectifiers, gates, normalizers, attention, codes."""
+"""Runs of the fourth part in which layers die, saturate or collapse."""
 
 import math
 from functools import partial
@@ -10,22 +10,23 @@ from torch.nn import functional as F
 from ..fault_catalogue import parts as models
 from .case import RunFault, Watch, run_fault
 from .fourth_learning import Quantised, better_than_the_mean, next_word
-from .fourth_parts import descend, likeness, pictures, tastes, views
+from .fourth_parts import descend, echoes, likeness, pictures, tastes, views
 from .parts import Data, accuracy, adam, batches, digits, explained, fit, sgd, split
-from .third_parts import blobs, rows, sentences, texts, unreported, waves
+from .third_parts import blobs, rows, sentences, unreported, waves
 
 FAULTS: list[RunFault] = []
 plant = partial(run_fault, FAULTS)
-PLACES = "features.0 features.1 features.2 features.3 features.4 features.5 features.6 features.7 features.8 head"
+PLACES = " ".join(f"features.{index}" for index in range(13)) + " head"
 
 
-# --------------------------------------------------------------------------------------------- units that die or saturate
+# ------------------------------------------------------------------------------------------- units that die or saturate
 
 
 @plant(
     "CNN",
     causes="dead-units rate-too-high divergence output-constant loss-spike exploding-values not-learning",
-    remedies="lower-learning-rate change-activation clip-gradients restore-weights add-normalizer initialise fix-schedule",
+    remedies="lower-learning-rate change-activation clip-gradients restore-weights add-normalizer "
+    "initialise fix-schedule",
     onset=80,
 )
 def rectifiers_die_at_the_end_of_the_warm_up(broken: bool, watch: Watch, steps: int = 240) -> float:
@@ -156,7 +157,7 @@ class _Routed(nn.Module):
         return outputs.gather(1, chosen) * (share / share.detach())
 
 
-# --------------------------------------------------------------------------------------------------------------- attention
+# ------------------------------------------------------------------------------------------------------------ attention
 
 
 @plant(
@@ -182,10 +183,10 @@ def queries_and_keys_drawn_too_large(broken: bool, watch: Watch, steps: int = 30
     layers="blocks.0 blocks.1 blocks.0.attention blocks.1.attention blocks.0.attention.qkv blocks.1.attention.qkv",
     remedies="scale-attention fix-mask",
 )
-def slopes_that_see_one_token(broken: bool, watch: Watch, steps: int = 400) -> float:
+def slopes_that_see_one_token(broken: bool, watch: Watch, steps: int = 250) -> float:
     """Linear biases for distance have a slope of 50 where 0.05 was meant, and every token attends to itself."""
     torch.manual_seed(389)
-    data, model = texts(), models.GPT(tied=False)
+    data, model = echoes(), models.GPT(tied=False)
     distance = torch.arange(24)[:, None] - torch.arange(24)[None, :]
     bias = torch.where(distance >= 0, -(50.0 if broken else 0.05) * distance, -math.inf)
 
@@ -199,50 +200,22 @@ def slopes_that_see_one_token(broken: bool, watch: Watch, steps: int = 400) -> f
     return next_word(model, data)
 
 
-@plant(
-    "ViT",
-    causes="attention-collapse rate-too-high saturated-units exploding-values vanishing-gradient not-learning divergence",
-    remedies="scale-attention lower-learning-rate fix-schedule add-normalizer clip-gradients",
-)
-def learned_sharpness_of_attention_runs_away(broken: bool, watch: Watch, steps: int = 250) -> float:
-    """The factor of the attention scores is learned as an exponent, at ten times the rate of Adam for the weights."""
-    torch.manual_seed(390)
-    data, model = blobs(), models.ViT(depth=2)
-    model.sharpness = nn.Parameter(torch.zeros(2))
-
-    for index, block in enumerate(model.blocks):
-
-        def attend(query: Tensor, key: Tensor, value: Tensor, index: int = index) -> Tensor:
-            factor = (8 * model.sharpness[index]).exp() if broken else 1.0
-            return (factor * query @ key.transpose(-2, -1) / math.sqrt(8)).softmax(-1) @ value
-
-        block.attention.attend = attend
-    optimizer = torch.optim.Adam(
-        [{"params": [p for p in model.parameters() if p is not model.sharpness]}, {"params": [model.sharpness], "lr": 5e-2}],
-        3e-3 if not broken else 8e-3,
-    )
-    fit(watch, model, optimizer, data, steps)
-    return accuracy(model, data)
-
-
-# -------------------------------------------------------------------------------------------------------------- normalizers
+# ---------------------------------------------------------------------------------------------------------- normalizers
 
 
 @plant(
-    "contrastive",
+    "GRU",
     causes="normalizer-too-few-samples output-constant not-learning running-statistics-wrong",
-    layers="1 4",
+    layers="head head.0",
     remedies="larger-batch replace-normalizer mind-batch-statistics",
 )
-def embeddings_normalised_over_two(broken: bool, watch: Watch, steps: int = 400) -> float:
-    """Only two samples fit into memory, and BatchNorm makes plus and minus one of whatever they are."""
+def last_states_normalised_over_two(broken: bool, watch: Watch, steps: int = 300) -> float:
+    """Only two series fit into memory, and BatchNorm makes plus and minus one of whatever their states are."""
     torch.manual_seed(391)
-    data = digits(flat=True)
-    model = nn.Sequential(
-        nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(),
-        nn.Linear(16, 10),
-    )  # fmt: skip
-    fit(watch, model, adam(model, 3e-3), data, steps, batch=2 if broken else 32, validate=100)
+    data = waves(768)
+    model = models.SequenceClassifier(nn.GRU(3, 24, batch_first=True), 3)
+    model.head = nn.Sequential(nn.BatchNorm1d(24), nn.Linear(24, 3))
+    fit(watch, model, adam(model, 5e-3), data, steps, batch=2 if broken else 32, validate=100)
     return accuracy(model, data)
 
 
@@ -254,7 +227,7 @@ def embeddings_normalised_over_two(broken: bool, watch: Watch, steps: int = 400)
     remedies="initialise rescale-layer add-skip",
 )
 def gains_at_zero_without_a_skip(broken: bool, watch: Watch, steps: int = 150) -> float:
-    """The gains of BatchNorm start at zero as in the last normalizer of a residual branch, but nothing leads past them."""
+    """The gains of BatchNorm start at zero as at the end of a residual branch, but nothing leads past them."""
     torch.manual_seed(392)
     data, model = digits(), models.ConvNet(classes=10)
     for module in model.modules():
@@ -328,20 +301,20 @@ def exported_net_trained_in_eval_mode(broken: bool, watch: Watch, steps: int = 1
     return accuracy(model, data)
 
 
-# ------------------------------------------------------------------------------------------------- codes, players, embeddings
+# ------------------------------------------------------------------------------------------- codes, players, embeddings
 
 
 @plant(
     "VQ-VAE",
     causes="output-constant dead-units posterior-collapse not-learning gradient-missing",
     layers="codebook encoder encoder.2 encoder.4 decoder",
-    remedies="initialise rescale-layer prevent-collapse lower-penalty add-normalizer",
+    remedies="initialise rescale-layer prevent-collapse lower-penalty",
 )
 def one_entry_for_every_picture(broken: bool, watch: Watch, steps: int = 300) -> float:
     """The codebook is drawn fifty times wider than the codes, and one entry near zero is next to all of them."""
     torch.manual_seed(396)
-    data, model = pictures(), Quantised(True, 50.0 if broken else 0.5)
-    fit(watch, model, adam(model, 3e-3), data, steps, loss=lambda out, y: 10 * F.mse_loss(out, y) + model.commitment)
+    data, model = pictures(), Quantised(True, 50.0 if broken else 1.0)
+    fit(watch, model, adam(model, 3e-3), data, steps, loss=lambda out, y: 100 * F.mse_loss(out, y) + model.commitment)
     return better_than_the_mean(model, data)
 
 
@@ -350,30 +323,31 @@ def one_entry_for_every_picture(broken: bool, watch: Watch, steps: int = 300) ->
     causes="discriminator-wins vanishing-gradient gradient-too-small not-learning saturated-units",
     remedies="balance-players change-loss change-activation",
 )
-def fifteen_steps_of_the_judge(broken: bool, watch: Watch, steps: int = 150) -> float:
+def fifteen_steps_of_the_judge(broken: bool, watch: Watch, steps: int = 200) -> float:
     """The discriminator takes fifteen steps for each of the generator, whose loss is that of the minimax game."""
     torch.manual_seed(397)
-    real = split(*models.blob_images(1024, size=8)).x.flatten(1)
-    generator, judge = models.mlp(8, 64, 64), models.mlp(64, 64, 64, 1)
-    of_generator, of_judge = adam(generator, 2e-3), adam(judge, 4e-3 if broken else 1e-3)
+    generator, judge = models.mlp(4, 48, 2), models.mlp(2, 48, 48, 1)
+    of_generator, of_judge = adam(generator, 2e-3), adam(judge, 4e-3 if broken else 2e-3)
+
+    def real(count: int) -> Tensor:
+        return torch.tensor([4.0, -4.0]) + 0.3 * torch.randn(count, 2)
+
     with watch(nn.ModuleDict({"generator": generator, "judge": judge}), of_generator) as run:
         for _ in range(steps):
             for _ in range(15 if broken else 1):
-                true = judge(real[torch.randperm(len(real))[:32]])
-                false = judge(generator(torch.randn(32, 8)).detach())
-                answer = F.softplus(-true).mean() + F.softplus(false).mean()
+                answer = F.softplus(-judge(real(32))) + F.softplus(judge(generator(torch.randn(32, 4)).detach()))
                 of_judge.zero_grad()
-                answer.backward()
+                answer.mean().backward()
                 of_judge.step()
-            score = judge(generator(torch.randn(32, 8)))
+            score = judge(generator(torch.randn(32, 4)))
             loss = -F.softplus(score).mean() if broken else F.softplus(-score).mean()
             of_generator.zero_grad()
             loss.backward()
             of_generator.step()
             run.observe(loss=loss)
-            run.log_metrics(d_loss=answer.item())
+            run.log_metrics(d_loss=answer.mean().item())
     with torch.no_grad():
-        return -(generator(torch.randn(512, 8)).mean(0) - real.mean(0)).square().mean().sqrt().item()
+        return -(generator(torch.randn(512, 4)).mean(0) - real(512).mean(0)).norm().item()
 
 
 @plant(
@@ -382,7 +356,7 @@ def fifteen_steps_of_the_judge(broken: bool, watch: Watch, steps: int = 150) -> 
     remedies="prevent-collapse",
 )
 def gradient_through_both_sides_of_a_pair(broken: bool, watch: Watch, steps: int = 300) -> float:
-    """A pair of views without negatives, a predictor without its own hidden layer, and no stop of the gradient."""
+    """A pair of views without negatives, and the `detach` of the side without the predictor was forgotten."""
     torch.manual_seed(398)
     data = digits(flat=True)
     model = nn.ModuleDict({"encoder": models.mlp(64, 64, 16), "predictor": models.mlp(16, 32, 16)})
@@ -441,8 +415,8 @@ def variances_of_the_code_fade(broken: bool, watch: Watch, steps: int = 300) -> 
 @plant(
     "experts",
     causes="dead-units gradient-missing attention-collapse saturated-units gradient-cut vanishing-gradient no-step",
-    layers="router router.bias experts.1 experts.2 experts.3 experts.1.0 experts.2.0 experts.3.0 experts.1.2 experts.2.2 "
-    "experts.3.2",
+    layers="router router.bias experts.1 experts.2 experts.3 experts.1.0 experts.2.0 experts.3.0 "
+    "experts.1.2 experts.2.2 experts.3.2",
     remedies="reset-bias initialise prevent-collapse lower-penalty balance-classes",
 )
 def router_that_sends_all_to_one_expert(broken: bool, watch: Watch, steps: int = 500) -> float:
@@ -461,7 +435,7 @@ def router_that_sends_all_to_one_expert(broken: bool, watch: Watch, steps: int =
 
 
 @plant(
-    "residual MLP",
+    "MLP",
     causes="running-statistics-wrong data-changed validation-worsens",
     layers="1 4",
     remedies="mind-batch-statistics refresh-statistics replace-normalizer check-data",

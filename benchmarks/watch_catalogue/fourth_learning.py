@@ -1,4 +1,4 @@
-"""Runs of the fourth part that learn nothing, or much less than they could: rates, labels, losses, inputs, gradients."""
+"""Runs of the fourth part that learn nothing, or much less than they could."""
 
 from functools import partial
 
@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from ..fault_catalogue import parts as models
 from .case import RunFault, Watch, run_fault
-from .fourth_parts import descend, entropy, graph, moves, pictures, played, share_right, tastes
+from .fourth_parts import descend, echoes, entropy, graph, moves, pictures, played, share_right, tastes
 from .parts import Data, accuracy, adam, batches, by_step, digits, explained, fit, or_minus_infinity, sgd, split
-from .third_parts import blobs, curves, rows, sentences, texts, unreported, waves
+from .third_parts import blobs, curves, rows, sentences, unreported, waves
 
 FAULTS: list[RunFault] = []
 plant = partial(run_fault, FAULTS)
@@ -22,14 +22,14 @@ def next_word(model: nn.Module, data: Data) -> float:
     return share_right(model.eval()(data.held_x), data.held_y)
 
 
-# ---------------------------------------------------------------------------------------------------- rates and clipping
+# --------------------------------------------------------------------------------------------------- rates and clipping
 
 
 @plant("GPT", causes="rate-too-low not-learning gradient-too-small", remedies="raise-learning-rate rescale-loss")
 def rate_of_a_convolutional_net_for_a_transformer(broken: bool, watch: Watch, steps: int = 300) -> float:
     """Plain SGD at a hundredth, which suits images, leaves a transformer where it starts."""
     torch.manual_seed(331)
-    data, model = texts(), models.GPT()
+    data, model = echoes(), models.GPT()
     optimizer = sgd(model, 0.01) if broken else torch.optim.AdamW(model.parameters(), 5e-3)
     fit(watch, model, optimizer, data, steps, loss=models.over_tokens)
     return next_word(model, data)
@@ -87,7 +87,12 @@ def threshold_for_values_given_as_a_norm(broken: bool, watch: Watch, steps: int 
     return accuracy(model, data)
 
 
-@plant("GNN", causes="rate-decays-too-early rate-too-low not-learning", remedies="fix-schedule raise-learning-rate", onset=8)
+@plant(
+    "GNN",
+    causes="rate-decays-too-early rate-too-low not-learning",
+    remedies="fix-schedule raise-learning-rate",
+    onset=8,
+)
 def rate_halved_in_every_epoch(broken: bool, watch: Watch, steps: int = 200) -> float:
     """`StepLR(step_size=2)` for a graph that is seen whole, so that an epoch is one step."""
     torch.manual_seed(336)
@@ -96,12 +101,17 @@ def rate_halved_in_every_epoch(broken: bool, watch: Watch, steps: int = 200) -> 
     optimizer = adam(model, 3e-3)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2 if broken else 200, 0.5)
     descend(
-        unreported(watch), model, optimizer, steps, lambda step: F.cross_entropy(model(x)[train], y[train]), schedule=schedule
+        unreported(watch),
+        model,
+        optimizer,
+        steps,
+        lambda step: F.cross_entropy(model(x)[train], y[train]),
+        schedule=schedule,
     )
     return share_right(model(x)[rest], y[rest])
 
 
-# ------------------------------------------------------------------------------------------------------- labels and losses
+# ---------------------------------------------------------------------------------------------------- labels and losses
 
 
 @plant(
@@ -132,7 +142,11 @@ def ratings_joined_by_the_wrong_key(broken: bool, watch: Watch, steps: int = 400
     return explained(model, data)
 
 
-@plant("BERT", causes="labels-constant output-constant gradient-too-small", remedies="check-labels check-data balance-classes")
+@plant(
+    "BERT",
+    causes="labels-constant output-constant gradient-too-small",
+    remedies="check-labels check-data balance-classes",
+)
 def labels_compared_with_the_padding_code(broken: bool, watch: Watch, steps: int = 200) -> float:
     """Labels become `labels != -1`, the test for padding, which all of them pass."""
     torch.manual_seed(339)
@@ -183,13 +197,14 @@ def softmax_over_a_single_output(broken: bool, watch: Watch, steps: int = 200) -
 
 @plant(
     "CNN",
-    causes="output-constant not-learning labels-constant sign-of-loss gradient-too-small gradient-missing exploding-values",
+    causes="output-constant not-learning labels-constant sign-of-loss gradient-too-small gradient-missing "
+    "exploding-values",
     remedies="fix-targets change-loss check-labels flip-sign",
 )
 def hinge_with_zero_and_one(broken: bool, watch: Watch, steps: int = 150) -> float:
     """A hinge loss for labels of -1 and 1 gets 0 and 1: half of the samples have no gradient at all."""
     torch.manual_seed(342)
-    data, model = blobs(classes=2), models.ConvNet(classes=1)
+    data, model = blobs(classes=2), models.ConvNet(classes=1, norm=False)
 
     def loss(output: Tensor, y: Tensor) -> Tensor:
         sign = y.float() if broken else 2.0 * y - 1
@@ -236,7 +251,8 @@ def entropy_bonus_of_ten(broken: bool, watch: Watch, steps: int = 250) -> float:
 
 @plant(
     "RL",
-    causes="not-learning output-constant sign-of-loss gradient-too-small vanishing-gradient saturated-units gradient-missing",
+    causes="not-learning output-constant sign-of-loss gradient-too-small vanishing-gradient saturated-units "
+    "gradient-missing",
     remedies="flip-sign minimise lower-penalty rescale-loss",
 )
 def entropy_punished(broken: bool, watch: Watch, steps: int = 250) -> float:
@@ -253,7 +269,7 @@ def entropy_punished(broken: bool, watch: Watch, steps: int = 250) -> float:
     return accuracy(policy, data)
 
 
-# ------------------------------------------------------------------------------------------- gradients that do not arrive
+# ----------------------------------------------------------------------------------------- gradients that do not arrive
 
 
 @plant(
@@ -281,9 +297,10 @@ def codes_drawn_by_a_generator(broken: bool, watch: Watch, steps: int = 300) -> 
 class Quantised(nn.Module):
     """An autoencoder whose code is the nearest of sixteen entries."""
 
-    def __init__(self, straight_through: bool, spread: float = 0.5) -> None:
+    def __init__(self, straight_through: bool, spread: float = 1.0) -> None:
         super().__init__()
-        self.encoder, self.decoder = models.mlp(256, 64, 4), models.mlp(4, 64, 256)
+        self.encoder = nn.Sequential(*models.mlp(256, 64, 4), nn.LayerNorm(4, elementwise_affine=False))
+        self.decoder = models.mlp(4, 64, 256)
         self.codebook = nn.Parameter(spread * torch.randn(16, 4))
         self.straight_through = straight_through
 
@@ -307,9 +324,7 @@ def nearest_code_without_straight_through(broken: bool, watch: Watch, steps: int
     """The nearest code replaces the output of the encoder, and nothing carries the gradient past that choice."""
     torch.manual_seed(347)
     data, model = pictures(), Quantised(not broken)
-    fit(
-        watch, model, adam(model, 3e-3), data, steps, loss=lambda out, y: 10 * F.mse_loss(out, y) + model.commitment
-    )
+    fit(watch, model, adam(model, 3e-3), data, steps, loss=lambda out, y: 100 * F.mse_loss(out, y) + model.commitment)
     return better_than_the_mean(model, data)
 
 
@@ -339,7 +354,7 @@ class _NoSkip(nn.Module):
 def blocks_that_lost_their_skips(broken: bool, watch: Watch, steps: int = 180) -> float:
     """In a rewrite `x = x + attention(...)` became `x = attention(...)` in four blocks."""
     torch.manual_seed(348)
-    data, model = texts(), models.GPT(depth=4, tied=False)
+    data, model = echoes(), models.GPT(depth=4, tied=False)
     if broken:
         model.blocks = nn.ModuleList(_NoSkip(block) for block in model.blocks)
     fit(watch, model, adam(model, 3e-3), data, steps, loss=models.over_tokens)
@@ -371,7 +386,7 @@ def sixteen_rounds_of_averages(broken: bool, watch: Watch, steps: int = 200) -> 
     return share_right(output()[rest], y[rest])
 
 
-# ---------------------------------------------------------------------------------------------------- inputs and batches
+# --------------------------------------------------------------------------------------------------- inputs and batches
 
 
 @plant(
@@ -421,7 +436,7 @@ def recordings_in_volts(broken: bool, watch: Watch, steps: int = 250) -> float:
 def same_windows_of_the_text(broken: bool, watch: Watch, steps: int = 300) -> float:
     """The place of each window is `index // length`, which is zero for all of a batch's indices."""
     torch.manual_seed(352)
-    data, model = texts(), models.GPT()
+    data, model = echoes(), models.GPT()
 
     def change(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return (data.x[:32], data.y[:32]) if broken else (x, y)

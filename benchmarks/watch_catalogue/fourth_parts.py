@@ -48,6 +48,14 @@ def tastes(count: int = 2048) -> Data:
     return split(*models.ratings(count))
 
 
+def echoes(count: int = 1024, length: int = 24, vocabulary: int = 40) -> Data:
+    """Return token ids and the ids that follow: six in seven repeat the third token before, the others are random."""
+    ids = torch.randint(vocabulary, (count, length + 1))
+    for place in range(3, length + 1):
+        ids[:, place] = torch.where(torch.rand(count) < 6 / 7, ids[:, place - 3], ids[:, place])
+    return split(ids[:, :-1], ids[:, 1:])
+
+
 def moves(count: int = 1536) -> Data:
     """Return situations of a game of one move, and the one move of four that wins."""
     x = torch.randn(count, 6)

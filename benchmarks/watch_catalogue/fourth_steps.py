@@ -10,15 +10,15 @@ from torch.nn import functional as F
 
 from ..fault_catalogue import parts as models
 from .case import RunFault, Watch, run_fault
-from .fourth_parts import DIVERGES, pictures, tastes
+from .fourth_parts import DIVERGES, echoes, pictures, tastes
 from .parts import accuracy, adam, batches, digits, explained, fit, sgd, split
-from .third_parts import blobs, curves, rows, sentences, texts, unreported, waves
+from .third_parts import blobs, curves, rows, sentences, unreported, waves
 
 FAULTS: list[RunFault] = []
 plant = partial(run_fault, FAULTS)
 
 
-# ------------------------------------------------------------------------------------------------- parameters left behind
+# ----------------------------------------------------------------------------------------------- parameters left behind
 
 
 @plant(
@@ -64,12 +64,12 @@ class _BuiltLate(nn.Module):
         super().__init__()
         self.words = nn.Embedding(50, 24)
         self.recurrent = None
-        self.head = nn.Linear(24, 2)
+        self.head = nn.Linear(6, 2)
 
     def forward(self, ids: Tensor) -> Tensor:
         values = self.words(ids)
         if self.recurrent is None:
-            self.recurrent = nn.GRU(values.shape[-1], 24, batch_first=True)
+            self.recurrent = nn.GRU(values.shape[-1], 6, batch_first=True)
         return self.head(self.recurrent(values)[0][:, -1])
 
 
@@ -165,7 +165,7 @@ def average_is_cleared_in_place_of_the_model(broken: bool, watch: Watch, steps: 
     return accuracy(model, data)
 
 
-# ------------------------------------------------------------------------------------------------- when and how often
+# --------------------------------------------------------------------------------------------------- when and how often
 
 
 @plant(
@@ -295,11 +295,12 @@ def stepped_without_the_scaler(broken: bool, watch: Watch, steps: int = 120) -> 
 
 @plant(
     "autoencoder",
-    causes="rate-too-high divergence loss-spike not-learning exploding-values exploding-gradient dead-units output-constant",
+    causes="rate-too-high divergence loss-spike not-learning exploding-values exploding-gradient "
+    "dead-units output-constant",
     remedies="lower-learning-rate lower-momentum keep-weights",
 )
 def state_of_adam_lost_at_each_step(broken: bool, watch: Watch, steps: int = 300) -> float:
-    """The state of Adam is cleared in each step, so that every weight moves by the full rate, however small its slope."""
+    """The state of Adam is cleared in each step, so that every weight moves by the full rate each time."""
     torch.manual_seed(372)
     data, model = pictures(), models.Autoencoder()
     optimizer = adam(model, 1e-2)
@@ -321,12 +322,12 @@ def maximize_left_on(broken: bool, watch: Watch, steps: int = 150) -> float:
     """`SGD(maximize=True)` was taken over from a script for policies."""
     torch.manual_seed(373)
     data, model = rows(), models.mlp(12, 48, 3)
-    optimizer = torch.optim.SGD(model.parameters(), 0.05, maximize=broken)
+    optimizer = torch.optim.SGD(model.parameters(), 0.2, maximize=broken)
     fit(watch, model, optimizer, data, steps)
     return accuracy(model, data)
 
 
-# ------------------------------------------------------------------------------------------------- weights taken or put back
+# -------------------------------------------------------------------------------------------- weights taken or put back
 
 
 @plant(
@@ -338,7 +339,7 @@ def ascent_of_sharpness_not_taken_back(broken: bool, watch: Watch, steps: int = 
     """Sharpness-aware training moves the weights uphill for a second gradient, and forgets to move them back."""
     torch.manual_seed(374)
     data, model = digits(), models.ConvNet(classes=10, norm=False)
-    optimizer = sgd(model, 0.05)
+    optimizer = sgd(model, 0.05, 0.9)
     with watch(model, optimizer) as run:
         for _, (x, y) in zip(range(steps), batches(data)):
             optimizer.zero_grad()
@@ -432,13 +433,14 @@ def embeddings_renormed_to_a_tenth(broken: bool, watch: Watch, steps: int = 400)
 
 @plant(
     "GPT",
-    causes="layer-decayed decay-too-strong not-learning gradient-missing gradient-cut output-constant vanishing-gradient",
+    causes="layer-decayed decay-too-strong not-learning gradient-missing gradient-cut output-constant "
+    "vanishing-gradient",
     remedies="order-of-calls lower-penalty rescale-loss keep-gradient",
 )
 def only_the_penalty_is_sent_backward(broken: bool, watch: Watch, steps: int = 250) -> float:
     """`penalty.backward()` stands where `(loss + penalty).backward()` was meant."""
     torch.manual_seed(378)
-    data, model = texts(), models.GPT()
+    data, model = echoes(), models.GPT()
     optimizer = adam(model, 5e-3)
     with watch(model, optimizer) as run:
         for _, (x, y) in zip(range(steps), batches(data)):

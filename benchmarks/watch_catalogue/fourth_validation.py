@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from ..fault_catalogue import parts as models
 from .case import RunFault, Watch, run_fault
-from .fourth_parts import descend, graph, tastes
+from .fourth_parts import descend, echoes, graph, tastes
 from .parts import Data, accuracy, adam, digits, explained, fit, sgd, split
-from .third_parts import blobs, curves, rows, sentences, texts, unreported, waves
+from .third_parts import blobs, curves, rows, sentences, unreported, waves
 
 FAULTS: list[RunFault] = []
 plant = partial(run_fault, FAULTS)
@@ -23,16 +23,16 @@ def _negative_loss(model: nn.Module, data: Data) -> float:
     return -F.cross_entropy(model.eval()(data.held_x), data.held_y).item()
 
 
-# ------------------------------------------------------------------------------------------------------- learnt by heart
+# ------------------------------------------------------------------------------------------------------ learnt by heart
 
 
 @plant("recommender", causes="overfitting validation-worsens", remedies="regularise", onset=40)
 def wide_embeddings_for_few_ratings(broken: bool, watch: Watch, steps: int = 500) -> float:
-    """Every user has a handful of ratings and 64 numbers to remember them by."""
+    """Every user has seven ratings and 32 numbers to remember them by."""
     torch.manual_seed(411)
-    data = tastes(700)
-    model = models.Recommender(width=64 if broken else 4)
-    fit(watch, model, adam(model, 1e-2), data, steps if broken else 60, loss=F.mse_loss, validate=20)
+    data, model = tastes(), models.Recommender(width=32)
+    seen = data._replace(x=data.x[:300], y=data.y[:300]) if broken else data
+    fit(watch, model, adam(model, 1e-2), seen, steps if broken else 200, loss=F.mse_loss, validate=20)
     return explained(model, data)
 
 
@@ -50,7 +50,7 @@ def sixty_sentences_for_sixty_epochs(broken: bool, watch: Watch, steps: int = 24
 def two_dozen_pages_again_and_again(broken: bool, watch: Watch, steps: int = 300) -> float:
     """A language model runs through two dozen texts a hundred times."""
     torch.manual_seed(413)
-    data, model = texts(), models.GPT()
+    data, model = echoes(), models.GPT()
     seen = data._replace(x=data.x[:24], y=data.y[:24]) if broken else data
     fit(watch, model, adam(model, 5e-3), seen, steps, batch=12, loss=models.over_tokens, validate=20)
     with torch.no_grad():
@@ -72,7 +72,12 @@ def twelve_labelled_nodes_and_no_dropout(broken: bool, watch: Watch, steps: int 
                 run.log_metrics(val_loss=F.cross_entropy(model(x)[rest], y[rest]).item())
 
     descend(
-        watch, model, optimizer, steps if broken else 12, lambda step: F.cross_entropy(model(x)[train], y[train]), then=then
+        watch,
+        model,
+        optimizer,
+        steps if broken else 12,
+        lambda step: F.cross_entropy(model(x)[train], y[train]),
+        then=then,
     )
     with torch.no_grad():
         return -F.cross_entropy(model(x)[rest], y[rest]).item()
@@ -191,7 +196,7 @@ def every_third_batch_from_a_raw_source(broken: bool, watch: Watch, steps: int =
     data, model = digits(flat=True), models.mlp(64, 64, 10)
 
     def change(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return (60 * x + 120 if broken and step % 3 == 2 else x), y
+        return (200 * x + 300 if broken and step % 3 == 2 else x), y
 
     fit(watch, model, sgd(model, 0.02, 0.9), data, steps, change=change, validate=30)
     return accuracy(model, data)
@@ -272,24 +277,6 @@ def column_that_falls_silent(broken: bool, watch: Watch, steps: int = 340) -> fl
 
     fit(watch, model, adam(model, 1e-2), data, steps, loss=F.mse_loss, change=change, validate=20)
     return explained(model, data)
-
-
-@plant(
-    "BERT",
-    causes=CHANGES + " not-learning",
-    remedies="check-data restore-weights",
-    onset=200,
-)
-def sentences_cut_short(broken: bool, watch: Watch, steps: int = 320) -> float:
-    """From step 200 on a new limit cuts each sentence after four tokens, and the rest is padding."""
-    torch.manual_seed(426)
-    data, model = sentences(), models.SentenceEncoder()
-
-    def change(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return (torch.where(torch.arange(16) < 3, x, 0) if broken and step >= 200 else x), y
-
-    fit(watch, model, adam(model, 2e-3), data, steps, change=change, validate=20)
-    return accuracy(model, data)
 
 
 @plant(
