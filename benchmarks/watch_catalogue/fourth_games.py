@@ -9,8 +9,18 @@ from torch.nn import functional as F
 
 from ..fault_catalogue import parts as models
 from .case import HealthyRun, Watch, healthy_run
-from .fourth_learning import Quantised, better_than_the_mean
-from .fourth_parts import descend, entropy, likeness, moves, pictures, played, tastes, views
+from .fourth_parts import (
+    Quantised,
+    better_than_the_mean,
+    descend,
+    entropy,
+    likeness,
+    moves,
+    pictures,
+    played,
+    tastes,
+    views,
+)
 from .parts import Data, accuracy, adam, batches, digits, explained, fit, or_minus_infinity, split
 from .third_parts import blobs
 
@@ -179,7 +189,8 @@ def noise_taken_out_of_digits(watch: Watch, steps: int = 350) -> float:
 def sixteen_codes_with_straight_through(watch: Watch, steps: int = 400) -> float:
     """Codes are chosen from a table, and the gradient passes the choice straight through."""
     torch.manual_seed(488)
-    data, model = pictures(), Quantised(True)
+    data = pictures()
+    model = Quantised(data.x)
     fit(watch, model, adam(model, 3e-3), data, steps, loss=lambda out, y: 100 * F.mse_loss(out, y) + model.commitment)
     return better_than_the_mean(model, data)
 

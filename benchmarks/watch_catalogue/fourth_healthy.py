@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from ..fault_catalogue import parts as models
 from .case import HealthyRun, Watch, healthy_run
-from .fourth_learning import next_word
 from .fourth_parts import descend, graph, share_right, tastes
 from .parts import Data, accuracy, adam, batches, by_step, digits, explained, fit, log_validation, sgd, split
 from .third_parts import blobs, curves, rows, sentences, unreported, waves
@@ -494,4 +493,4 @@ def next_tokens_with_a_warm_up_and_decay(watch: Watch, steps: int = 300) -> floa
         optimizer, lambda step: min(1.0, (step + 1) / 30) * (0.55 + 0.45 * math.cos(math.pi * step / steps))
     )
     fit(watch, model, optimizer, data, steps, loss=models.over_tokens, schedule=cosine, clip=1.0, validate=50)
-    return next_word(model, data)
+    return accuracy(model, data)

@@ -9,8 +9,7 @@ from torch.nn import functional as F
 
 from ..fault_catalogue import parts as models
 from .case import RunFault, Watch, run_fault
-from .fourth_learning import Quantised, better_than_the_mean, next_word
-from .fourth_parts import descend, echoes, likeness, pictures, tastes, views
+from .fourth_parts import Quantised, better_than_the_mean, descend, echoes, likeness, pictures, tastes, views
 from .parts import Data, accuracy, adam, batches, digits, explained, fit, sgd, split
 from .third_parts import blobs, rows, sentences, unreported, waves
 
@@ -197,7 +196,7 @@ def slopes_that_see_one_token(broken: bool, watch: Watch, steps: int = 250) -> f
     for block in model.blocks:
         block.attention.attend = attend
     fit(watch, model, adam(model, 5e-3), data, steps, loss=models.over_tokens)
-    return next_word(model, data)
+    return accuracy(model, data)
 
 
 # ---------------------------------------------------------------------------------------------------------- normalizers
@@ -313,7 +312,10 @@ def exported_net_trained_in_eval_mode(broken: bool, watch: Watch, steps: int = 1
 def one_entry_for_every_picture(broken: bool, watch: Watch, steps: int = 300) -> float:
     """The codebook is drawn fifty times wider than the codes, and one entry near zero is next to all of them."""
     torch.manual_seed(396)
-    data, model = pictures(), Quantised(True, 50.0 if broken else 1.0)
+    data = pictures()
+    model = Quantised(data.x)
+    if broken:
+        nn.init.normal_(model.codebook, std=50.0)
     fit(watch, model, adam(model, 3e-3), data, steps, loss=lambda out, y: 100 * F.mse_loss(out, y) + model.commitment)
     return better_than_the_mean(model, data)
 

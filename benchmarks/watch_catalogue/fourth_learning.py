@@ -16,12 +16,6 @@ FAULTS: list[RunFault] = []
 plant = partial(run_fault, FAULTS)
 
 
-@torch.no_grad()
-def next_word(model: nn.Module, data: Data) -> float:
-    """Return the accuracy of the next token."""
-    return share_right(model.eval()(data.held_x), data.held_y)
-
-
 # --------------------------------------------------------------------------------------------------- rates and clipping
 
 
@@ -32,7 +26,7 @@ def rate_of_a_convolutional_net_for_a_transformer(broken: bool, watch: Watch, st
     data, model = echoes(), models.GPT()
     optimizer = sgd(model, 0.01) if broken else torch.optim.AdamW(model.parameters(), 5e-3)
     fit(watch, model, optimizer, data, steps, loss=models.over_tokens)
-    return next_word(model, data)
+    return accuracy(model, data)
 
 
 @plant("LSTM", causes="rate-too-low not-learning rate-decays-too-early", remedies="raise-learning-rate")
@@ -294,46 +288,6 @@ def codes_drawn_by_a_generator(broken: bool, watch: Watch, steps: int = 300) -> 
         return or_minus_infinity(1 - F.mse_loss(model.decoder(mean).sigmoid(), data.held_x) / data.held_x.var(0).mean())
 
 
-class Quantised(nn.Module):
-    """An autoencoder whose code is the nearest of sixteen entries."""
-
-    def __init__(self, straight_through: bool, spread: float = 1.0) -> None:
-        super().__init__()
-        self.encoder = nn.Sequential(*models.mlp(256, 64, 4), nn.LayerNorm(4, elementwise_affine=False))
-        self.decoder = models.mlp(4, 64, 256)
-        self.codebook = nn.Parameter(spread * torch.randn(16, 4))
-        self.straight_through = straight_through
-
-    def forward(self, x: Tensor) -> Tensor:
-        code = self.encoder(x)
-        nearest = self.codebook[torch.cdist(code, self.codebook).argmin(1)]
-        self.commitment = 0.0
-        if self.straight_through:
-            self.commitment = 0.25 * F.mse_loss(code, nearest.detach()) + F.mse_loss(nearest, code.detach())
-            nearest = code + (nearest - code).detach()
-        return self.decoder(nearest)
-
-
-@plant(
-    "VQ-VAE",
-    causes="gradient-cut gradient-missing no-step",
-    layers="encoder encoder.0 encoder.2 encoder.0.weight encoder.2.weight",
-    remedies="keep-gradient",
-)
-def nearest_code_without_straight_through(broken: bool, watch: Watch, steps: int = 300) -> float:
-    """The nearest code replaces the output of the encoder, and nothing carries the gradient past that choice."""
-    torch.manual_seed(347)
-    data, model = pictures(), Quantised(not broken)
-    fit(watch, model, adam(model, 3e-3), data, steps, loss=lambda out, y: 100 * F.mse_loss(out, y) + model.commitment)
-    return better_than_the_mean(model, data)
-
-
-@torch.no_grad()
-def better_than_the_mean(model: nn.Module, data: Data) -> float:
-    """Return how much better than the mean image a reconstruction is."""
-    return or_minus_infinity(1 - F.mse_loss(model(data.held_x), data.held_x) / data.held_x.var(0).mean())
-
-
 class _NoSkip(nn.Module):
     """The block of a transformer whose two additions were lost."""
 
@@ -358,7 +312,7 @@ def blocks_that_lost_their_skips(broken: bool, watch: Watch, steps: int = 180) -
     if broken:
         model.blocks = nn.ModuleList(_NoSkip(block) for block in model.blocks)
     fit(watch, model, adam(model, 3e-3), data, steps, loss=models.over_tokens)
-    return next_word(model, data)
+    return accuracy(model, data)
 
 
 @plant(
@@ -442,7 +396,7 @@ def same_windows_of_the_text(broken: bool, watch: Watch, steps: int = 300) -> fl
         return (data.x[:32], data.y[:32]) if broken else (x, y)
 
     fit(watch, model, adam(model, 5e-3), data, steps, loss=models.over_tokens, change=change, validate=50)
-    return next_word(model, data)
+    return accuracy(model, data)
 
 
 class _DroppedWords(nn.Module):

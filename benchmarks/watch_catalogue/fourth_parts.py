@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from ..fault_catalogue import parts as models
 from .case import Watch
-from .parts import Data, split
+from .parts import Data, or_minus_infinity, split
 
 DIVERGES = "rate-too-high divergence exploding-gradient exploding-values not-finite loss-spike not-learning"
 
@@ -102,7 +103,29 @@ def likeness(embed: nn.Module, data: Data) -> float:
     """Return the share of held samples whose nearest training sample, by cosine, is of their class."""
     with torch.no_grad():
         embed.eval()
-        codes, held = (nn.functional.normalize(embed(x), dim=1) for x in (data.x, data.held_x))
+        codes, held = (F.normalize(embed(x), dim=1) for x in (data.x, data.held_x))
     if not (codes.isfinite().all() and held.isfinite().all()):
         return -math.inf
     return (data.y[(held @ codes.T).argmax(1)] == data.held_y).float().mean().item()
+
+
+class Quantised(nn.Module):
+    """An autoencoder whose code is the nearest of sixteen entries, which start at the codes of the samples given."""
+
+    def __init__(self, samples: Tensor) -> None:
+        super().__init__()
+        self.encoder, self.decoder = models.mlp(256, 64, 4), models.mlp(4, 64, 256)
+        self.codebook = nn.Parameter(self.encoder(samples[:16]).detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        code = self.encoder(x)
+        nearest = self.codebook[torch.cdist(code, self.codebook).argmin(1)]
+        self.commitment = 0.25 * F.mse_loss(code, nearest.detach()) + F.mse_loss(nearest, code.detach())
+        nearest = code + (nearest - code).detach()
+        return self.decoder(nearest)
+
+
+@torch.no_grad()
+def better_than_the_mean(model: nn.Module, data: Data) -> float:
+    """Return how much better than the mean image a reconstruction is."""
+    return or_minus_infinity(1 - F.mse_loss(model(data.held_x), data.held_x) / data.held_x.var(0).mean())
