@@ -517,7 +517,7 @@ def gains_thinned_by_a_penalty(broken: bool, watch: Watch, steps: int = 250) -> 
 
 @plant("autoencoder", causes=DIVERGES + " dead-units sign-of-loss", remedies="lower-learning-rate clip-gradients")
 def pictures_at_a_rate_of_thirty(broken: bool, watch: Watch, steps: int = 200) -> float:
-    """The mean over pixels has small gradients, and the rate that makes up for it is set ten times too large."""
+    """The mean over pixels has small gradients, and the rate that makes up for it is sixty times too large."""
     torch.manual_seed(325)
     data, model = pictures(), models.Autoencoder()
     fit(watch, model, sgd(model, 30.0 if broken else 0.5, 0.9), data, steps, loss=F.mse_loss)

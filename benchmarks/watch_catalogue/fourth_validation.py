@@ -58,8 +58,8 @@ def two_dozen_pages_again_and_again(broken: bool, watch: Watch, steps: int = 300
 
 
 @plant("GNN", causes="overfitting validation-worsens", remedies="regularise", onset=30)
-def twelve_labelled_nodes_and_no_dropout(broken: bool, watch: Watch, steps: int = 200) -> float:
-    """A wide net learns twelve noisy labels of a graph by heart, to the last digit."""
+def eighteen_labelled_nodes_and_no_dropout(broken: bool, watch: Watch, steps: int = 200) -> float:
+    """A wide net learns the classes of eighteen nodes from noisy features by heart."""
     torch.manual_seed(414)
     x, edges, y, train, rest = graph(120)
     x, train = torch.cat([0.3 * x, torch.randn(120, 40)], 1), train[:18]
