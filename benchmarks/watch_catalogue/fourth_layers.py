@@ -321,38 +321,6 @@ def one_entry_for_every_picture(broken: bool, watch: Watch, steps: int = 300) ->
 
 
 @plant(
-    "GAN",
-    causes="discriminator-wins vanishing-gradient gradient-too-small not-learning saturated-units",
-    remedies="balance-players change-loss change-activation",
-)
-def fifteen_steps_of_the_judge(broken: bool, watch: Watch, steps: int = 200) -> float:
-    """The discriminator takes fifteen steps for each of the generator, whose loss is that of the minimax game."""
-    torch.manual_seed(397)
-    generator, judge = models.mlp(4, 48, 2), models.mlp(2, 48, 48, 1)
-    of_generator, of_judge = adam(generator, 2e-3), adam(judge, 4e-3 if broken else 2e-3)
-
-    def real(count: int) -> Tensor:
-        return torch.tensor([4.0, -4.0]) + 0.3 * torch.randn(count, 2)
-
-    with watch(nn.ModuleDict({"generator": generator, "judge": judge}), of_generator) as run:
-        for _ in range(steps):
-            for _ in range(15 if broken else 1):
-                answer = F.softplus(-judge(real(32))) + F.softplus(judge(generator(torch.randn(32, 4)).detach()))
-                of_judge.zero_grad()
-                answer.mean().backward()
-                of_judge.step()
-            score = judge(generator(torch.randn(32, 4)))
-            loss = -F.softplus(score).mean() if broken else F.softplus(-score).mean()
-            of_generator.zero_grad()
-            loss.backward()
-            of_generator.step()
-            run.observe(loss=loss)
-            run.log_metrics(d_loss=answer.mean().item())
-    with torch.no_grad():
-        return -(generator(torch.randn(512, 4)).mean(0) - real(512).mean(0)).norm().item()
-
-
-@plant(
     "contrastive",
     causes="output-constant not-learning",
     remedies="prevent-collapse",
