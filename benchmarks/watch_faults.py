@@ -1,6 +1,6 @@
 """Score `ns.watch` on the catalogue of training runs with planted faults and of healthy runs.
 
-    python benchmarks/watch_faults.py [--part open|first|second|held-out|all] [--every 10 50] [--only NAME ...]
+    python benchmarks/watch_faults.py [--part open|first|second|third|held-out|all] [--every 10 50] [--only NAME ...]
                                       [--misses [--name-held-out]] [--twins] [--codes]
 
 Each run is trained as a user would, watched every so many steps. A fault is named right if a warning or an error, at
@@ -8,7 +8,7 @@ its onset or later, tells one of its causes at one of its layers; it has the wro
 none is right; else it is missed. An error of `ns.watch` itself counts as an alarm at step 0 if it refuses the run.
 Printed are also the steps from the onset to the first right alarm, how often the very first alarm was the right one,
 how often its advice holds a right remedy, and false alarms: of healthy runs, and before the onset of a fault.
-The held-out part (`third*.py`) was written by someone who had seen neither the alarms nor what they miss, and is for
+The held-out part (`fourth*.py`) was written by someone who had seen neither the alarms nor what they miss, and is for
 scoring alone: its misses are named only on request. Alarms may be tuned on the others.
 """
 

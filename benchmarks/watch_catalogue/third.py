@@ -1,4 +1,4 @@
-"""The third part of the catalogue, for scoring alone: its runs are joined here."""
+"""The third part, written without sight of the alarms: held out until its score was published."""
 
 from . import third_divergence, third_healthy, third_layers, third_learning, third_steps, third_validation
 
