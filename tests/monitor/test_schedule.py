@@ -23,7 +23,16 @@ from normscope.monitor.norm_tracking import (
     WeightNorms,
 )
 from normscope.monitor.probes.weight_probe import SEARCH_STEPS
-from normscope.monitor.schedule import MAX_LEFT_OUT, RECORD_SHARE, STEADY_SHARE, WINDOW_SECONDS, Tier, TimeBudget, Turns
+from normscope.monitor.schedule import (
+    KEPT_SHARE,
+    MAX_LEFT_OUT,
+    RECORD_SHARE,
+    STEADY_SHARE,
+    WINDOW_SECONDS,
+    Tier,
+    TimeBudget,
+    Turns,
+)
 from normscope.monitor.watching import watch
 
 from .training import losses, only_at_first
@@ -398,8 +407,8 @@ def test_records_take_their_share_whatever_else_was_spent_and_one_of_eight_is_ma
             clock.pass_by(-cost)  # as if the time between were that of the run alone
             spend(budget, clock, "step", cost)
             budget.end_record()
-    earned = STEADY_SHARE * RECORD_SHARE * 0.02
-    held = (1.0 - STEADY_SHARE) * RECORD_SHARE * 0.02 * WINDOW_SECONDS / cost  # is spent at the start
+    earned = KEPT_SHARE * STEADY_SHARE * RECORD_SHARE * 0.02
+    held = KEPT_SHARE * (1.0 - STEADY_SHARE) * RECORD_SHARE * 0.02 * WINDOW_SECONDS / cost  # is spent at the start
     assert taken[:2] == [0, 1]
     assert len(taken) == pytest.approx(min(max(800 * earned / cost, 800 / MAX_LEFT_OUT), 800), abs=3 + held)
     assert left_out == taken[-1] + 1 - len(taken)
@@ -527,3 +536,23 @@ def test_a_measured_step_reads_nothing_from_the_device(monkeypatch: pytest.Monke
                 optimizer.step()
     assert [record.step for record in run.records] == list(range(7))
     assert all(None not in record.of("weight", "log10_norm") for record in run.records)
+
+
+@pytest.mark.parametrize(("every", "records"), [(10, 80), (50, 16), (1000, 1)])
+def test_what_is_lent_is_given_back_after_some_steps_less_what_was_spent(every: int, records: int) -> None:
+    clock = FakeClock()
+    budget = TimeBudget(0.02, clock=clock, every=every)
+    for _ in range(records):
+        assert budget.affords("step")
+        spend(budget, clock, "step", 0.001)
+        budget.end_record()
+    most = (
+        KEPT_SHARE * max(schedule.LEAST_SHARE, 10 / every) * RECORD_SHARE * 0.02 * (1 - STEADY_SHARE) * WINDOW_SECONDS
+    )
+    left = most - 0.001 * records
+    taken = 0
+    while budget.affords("step") and taken < 1000:
+        spend(budget, clock, "step", 0.001)
+        budget.end_record()
+        taken += 1
+    assert taken == pytest.approx(max(left, 0.0) / 0.001, abs=2)

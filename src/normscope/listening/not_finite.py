@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,8 @@ from .calls import FunctionCall
 from .listener import ForwardListener
 
 NAN, INFINITE = 2, 1
+MASKING = ("masked_fill", "where", "full", "new_full", "fill", "setitem", "triu", "tril")
+"""Beginnings of the names of functions that write minus infinity on purpose."""
 GUARDED = re.compile(r"div|sqrt|log|pow|norm|exp|reciprocal|acos|asin")
 """Functions that break on single values, so that an eps or a clamp mends them; others break on what enters them."""
 
@@ -29,17 +31,22 @@ class Origin:
     Attributes:
         where: the module; empty for the forward of the model itself.
         function: the name of the function; empty where the first is not known.
+        reached: the first module that is called with NaN, for a function that no module called.
     """
 
     where: str
     function: str = ""
+    reached: str = ""
 
     def describe(self) -> str:
         """Say it in one sentence."""
         place = f"`{self.where}`" if self.where else "the model's own forward"
         if not self.function:
             return f"The output of {place} is not finite."
-        return f"The output of `{self.function}` in {place} is the first that is not finite; what enters it is."
+        reached = f" The first layer that it enters is `{self.reached}`." if self.reached else ""
+        return (
+            f"The output of `{self.function}` in {place} is the first that is not finite; what enters it is.{reached}"
+        )
 
     @property
     def is_guarded(self) -> bool:
@@ -56,18 +63,25 @@ def grade(value: Any) -> int:
     return NAN if bool(value.isnan().any()) else INFINITE
 
 
+def is_mask(value: Tensor) -> bool:
+    """Return whether what is not finite in a tensor is minus infinity alone: masks are made of it."""
+    return not bool(value.isnan().any()) and not bool((value == torch.inf).any())
+
+
 class OriginFinder(ForwardListener):
     """Follows values that are not finite back to the function that made the first of them.
 
-    Infinities that vanish again (masks in front of a softmax) are followed only as far as they last.
+    Infinities that vanish again (masks in front of a softmax) are followed only as far as they last, and those that a
+    mask is made of are meant.
     """
 
     def __init__(self, model: nn.Module, *, dropout: bool = True) -> None:
         super().__init__(model, dropout=dropout)
         self._origins = WeakIdKeyDictionary()
         self._tensors: list[Tensor] = []
-        self._is_made_here = True
+        self._is_made_here, self._is_masked = True, False
         self._origin: Origin | None = None
+        self._reached = ""
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -85,6 +99,8 @@ class OriginFinder(ForwardListener):
 
     def _enter(self, path: str, module: nn.Module, args: Any) -> None:
         self._stack.append(path)
+        if path and not self._reached and any(grade(leaf) == NAN for leaf in tree_leaves(args)):
+            self._reached = path
 
     def _leave(self, module: nn.Module, args: Any, made: Any) -> None:
         self._stack.pop()
@@ -92,7 +108,9 @@ class OriginFinder(ForwardListener):
     def before_call(self, call: FunctionCall) -> None:
         """See which values that are not finite enter a function: those with an origin count first."""
         self._tensors = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
-        broken = [(graded, leaf) for leaf in self._tensors if (graded := grade(leaf))]
+        graded = [(value, leaf) for leaf in self._tensors if (value := grade(leaf))]
+        broken = [pair for pair in graded if pair[1] in self._origins or not is_mask(pair[1])]  # nobody broke a mask
+        self._is_masked = call.name.strip("_").startswith(MASKING) or bool(graded and not broken)
         # statistics that the first forward broke have no origin, and are not the first to break
         worst = max(broken, key=lambda pair: (self._origins.get(pair[1]) is not None, pair[0]), default=None)
         self._is_made_here = worst is None
@@ -103,7 +121,7 @@ class OriginFinder(ForwardListener):
         name = call.name.strip("_")
         changed = self._tensors[:1] if name.startswith("setitem") else []
         for leaf in (*tree_leaves(result), *changed):
-            if grade(leaf):
+            if grade(leaf) and not (self._is_masked and is_mask(leaf)):
                 self._origins[leaf] = Origin(where=self.path, function=name) if self._is_made_here else self._origin
         return result
 
@@ -117,4 +135,5 @@ class OriginFinder(ForwardListener):
         worst = max((leaf for leaf in leaves if isinstance(leaf, Tensor)), key=grade, default=None)
         if worst is None or not grade(worst):
             return None
-        return self._origins.get(worst) or Origin(where="")
+        origin = self._origins.get(worst) or Origin(where="")
+        return origin if origin.where else replace(origin, reached=self._reached)

@@ -335,6 +335,10 @@ MIN_BACKBONE_LAYERS = 2
 SLOW_GROUP_SHARE = 1e-5
 """A learning rate over that of the fastest group: a backbone that is fine-tuned has a hundredth, at most a
 thousandth."""
+FAINT_ENTRIES = 0.03
+"""The largest entry of a table that was to be trained: vectors that were trained have entries of 0.1 and more."""
+FAST_GROUP_RATIO = 30.0
+"""A learning rate over that of all other groups: heads that are new learn ten times as fast as the body."""
 DEFAULT_INITIALISED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Layers that torch initialises with numbers that are uniform within 1/sqrt(fan in)."""
 LOOKED_AT = (*DEFAULT_INITIALISED, nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm, nn.LSTM, nn.GRU)
@@ -359,7 +363,11 @@ class ParameterFollower:
         part: the path of the part of the model that the loop calls instead of the model; empty where it calls that.
         overwritten: parameters that something else than the optimizer writes into between its steps.
         slow: parameters whose group has a learning rate that is a trace of the largest one.
+        fastest: the module of the group whose learning rate is far above those of all others; empty where none is.
         shut: recurrent layers one of whose gates their biases keep shut.
+        alike: layers all of whose rows began alike; None before anybody has looked.
+        faint: a frozen table of embeddings whose entries are all close to zero; empty where there is none.
+        validated_in_train_mode: how many validations followed forwards in train mode alone, with dropout on.
     """
 
     def __init__(self) -> None:
@@ -373,6 +381,9 @@ class ParameterFollower:
         self.part = ""
         self.overwritten: dict[str, Since] = {}
         self.slow: dict[str, Since] = {}
+        self.fastest = ""
+        self.alike: tuple[str, ...] | None = None
+        self.validated_in_train_mode, self.faint = 0, ""
         self.shut: dict[str, str] = {}
         self._written: dict[str, tuple[int, int, int]] = {}  # step, version behind it, and by how much it was raised
         self._stepped: list[nn.Parameter] = []  # of a measured step that is not over
@@ -382,8 +393,14 @@ class ParameterFollower:
         self._waiting: dict[str, nn.Parameter] = {}
         self._smallest: nn.Parameter | None = None
 
-    def look(self, parameters: Mapping[str, nn.Parameter], optimizer: Optimizer, step: int) -> None:
-        """Look at all parameters, in front of a measured step."""
+    def look(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        optimizer: Optimizer,
+        step: int,
+        whole: nn.Module | None = None,
+    ) -> None:
+        """Look at all parameters, in front of a measured step; `whole` is the model of which a part is called."""
         parameters = {f"{self.part}.{name}": p for name, p in parameters.items()} if self.part else parameters
         trainable = {name: p for name, p in parameters.items() if p.requires_grad and not is_lazy(p)}
         rates = {id(p): group.get("lr") for group in optimizer.param_groups for p in group["params"]}
@@ -392,14 +409,18 @@ class ParameterFollower:
         self.half_precision = any(p.dtype is torch.float16 for p in trained.values())
         self.ungraded = {name: self.ungraded.get(name) or Since(step) for name in self._waiting}
         before = self.unmoved
-        others = {name: p for name, p in trainable.items() if name not in trained and p.grad is not None}
+        held = trainable if whole is None else {n: p for n, p in whole.named_parameters() if p.requires_grad}
+        others = {n: p for n, p in held.items() if id(p) not in rates and p.grad is not None and not is_lazy(p)}
         self.unmoved = {name: Since(step, p._version) for name, p in others.items()}
         for name, since in self.unmoved.items():
             if name in before and before[name].version == since.version:
                 self.unmoved[name] = before[name]
         numbers = [rate for group in optimizer.param_groups if isinstance(rate := group.get("lr"), float)]
         limit = SLOW_GROUP_SHARE * max(numbers, default=0.0)
-        some = any(0.0 < rate < limit for rate in numbers)
+        some, (first, second) = any(0.0 < rate < limit for rate in numbers), sorted([0.0, *numbers, 0.0])[-1:-3:-1]
+        far = second > 0.0 and first >= FAST_GROUP_RATIO * second
+        fast = next((n for n, p in trained.items() if rates[id(p)] == first), "") if far else ""
+        self.fastest = fast.rpartition(".")[0]
         slow = (
             [n for n, p in trained.items() if isinstance(rate := rates[id(p)], float) and 0.0 < rate < limit]
             if some
@@ -425,6 +446,25 @@ class ParameterFollower:
         """Return whether more was written into a parameter since the last measured step than the optimizer does."""
         then, version, raised = self._written.get(name, (step, 0, 0))
         return raised > 0 and version_now > version + raised * (step - then - 1)
+
+    def compare_rows(self, modules: Mapping[str, nn.Module]) -> None:
+        """Take note of layers all of whose rows are alike and not zero; once, for it waits for the device."""
+        kinds = (*DEFAULT_INITIALISED, nn.modules.conv._ConvTransposeNd)
+        held = {n: m.weight.detach() for n, m in modules.items() if isinstance(m, kinds) and not is_lazy(m.weight)}
+        rows = {n: w.flatten(1) for n, w in held.items() if w.ndim > 1 and len(w) > 1}
+        self.faint = next(
+            (
+                name
+                for name, m in modules.items()
+                if isinstance(m, nn.Embedding)
+                and not m.weight.requires_grad
+                and float(m.weight.abs().amax()) < FAINT_ENTRIES
+            ),
+            "",
+        )
+        flags = [(row[:1] == row).all() & (row[0] != 0).any() for row in rows.values()]
+        alike = torch.stack([flag.cpu() for flag in flags]).tolist() if flags else []
+        self.alike = tuple(name for name, is_alike in zip(rows, alike, strict=True) if is_alike)
 
     def read(self, reading: LossReading | None, step: int) -> None:
         """Take note of what is odd in a loss."""

@@ -94,6 +94,8 @@ class TrainingHooks:
         self._step_hooks: list[Any] = []
         self._before_hook: Any = None  # in front of a step of the optimizer, where there is something to do
         self._set_model(outer)
+        self._whole: nn.Module | None = None  # the model of which only a part is called
+        self._unvalidated = False  # whether the last forward was in train mode, without gradients
 
     def _set_model(self, outer: nn.Module) -> None:
         self.outer, self.model = outer, unwrapped(outer)
@@ -169,6 +171,7 @@ class TrainingHooks:
         if self._subject is not None or self.role.idle:
             return
         self._detach_from_model()
+        self._whole = self.model
         self._set_model(outer)
         self.attach_to_model()
         if call is not None:
@@ -202,7 +205,7 @@ class TrainingHooks:
         """Keep neither model nor optimizer alive, nor what was found of the layers."""
         self._domain, self._batch, self._locator, self._memory = None, (None, None), Locator(), LayerMemory()
         self.history.standing.let_go()
-        for name in ("outer", "model", "optimizer"):
+        for name in ("outer", "model", "optimizer", "_whole"):
             self.__dict__.pop(name, None)
 
     # ---- forwards
@@ -211,6 +214,7 @@ class TrainingHooks:
         if self.busy:
             return
         training = self.model.training or self.sight.counts(self.model)
+        self._unvalidated = training and not torch.is_grad_enabled()
         if not (training and self.sight.passes()):
             self._say(self.sight.forward(self.step, training=training))
         if not training or self._listener.listens:
@@ -282,7 +286,10 @@ class TrainingHooks:
         tier = self._decide()
         forward.domain, forward.spread = self._batch
         if not self.role.sharded:
-            self.history.standing.look_at_modules(self._listener.modules(), self.optimizer, self.step)
+            modules = self._listener.modules()
+            self.history.standing.look_at_modules(modules, self.optimizer, self.step)
+            if self.history.standing.alike is None:
+                self.history.standing.compare_rows(modules)
         if tier is not None:
             pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
             pending.forward, self._pending = forward, pending
@@ -319,7 +326,7 @@ class TrainingHooks:
                 if tier is Tier.FULL:
                     self._measure_curvature(optimizer)
                 if not self.role.sharded:
-                    self.history.standing.look(parameters, optimizer, self.step)
+                    self.history.standing.look(parameters, optimizer, self.step, self._whole)
                 if self._pending.lost:
                     names = ", ".join(self._pending.lost[:3])
                     self.recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
@@ -401,6 +408,12 @@ class TrainingHooks:
             self.history.standing.read(self._pending.reading, self.step)
         if value.device.type == "cpu" and self._locator.is_asked(value.item()):
             self._locate()
+
+    def validate(self) -> None:
+        """Take note of a validation; of one whose forward was in train mode, as dropout shows, alarms are raised."""
+        standing = self.history.standing
+        standing.validated_in_train_mode += self._unvalidated and standing.dropout[0] > 0.0
+        self._unvalidated = False
 
     def look_for_missed_training(self) -> None:
         """Say so if weights have changed while nothing was seen."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ..core.untouched import on_copies
-from ..listening.not_finite import OriginFinder, grade
+from ..listening.not_finite import OriginFinder, grade, is_mask
 from .distributed import is_alone
 from .forward_listening import aside
 
@@ -54,7 +54,7 @@ def locate(model: nn.Module, args: Any, kwargs: Any, step: int) -> Broken:
         return Broken(step=step, where="", words=BATCH_BROKEN)
     held = model.named_parameters()  # buffers may have been broken by the forward itself
     names = list(
-        dict.fromkeys(name.rpartition(".")[0] for name, tensor in held if grade(tensor) and not _only_masked(tensor))
+        dict.fromkeys(name.rpartition(".")[0] for name, tensor in held if grade(tensor) and not is_mask(tensor))
     )
     if names:
         several = f" (and those of {len(names) - 1} more modules)" if len(names) > 1 else ""
@@ -76,12 +76,7 @@ def locate(model: nn.Module, args: Any, kwargs: Any, step: int) -> Broken:
 
 def _is_broken(call: tuple[Any, Any]) -> bool:
     """Whether what a forward was called with holds NaN or infinite entries, masks left out."""
-    return any(grade(leaf) and not _only_masked(leaf) for leaf in tree_leaves(call))
-
-
-def _only_masked(value: Tensor) -> bool:
-    """Whether what is not finite is minus infinity: masks are made of it."""
-    return not bool(value.isnan().any()) and not bool((value == torch.inf).any())
+    return any(grade(leaf) and not is_mask(leaf) for leaf in tree_leaves(call))
 
 
 class Locator:

@@ -17,7 +17,7 @@ from ..core.shown import Shown
 from ..core.untouched import unwrapped
 from ..diagnosis.verdict import Findings
 from ..report.words import pluralise
-from .alarms.loss import validation
+from .alarms.loss import is_held_out, validation
 from .alarms.setup import Sight
 from .composing import check_figure
 from .distributed import ProcessRole, agree_with_first
@@ -67,9 +67,9 @@ def watch(
         every: measure each so many steps, at most; or an interval for each tier, `{"economy": 10, "full": 500}`.
         tier: what `every` is of, if it is one number: `"economy"`, `"standard"` or `"full"`.
         overhead: the share of the run's time that watching may take: of wall-clock time, on a GPU of what its kernels
-            are held up. The first records, half a second of them (an eighth of one at `every=50`), are made as often as
-            asked; what follows pays for them. None for no limit: every step that is due is measured, and all of its layers. Models in shards have
-            none, for their processes must agree.
+            are held up. The first records, half a second of them or those of 800 steps, are made as often as asked;
+            what follows pays for them. None for no limit: every step that is due is measured, and all of its layers.
+            Models in shards have none, for their processes must agree.
         log: a folder for the log; an existing log is continued. Without it nothing is written.
         sinks: called with every `Record` and its findings: `normscope.monitor.sinks` has those for TensorBoard and W&B.
         panel: show a live panel in the terminal; None shows it where standard error is a terminal and there is a log.
@@ -297,6 +297,8 @@ class Watch(Shown):
             at = self.step if step is None else step
             self._hooks.recorder.note(at, numbers)
             self.history.note(at, numbers)
+            if any(map(is_held_out, numbers)):
+                self._hooks.validate()
             for finding in validation(self.history, self.step):
                 self._hooks.recorder.raise_now(finding)
 

@@ -37,6 +37,7 @@ from .setup import (
     not_trained,
     part_in_eval_mode,
     slow_groups,
+    units_alike,
 )
 from .weights import (
     decay_too_strong,
@@ -62,6 +63,7 @@ ALARMS: tuple[Rule, ...] = (
     slow_groups,
     frozen_layer,
     part_in_eval_mode,
+    units_alike,
     no_zero_grad,
     rate_zero,
     rate_decayed,
@@ -97,7 +99,8 @@ ALARMS: tuple[Rule, ...] = (
 
 URGENT = (
     loss_not_finite, constant_input, labels_alike, loss_oddities, data_changed, gradient_missing, no_gradient,
-    not_trained, frozen_layer, part_in_eval_mode, no_zero_grad, rate_zero, weights_put_back, loss_rising, loss_spike,
+    not_trained, frozen_layer, part_in_eval_mode, units_alike,
+    no_zero_grad, rate_zero, weights_put_back, loss_rising, loss_spike,
 )  # fmt: skip
 """Alarms that are cheap, for they read no layer by layer figures, and looked for at every record."""
 THROWN = frozenset({

@@ -34,10 +34,10 @@ RATE_DECAYED = Alarm(
     advice="Step the scheduler once an epoch if it counts epochs (step_size, milestones, T_max), or make it as long as "
     "the run; raise the learning rate again.",
 )
-ENDED_SHARE = 1e-3
-"""A share of the largest rate: schedules that end well are below it in the last steps alone (a cosine in 2 %)."""
-ENDED_TIME_SHARE = 0.2
-"""The share of the run so far for which the rate is that low before it is too early."""
+ENDED = ((1e-3, 0.2, 0.1), (0.05, 0.4, 0.4))
+"""A share of the largest rate, the share of the run so far for which the rate is below it before that is too early, and
+the share of the first loss that is then still left: a cosine is below the first in 2 % of its steps, in 14 % below the
+second."""
 
 
 def rate_zero(history: History) -> Iterator[Finding]:
@@ -50,7 +50,12 @@ def rate_zero(history: History) -> Iterator[Finding]:
 
 def rate_decayed(history: History) -> Iterator[Finding]:
     """A schedule that ended long before the run, while the loss is not fitted."""
-    limit, low = ENDED_SHARE * history.peak_lr, None
+    yield from next(filter(None, (list(_rate_ended(history, *ended)) for ended in ENDED)), [])
+
+
+def _rate_ended(history: History, share: float, time_share: float, left: float) -> Iterator[Finding]:
+    """A rate that has been below a share of the largest for a share of the run, while so much of the loss is left."""
+    limit, low = share * history.peak_lr, None
     for record in reversed(history.records):
         if not record.lr or not max(record.lr) < limit:
             break
@@ -59,7 +64,7 @@ def rate_decayed(history: History) -> Iterator[Finding]:
     if low is None or low.step == 0 or now is None or not start:
         return
     passed = history.step - low.step
-    if passed < max(PLAIN_STEPS, ENDED_TIME_SHARE * history.step) or now <= FITTED_SHARE * start:
+    if passed < max(PLAIN_STEPS, time_share * history.step) or now <= left * start:
         return
     _, fall, error = _measure_progress([r for r in history.records if r.step <= low.step], 0)
     if low.step < STAYS_STEPS or not fall <= 3 * error or _improved_before_decay(history):
@@ -323,9 +328,11 @@ def steps_too_large(history: History) -> Iterator[Finding]:
     words = {"steps": history.step, "more": describe_large_inputs(history)}
     numbers: dict[str, Any] = {"loss": now, "loss_first": start, "lr": max(history.records[-1].lr, default=math.nan)}
     if _outputs_thrown(history, start):
-        yield OUTPUTS_THROWN.at(history.step, words=words, log10_step=large, **numbers)
+        yield OUTPUTS_THROWN.at(history.step, history.standing.fastest, words, log10_step=large, **numbers)
     elif thrown and is_clear and begun >= 2 * PLAIN_STEPS and (lost or stays):
-        yield TOO_LARGE_STEPS.at(history.step, words=words, log10_step=max(large, median(sizes)), **numbers)
+        yield TOO_LARGE_STEPS.at(
+            history.step, history.standing.fastest, words, log10_step=max(large, median(sizes)), **numbers
+        )
 
 
 def no_better_than_constant(history: History) -> Iterator[Finding]:
@@ -572,6 +579,16 @@ POSTERIOR_COLLAPSED = replace(
     advice="Lower the weight of the KL term or anneal it from zero (free bits), and look how both terms are averaged: "
     "sum the reconstruction over the entries of a sample as the KL term is.",
 )
+CODE_UNUSED = replace(
+    POSTERIOR_COLLAPSED,
+    seen="The code is the same for every sample after {steps:,} steps: its entries differ by {differ:figure} at most, "
+    "while the loss falls.",
+    why="The posterior has collapsed onto the prior: the decoder uses what else it is given, and not the code.",
+    advice="Weaken the decoder or what it sees besides the code (word dropout, fewer past entries), anneal the weight "
+    "of the KL term from zero, or give it free bits.",
+)
+UNUSED_CODE_STEPS = 150
+"""The steps before a code is said to be of no use though the loss falls."""
 COLLAPSED_CODE_SPREAD, COLLAPSED_CODE_STEPS = 0.1, 60
 """The deviation of a code between samples, where that of the prior is 1, and the steps before it is judged."""
 CONSTANT_OUTPUT_SHARE, LOST_DIFFERENCE_RATIO = 1e-4, 0.1
@@ -606,8 +623,11 @@ def output_constant(history: History) -> Iterator[Finding]:
     if fitted and squares and variances and max(variances) <= SHRUNK_TARGETS_SHARE * usual:
         yield TARGETS_COLLAPSED.at(history.step, share=max(variances) / usual)
     codes = history.total("code_spread").last(3)
-    if codes and max(codes) <= COLLAPSED_CODE_SPREAD and history.step >= COLLAPSED_CODE_STEPS and history.is_unlearned:
-        yield POSTERIOR_COLLAPSED.at(history.step, differ=max(codes))
+    if codes and max(codes) <= COLLAPSED_CODE_SPREAD and history.step >= COLLAPSED_CODE_STEPS:
+        if history.is_unlearned:
+            yield POSTERIOR_COLLAPSED.at(history.step, differ=max(codes))
+        elif history.step >= UNUSED_CODE_STEPS:
+            yield CODE_UNUSED.at(history.step, words={"steps": history.step}, differ=max(codes))
     course = history.total("outputs_differ")
     differ, constant = course.last(3), history.total("outputs_constant").last(3)
     limit = max(ROUNDING_SHARE, min(CONSTANT_OUTPUT_SHARE, LOST_DIFFERENCE_RATIO * max(course.first, default=0.0)))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
 from ...core.finding import Finding, Severity, figure
@@ -38,6 +38,10 @@ LOOK_AT_LOSS = (
 GUARD_FUNCTION = (
     "Look at the batch of this step, and guard `{function}` there: add a small eps inside of a root, logarithm or "
     "quotient, or clamp what enters it. Load the last checkpoint with finite weights."
+)
+LOOK_AT_MASK = (
+    "Look at the mask of this batch: a row that is masked altogether has no softmax. Let the mask leave one entry of "
+    "each row, or drop samples that are empty. Load the last checkpoint with finite weights."
 )
 LOOK_AT_GRADIENTS = (
     " If the loss had not grown before, its gradient broke first: look for the root, norm or logarithm of an exact "
@@ -145,6 +149,8 @@ def _choose_remedy(history: History, cause: str) -> str:
     function = re.match(r"The output of `(\w*(?:div|sqrt|log|pow|norm|exp|reciprocal|acos|asin)\w*)`", cause)
     if function:
         return GUARD_FUNCTION.format(function=function[1])
+    if re.match(r"The output of `\w*(?:softmax|attention)\w*`", cause):
+        return LOOK_AT_MASK
     return LOOK_AT_LOSS if "targets" in cause or "the loss itself" in cause else RESTORE + LOOK_AT_GRADIENTS
 
 
@@ -444,8 +450,55 @@ def is_held_out_loss(name: str) -> bool:
     return bool(re.search(HELD_OUT, name.lower()) and SAME_UNITS_NAME.search(name.lower()))
 
 
+VALIDATED_IN_TRAIN_MODE = Alarm(
+    code="eval-mode",
+    seen="The last {count} validations came behind forwards without gradients in train mode, and `{where}` drops "
+    "{share:percent} of its values there.",
+    why="In train mode dropout is on: what is validated is not the network that will be used, and looks worse than it "
+    "is; BatchNorm takes the validation data into its running statistics.",
+    advice="Call model.eval() in front of every validation, and model.train() behind it.",
+)
+REWARD_FALLS = Alarm(
+    code="reward-falls",
+    seen="`{name}` falls: it was {before:figure} in the first fifth of the {count} times it was logged and is "
+    "{now:figure} in the last.",
+    why="Training makes the model worse at what it is trained for: the sign of the loss may be wrong (minimised where "
+    "it should be maximised), or steps are too large.",
+    advice="Look at the sign of the loss: that of a policy has a minus sign in front, -(log_prob * advantage).mean(). "
+    "If it is right, lower the learning rate.",
+)
+REWARD_NAME = re.compile(r"(?:^|[^a-z])(?:reward|return|score)s?(?:[^a-z]|$)")
+MIN_REWARDS, FALLEN_SHARE, FALLEN_ERRORS = 60, 0.2, 5.0
+"""How often a reward is logged before it is judged, and its fall over itself and over the error of that."""
+
+
+def is_held_out(name: str) -> bool:
+    """Whether a figure is of other data than those of training."""
+    return re.search(HELD_OUT, name.lower()) is not None
+
+
+def _reward_falls(history: History, step: int) -> Iterator[Finding]:
+    """A reward that falls below where it began."""
+    for name, pairs in history.validations.items():
+        fifth = len(pairs) // 5
+        if len(pairs) < MIN_REWARDS or len(pairs) % 10 or not REWARD_NAME.search(name.lower()):
+            continue
+        values = [value for _, value in pairs]
+        first, last, middle = values[:fifth], values[-fifth:], values[2 * fifth : 3 * fifth]
+        fall, error = fmean(first) - fmean(last), math.hypot(stdev(first), stdev(last)) / math.sqrt(fifth)
+        sinks = fmean(first) > fmean(middle) >= fmean(last) - error
+        if sinks and fall > max(FALLEN_SHARE * abs(fmean(first)), FALLEN_ERRORS * error) and math.isfinite(fall):
+            words = {"name": name, "count": len(pairs)}
+            yield REWARD_FALLS.at(step, words=words, before=fmean(first), now=fmean(last))
+
+
 def validation(history: History, step: int) -> Iterator[Finding]:
-    """A validation that becomes worse."""
+    """A validation that becomes worse, or is none; a reward that falls."""
+    if not history.has_raised("reward-falls"):
+        yield from _reward_falls(history, step)
+    share, where = history.standing.dropout
+    if (count := history.standing.validated_in_train_mode) >= 2 and not history.has_raised("eval-mode"):
+        yield VALIDATED_IN_TRAIN_MODE.at(step, where, {"count": count, "where": where}, share=share)
     for name, pairs in history.validations.items():
         figures = [(at, value) for at, value in pairs if math.isfinite(value)]
         if len(figures) < WORSE_LOGS or any(

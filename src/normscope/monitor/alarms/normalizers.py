@@ -290,6 +290,15 @@ STALE_STATISTICS = Alarm(
     "before testing: torch.optim.swa_utils.update_bn(loader, model). If variances move this fast, the learning rate is "
     "too high.",
 )
+STATISTICS_BROKEN = replace(
+    STALE_STATISTICS,
+    seen="The running statistics of {where} are not finite, while the loss is.{also}",
+    why="One batch with NaN or infinite entries stays in a running mean for ever, also where its step was skipped: in "
+    "eval mode the network puts out NaN.",
+    advice="Look for the batch with NaN or infinite entries and clean the data; test inputs in front of the forward, "
+    "not the loss behind it; then take the statistics again (module.reset_running_stats, "
+    "torch.optim.swa_utils.update_bn).",
+)
 STALE_DECADES = 0.3
 """Decades: the batch's variance is twice or half the stored one, in a typical channel. Healthy runs have 0.05."""
 
@@ -297,6 +306,16 @@ STALE_DECADES = 0.3
 def stale_statistics(history: History) -> Iterator[Finding]:
     """Running statistics that stay far from those of the batches, beyond the first steps."""
     if history.has_raised("stale-statistics"):
+        return
+    broken = [
+        layer
+        for layer, values in history.last("normalizer", "log10_variance")
+        if layer.family == "batch_norm" and all(map(math.isnan, values))
+    ]
+    losses = [record.loss for record in history.records[-2:]]
+    if broken and all(loss is not None and math.isfinite(loss) for loss in losses):
+        also = others_likewise(len(broken), "other normalizer")
+        yield STATISTICS_BROKEN.at(history.step, broken[0].name, {"also": also}, count=len(broken))
         return
     collapsed = {finding.where for finding in history.findings if finding.code == "variance-collapse"}
     stale: list[tuple[LayerRecord, float, int]] = []

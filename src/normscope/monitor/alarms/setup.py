@@ -21,7 +21,7 @@ from ...core.finding import Finding
 from ...report.words import pluralise
 from ..courses import LASTING_STEPS, PLAIN_STEPS
 from ..forward_listening import compiled_functions
-from ..history import SLOW_GROUP_SHARE, Alarm, History, Since, others_likewise
+from ..history import FAINT_ENTRIES, SLOW_GROUP_SHARE, Alarm, History, Since, others_likewise
 
 PLAIN_RECORDS = 2
 """Records behind the first that show what no batch can cause by chance."""
@@ -196,6 +196,16 @@ FROZEN_LAYER = Alarm(
     advice="Unfreeze it: layer.requires_grad_(True), and give its parameters to the optimizer; or load its weights if "
     "it was to be a pretrained one.",
 )
+FROZEN_FAINT = replace(
+    FROZEN_LAYER,
+    seen="The table of {where} is frozen (requires_grad=False), all of its entries are below {entry:figure}, and the "
+    "loss is where it began.",
+    why="Vectors that were trained are larger: these were drawn to be trained, and carry hardly any signal.",
+    advice="Unfreeze it: nn.Embedding.from_pretrained(..., freeze=False), and give it to the optimizer; or load "
+    "vectors that were trained.",
+)
+FAINT_STEPS = 100
+"""Steps in which nothing is learned before a frozen table is said to be the cause."""
 
 
 def frozen_layer(history: History) -> Iterator[Finding]:
@@ -203,6 +213,13 @@ def frozen_layer(history: History) -> Iterator[Finding]:
     names = _lasting(history, history.standing.frozen)
     if names and not history.has_raised("frozen-layer"):
         yield FROZEN_LAYER.at(history.step, names[0], {"also": others_likewise(len(names), "other layer")})
+    elif (
+        history.standing.faint
+        and history.step >= FAINT_STEPS
+        and history.is_unlearned
+        and not history.has_raised("frozen-layer")
+    ):
+        yield FROZEN_FAINT.at(history.step, history.standing.faint, entry=FAINT_ENTRIES)
 
 
 PART_IN_EVAL_MODE = Alarm(
@@ -213,6 +230,22 @@ PART_IN_EVAL_MODE = Alarm(
     advice="Call model.train() before the loop and after every evaluation, or that of {where}; look for code that "
     "calls eval() on the normalizers, which is meant for pretrained ones.",
 )
+
+
+UNITS_ALIKE = Alarm(
+    code="units-alike",
+    seen="All units of {where} began with the same weights.{also}",
+    why="Units that are alike get the same gradient and stay alike: the layer has the capacity of a single unit.",
+    advice="Initialise weights at random (torch.nn.init.kaiming_normal_, or leave what torch does); constants are for "
+    "biases and scales.",
+)
+
+
+def units_alike(history: History) -> Iterator[Finding]:
+    """Several layers all of whose units began alike; of the last layer alone that is no harm."""
+    names = history.standing.alike or ()
+    if len(names) > 1 and len(history.records) > 1 and not history.has_raised("units-alike"):
+        yield UNITS_ALIKE.at(history.step, names[0], {"also": others_likewise(len(names), "other layer")})
 
 
 def part_in_eval_mode(history: History) -> Iterator[Finding]:
