@@ -1,0 +1,1 @@
+"""Normscope beside its peers: areas that `benchmarks/page.py` measures."""

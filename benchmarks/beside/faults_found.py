@@ -1,0 +1,261 @@
+"""Which planted faults weightwatcher, and a careful person with torchinfo and histograms, would find beside `ns.check`.
+
+Each tool looks at a faulty model and at its mended twin, and each complaint names a kind and a layer. A fault counts as
+*pointed at* if there is a complaint that names one of the layers at fault (any layer, where no one layer is) and that
+the mended twin does not get: what a tool says of every fresh model points at nothing. A healthy model that gets any
+complaint is a false alarm. Causes are asked of `ns.check` alone, since the others do not name them.
+
+What counts as a complaint was written down before any of this was run, in favour of the peers where in doubt:
+
+- weightwatcher: every layer that `analyze(randomize=True)` calls over-trained or under-trained, whose fit fails, or in
+  which it finds correlation traps. It is made for trained models; these are mostly fresh ones.
+- the careful person: torchinfo's summary of one batch and histograms of inputs, activations, weights and gradients of one
+  forward and backward pass, looked at by `complaints_of_a_person`: what is not finite, constant, saturated, mostly zero,
+  or a hundred times too large or small; layers that do not run, do not train or get no gradient.
+
+The rules of `ns.check` were set with these parts of the catalogue in view, so its score here is no forecast: what it
+finds of faults that nobody had seen is in docs/results/faults.txt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import statistics
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..fault_catalogue import PARTS
+from ..fault_catalogue.case import Case, Fault
+from ..faults import diagnose, judge, name_agrees
+from .turns import Row, quartiles
+
+TUNED = ("open", "first", "second", "third")
+"""Parts on which rules are tuned; the other is for scoring `ns.check` alone."""
+LARGE, SMALL = 100.0, 0.01
+"""Spreads of activations beyond which a person stops."""
+FAR = 10.0
+"""How many times the usual size of weights, or of inputs, a person notices."""
+APART = 1000.0
+"""How far a layer's gradient, over its weight, may lie from the median of the layers."""
+MOSTLY = 0.9
+"""Share of an activation that is zero or saturated at which a person notices."""
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross_entropy": F.cross_entropy, "mse": F.mse_loss, "bce": F.binary_cross_entropy, "l1": F.l1_loss,
+    "bce_with_logits": F.binary_cross_entropy_with_logits, "nll": F.nll_loss, "huber": F.huber_loss,
+}  # fmt: skip
+"""Losses that cases name."""
+
+Complaint = tuple[str, str]
+"""A kind and a layer, empty where none is named."""
+
+
+def complaints_of_check(case: Case) -> set[Complaint]:
+    """Return the warnings and errors of `ns.check`."""
+    findings, error = diagnose(case)
+    if error:
+        raise RuntimeError(error)
+    return {(finding.code, finding.where) for finding in findings}
+
+
+def complaints_of_weightwatcher(case: Case) -> set[Complaint]:
+    """Return what weightwatcher flags."""
+    import weightwatcher
+
+    logging.getLogger("weightwatcher").setLevel(logging.CRITICAL)
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        details = weightwatcher.WeightWatcher(model=case.model).analyze(randomize=True)
+    found = set[Complaint]()
+    for row in details.to_dict("records"):
+        where = str(row.get("longname", ""))
+        found |= {(row["warning"], where)} if row.get("warning") else set()
+        found |= {("fit failed", where)} if row.get("status") == "failed" else set()
+        found |= {("correlation trap", where)} if (row.get("num_traps") or 0) > 0 else set()
+    return found
+
+
+def spread(values: Tensor) -> float:
+    """Return the standard deviation of the entries."""
+    return float(values.double().std(correction=0)) if values.numel() else 0.0
+
+
+def of_inputs(data: Any) -> Iterator[Complaint]:
+    """Yield what a histogram of the inputs shows."""
+    inputs = data if isinstance(data, dict) else {"input": data[0] if isinstance(data, tuple | list) else data}
+    for value in inputs.values():
+        if isinstance(value, Tensor) and value.is_floating_point():
+            if not value.isfinite().all():
+                yield "inputs not finite", ""
+            elif spread(value) == 0.0:
+                yield "inputs constant", ""
+            elif not 1 / FAR <= float(value.double().square().mean().sqrt()) <= FAR:
+                yield "inputs far from 1", ""
+
+
+def of_weights(model: nn.Module) -> Iterator[Complaint]:
+    """Yield what histograms of the parameters show."""
+    for name, weight in model.named_parameters():
+        if not weight.isfinite().all():
+            yield "weights not finite", name
+        elif weight.ndim > 1 and weight.numel() > 1:
+            usual = weight[0].numel() ** -0.5
+            if spread(weight) == 0.0:
+                yield "weights constant", name
+            elif not usual / FAR <= spread(weight) <= 2 * FAR * usual:
+                yield "weights of unusual size", name
+
+
+def of_activations(seen: dict[str, Tensor], kinds: dict[str, nn.Module], samples: int) -> Iterator[Complaint]:
+    """Yield what histograms of the outputs of every layer show."""
+    for name, values in seen.items():
+        if not values.isfinite().all():
+            yield "activations not finite", name
+            continue
+        size = spread(values)
+        if size == 0.0:
+            yield "activations constant", name
+        elif not SMALL <= size <= LARGE:
+            yield "activations of unusual size", name
+        if float((values == 0).double().mean()) > MOSTLY:
+            yield "activations mostly zero", name
+        bounds = {nn.Tanh: (-1.0, 1.0), nn.Sigmoid: (0.0, 1.0)}.get(type(kinds[name]))
+        if bounds is not None:
+            near = torch.minimum(values - bounds[0], bounds[1] - values) < 0.01 * (bounds[1] - bounds[0])
+            if float(near.double().mean()) > MOSTLY:
+                yield "saturated", name
+    output = seen.get("")
+    if output is not None and output.ndim > 1 and len(output) == samples > 1 and spread(output) > 0.0:
+        across = float(output.double().std(dim=0, correction=0).mean())
+        if across < 1e-4 * spread(output):
+            yield "output the same for all samples", ""
+
+
+def of_gradients(model: nn.Module) -> Iterator[Complaint]:
+    """Yield what histograms of the gradients show."""
+    sizes = {}
+    for name, weight in model.named_parameters():
+        gradient = weight.grad
+        if not weight.requires_grad:
+            yield "not trained", name
+        elif gradient is None or not gradient.any():
+            yield "no gradient", name
+        elif not gradient.isfinite().all():
+            yield "gradient not finite", name
+        elif weight.ndim > 1 and weight.detach().any():
+            sizes[name] = float(gradient.double().norm() / weight.detach().double().norm())
+    middle = statistics.median(sizes.values()) if sizes else 0.0
+    yield from (("gradient of unusual size", n) for n, s in sizes.items() if not middle / APART <= s <= middle * APART)
+
+
+def complaints_of_a_person(case: Case) -> set[Complaint]:
+    """Return what a careful person sees in torchinfo's summary and in histograms of one step."""
+    import torchinfo
+
+    model, data = case.model, case.data
+    inputs, target = (data, None) if isinstance(data, dict | Tensor) else (data[0], data[1])
+    samples = len(next(iter(inputs.values())) if isinstance(inputs, dict) else inputs)
+    found = set(of_inputs(data)) | set(of_weights(model))
+    kinds, seen = dict(model.named_modules()), dict[str, Tensor]()
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, given: Any, output: Any) -> None:
+            value = output[0] if isinstance(output, tuple | list) and output else output
+            if isinstance(value, Tensor) and value.is_floating_point() and (name == "" or not any(module.children())):
+                seen[name] = value.detach()
+
+        return hook
+
+    hooks = [module.register_forward_hook(keep(name)) for name, module in kinds.items()]
+    try:
+        output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    found |= set(of_activations(seen, kinds, samples))
+    loss = case.objective or (LOSSES.get(case.loss) if isinstance(case.loss, str) else case.loss)
+    if loss is not None and not (target is None and case.objective is None):
+        value = loss(output) if loss is case.objective else loss(output, target)
+        found |= set() if value.isfinite() else {("loss not finite", "")}
+        if value.requires_grad:
+            value.backward()
+            found |= set(of_gradients(model))
+        else:
+            found.add(("loss without a graph", ""))
+    names = {id(module): name for name, module in kinds.items()}
+    summary = torchinfo.summary(model, input_data=inputs, verbose=0, mode="same")
+    for layer in summary.summary_list:
+        if not layer.executed and any(True for _ in layer.module.parameters(recurse=False)):
+            found.add(("does not run", names.get(id(layer.module), "")))
+    return found
+
+
+TOOLS: dict[str, tuple[str, Callable[[Case], set[Complaint]]]] = {
+    "ns.check": ("normscope", complaints_of_check),
+    "weightwatcher": ("weightwatcher", complaints_of_weightwatcher),
+    "torchinfo and histograms": ("torchinfo", complaints_of_a_person),
+}
+
+
+def points_at(fault: Fault, new: set[Complaint]) -> bool:
+    """Return whether a complaint that the mended twin does not get names a layer at fault."""
+    places = [SimpleNamespace(where=where) for _, where in new]
+    return bool(new) and (
+        not fault.layers or any(name_agrees(place, layer) for place in places for layer in fault.layers)
+    )
+
+
+def faults_found(stride: int = 2) -> Iterator[Row]:
+    """Yield a row per tool, over every so-manieth case of the parts on which rules are tuned."""
+    faults = [one for part in TUNED for one in PARTS[part][0]][::stride]
+    healthy = [one for part in TUNED for one in PARTS[part][1]][::stride]
+    case = f"{len(faults)} planted faults, {len(healthy)} healthy models"
+    seconds: dict[str, list[float]] = defaultdict(list)
+    counts: dict[str, dict[str, int]] = {name: defaultdict(int) for name in TOOLS}
+
+    def ask(name: str, built: Case) -> set[Complaint] | None:
+        began = time.process_time()
+        try:
+            return TOOLS[name][1](built)
+        except Exception:
+            return None
+        finally:
+            seconds[name].append(time.process_time() - began)
+
+    here = [name for name, (package, _) in TOOLS.items() if find_spec(package)]
+    for fault in faults:
+        for name in here:
+            ill, well = ask(name, fault.build()), ask(name, fault.mend())
+            counts[name]["refused"] += ill is None
+            counts[name]["complained"] += bool(ill)
+            counts[name]["pointed"] += points_at(fault, (ill or set()) - (well or set()))
+        counts["ns.check"]["cause"] += judge(fault, diagnose(fault.build())[0])[1]
+    for one in healthy:
+        for name in here:
+            counts[name]["alarms"] += bool(ask(name, one.build()))
+    for name, found in counts.items():
+        if name not in here:
+            yield {"case": case, "way": name, "why_not": "not installed"}
+            continue
+        says = f"complained of {found['complained']}, pointed at {found['pointed']} faults of {len(faults)}"
+        says += f", its cause too {found['cause']}" if name == "ns.check" else ""
+        says += f", refused {found['refused']}, false alarms at {found['alarms']} of {len(healthy)} healthy models"
+        yield {
+            "case": case, "way": name, "turns": len(seconds[name]), "seconds": quartiles(seconds[name]),
+            "quality": [100.0 * found["pointed"] / len(faults)] * 3, "alarms": 100.0 * found["alarms"] / len(healthy),
+            "says": says,
+        }  # fmt: skip

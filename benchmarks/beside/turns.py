@@ -1,0 +1,110 @@
+"""Measure several ways to do one thing, by turns, and keep what was found with versions, machine and commit.
+
+Other work on the machine slows all ways of one turn alike, so ways are compared within a turn: a row holds the quartiles
+of processor seconds, and of the seconds over those of the case's first way in the same turn.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..machine import commit
+
+Way = Callable[[int], Mapping[str, Any]]
+"""Does the thing in the turn of that number; returns `quality` (a number), `says` (a few words), or nothing."""
+Row = dict[str, Any]
+
+
+def quartiles(values: list[float]) -> list[float]:
+    """Return the lower quartile, the median and the upper quartile."""
+    return [values[0]] * 3 if len(values) == 1 else statistics.quantiles(values, n=4, method="inclusive")
+
+
+def with_children() -> float:
+    """Return the processor seconds of this process and of its children, for tools that work in a service."""
+    import psutil
+
+    times = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
+    return time.process_time() + sum(one.user + one.system for one in times)
+
+
+def by_turns(
+    case: str, ways: Mapping[str, Way | str], turns: int, *, clock: Callable[[], float] = time.process_time
+) -> Iterator[Row]:
+    """Measure every way of a case in every turn, the order shifted by one each time, and yield a row for each.
+
+    A way that is a text was not measured, and the text says why. A way that raises is not called again.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    found: dict[str, list[Mapping[str, Any]]] = {name: [] for name in ways}
+    reasons = {name: way for name, way in ways.items() if isinstance(way, str)}
+    names = list(ways)
+    for turn in range(turns):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            way = ways[name]
+            if isinstance(way, str) or name in reasons:
+                continue
+            began = clock()
+            try:
+                found[name].append(way(turn) or {})
+            except Exception as error:  # another program's trouble is part of the comparison
+                reasons[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            else:
+                seconds[name].append(clock() - began)
+    for name in names:
+        if name in reasons:
+            yield {"case": case, "way": name, "why_not": reasons[name]}
+            continue
+        first = seconds[names[0]]
+        row: Row = {"case": case, "way": name, "turns": turns, "seconds": quartiles(seconds[name])}
+        if len(first) == turns:
+            row["ratio"] = quartiles([own / base for own, base in zip(seconds[name], first) if base > 0.0])
+        if qualities := [float(one["quality"]) for one in found[name] if "quality" in one]:
+            row["quality"] = quartiles(qualities)
+        yield row | {key: value for key, value in found[name][-1].items() if key != "quality"}
+
+
+def installed(package: str) -> str | None:
+    """Return the version of a package, None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def processor() -> str:
+    """Return what the processor calls itself."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def record(area: str, rows: list[Row], packages: tuple[str, ...]) -> dict[str, Any]:
+    """Return rows with what they were measured by and on."""
+    return {
+        "area": area,
+        "command": f"python benchmarks/page.py {area}",
+        "commit": commit(),
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "machine": {
+            "architecture": platform.machine(),
+            "processor": processor(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "load": round(os.getloadavg()[0], 1),
+        },
+        "versions": {"python": platform.python_version(), "torch": torch.__version__}
+        | {package: installed(package) or "not installed" for package in packages},
+        "rows": rows,
+    }
