@@ -1,7 +1,7 @@
 """Measure several ways to do one thing, by turns, and keep what was found with versions, machine and commit.
 
-Other work on the machine slows all ways of one turn alike, so ways are compared within a turn: a row holds the quartiles
-of processor seconds, and of the seconds over those of the case's first way in the same turn.
+Other work on the machine slows all ways of one turn alike, so ways are compared within a turn: a row holds the
+quartiles of processor seconds, and of the seconds over those of the case's first way in the same turn.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ def record(area: str, rows: list[Row], packages: tuple[str, ...]) -> dict[str, A
         "area": area,
         "command": f"python benchmarks/page.py {area}",
         "commit": commit(),
-        "date": datetime.now(timezone.utc).date().isoformat(),
+        "date": datetime.now(UTC).date().isoformat(),
         "machine": {
             "architecture": platform.machine(),
             "processor": processor(),
