@@ -5,8 +5,8 @@
     python benchmarks/page.py all
 
 Ways take turns on one thread, and seconds are of the processor, so that other work on the machine counts little; a row
-has quartiles over the turns (`benchmarks/beside/turns.py`). Peers come from `pip install 'normscope[bench]'`; what is not
-installed, and what fails, stands in the record with the reason.
+has quartiles over the turns (`benchmarks/beside/turns.py`). Peers come from `pip install 'normscope[bench]'`; what is
+not installed, and what fails, stands in the record with the reason.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
 from benchmarks.beside.turns import Row, installed, record
 
-RESULTS = HERE.parent / "docs" / "results" / "beside"
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "beside"
 AREAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "hessian": ("curvature", ("pyhessian", "curvlinops-for-pytorch", "hessian-eigenthings", "scipy")),
     "trace": ("curvature", ("pyhessian", "curvlinops-for-pytorch", "hessian-eigenthings")),

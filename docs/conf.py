@@ -13,6 +13,7 @@ copyright = "2026, the Normscope developers"
 version = release = normscope.__version__
 
 extensions = [
+    "beside_page",
     "myst_parser",
     "operators_table",
     "result_plots",

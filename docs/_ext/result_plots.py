@@ -14,7 +14,14 @@ from sphinx.application import Sphinx
 
 RESULTS = Path(__file__).parents[1] / "results"
 GREY = "#808590"  # readable on white and on black
-COLOURS = ("#3b82c4", "#e08a3c", "#4aa564", "#b45fb0", "#c8504f", "#8a7f55")
+COLOURS = (
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#cc79a7",
+    "#d55e00",
+    "#8a7f55",
+)  # told apart by the colour-blind (Okabe and Ito)
 STYLE = {
     "axes.edgecolor": GREY, "axes.labelcolor": GREY, "axes.spines.right": False, "axes.spines.top": False,
     "axes.titlecolor": GREY, "font.size": 10, "grid.alpha": 0.3, "legend.frameon": False, "legend.labelcolor": GREY,
