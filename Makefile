@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Two test processes, one thread each: torch's own threads would only fight over the cores.
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo test test-slow golden lint docs docs-fast bench bench-check
+.PHONY: help demo test test-slow golden lint docs docs-fast bench bench-page bench-check
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make docs       the documentation, in docs/_build/html, with every guide executed (3 minutes)"
 	@echo "make docs-fast  the same without executing anything (under a minute)"
 	@echo "make bench      the speed measurements in benchmarks/"
+	@echo "make bench-page the records of docs/beside.md: Normscope and its peers by turns (half an hour; the peers: extra bench)"
 	@echo "make bench-check  a few minutes of them, compared with the committed ratios"
 
 $(READY): pyproject.toml lab/pyproject.toml constraints.txt
@@ -54,7 +55,10 @@ docs-fast: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -D sphinx_gallery_conf.plot_gallery=0 docs docs/_build/fast
 
 bench: $(READY)
-	@for script in $(filter-out benchmarks/machine.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in $(filter-out benchmarks/machine.py benchmarks/page.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+bench-page: $(READY)
+	$(BIN)/python benchmarks/page.py all
 
 bench-check: $(READY)
 	@$(BIN)/python benchmarks/check.py

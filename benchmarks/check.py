@@ -4,7 +4,7 @@
     python benchmarks/check.py --write                  take the ratios of this run as the ones to compare with
 
 Every figure is a ratio in one run, in processor time of one thread, which a busy machine disturbs least: what the
-measurement takes over one forward and backward pass of the same network and batch.
+measurement takes over one forward and backward pass of the same network and batch, or over a peer by turns.
 """
 
 from __future__ import annotations
@@ -17,15 +17,22 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 import torch
-from machine import header
 from torch import Tensor, nn
-from watching import convolutions, resnet18, watched
 
 import normscope as ns
+from benchmarks import eclipse, trace
+from benchmarks.beside.turns import by_turns
+from benchmarks.conv_norms import power_iteration
+from benchmarks.machine import header
+from benchmarks.watching import convolutions, resnet18, watched
+from normscope.linalg.layer_norms import spectral_norm
 
 COMMITTED = Path(__file__).parent.parent / "docs" / "results" / "bench_check.json"
 WORSE = 1.5
@@ -107,6 +114,39 @@ def watching(folder: Path, steps: int = 30, turns: int = 3) -> float:
         return statistics.median(seconds(seen) / seconds(alone) for _ in range(turns))
 
 
+def over(peer: Callable[[], Any], call: Callable[[], Any], turns: int = 5) -> float:
+    """Return the time of a call over that of a peer, the median by turns."""
+
+    def way(function: Callable[[], Any]) -> Callable[[int], dict[str, Any]]:
+        return lambda turn: function() and {}
+
+    peer(), call()
+    _, row = by_turns("", {"peer": way(peer), "call": way(call)}, turns)
+    return float(row["ratio"][1])
+
+
+def beside_peers() -> dict[str, float]:
+    """Return our time over that of peers, where it was worked for."""
+    chain = eclipse.network(128, 6)
+    weights = [layer.weight.detach().double() for layer in chain if isinstance(layer, nn.Linear)]
+    x = torch.randn(eclipse.SAMPLES, eclipse.INPUTS, generator=torch.Generator().manual_seed(0))
+    found = {
+        "upper side of a 6x128 chain over ECLipsE": over(
+            lambda: eclipse.eclipse_fast(weights), lambda: ns.lipschitz(chain, x, sides="upper")
+        )
+    }
+    torch.manual_seed(0)
+    for channels, size in ((32, 8), (64, 16)):
+        layer, shape = nn.Conv2d(channels, channels, 3, padding=1), (channels, size, size)
+        found[f"norm of {channels}->{channels} at {size}x{size} over 100 steps"] = over(
+            partial(power_iteration, layer, shape), partial(spectral_norm, layer, shape, rtol=1e-3)
+        )
+    model, images, labels = trace.made(100)
+    spectrum = partial(ns.hessian, model, (images, labels), loss=trace.LOSS, k=5, probes=4, deflate=False)
+    found["trace of a Hessian, 4 probes"] = seconds(spectrum) / unit(model, images)
+    return found
+
+
 def measured() -> dict[str, float]:
     """Return every ratio by name."""
     ns.audit(nn.Linear(4, 4), torch.randn(2, 4))  # what is loaded once is not counted
@@ -123,7 +163,7 @@ def measured() -> dict[str, float]:
     }
     with tempfile.TemporaryDirectory() as folder:
         found["watched steps of a small CNN"] = watching(Path(folder))
-    return found
+    return found | beside_peers()
 
 
 def main() -> None:
@@ -140,7 +180,7 @@ def main() -> None:
     worse = []
     for name, ratio in found.items():
         known = before["ratios"].get(name)
-        line = f"  {name:<38}{ratio:10.2f} x" + ("" if known is None else f"   committed {known:.2f} x")
+        line = f"  {name:<42}{ratio:10.2f} x" + ("" if known is None else f"   committed {known:.2f} x")
         if known is not None and ratio > WORSE * known and not options.write:
             worse.append(name)
             line = f"\033[31m{line}   {ratio / known:.1f} times as much\033[0m"

@@ -1,4 +1,4 @@
-"""Draw and tabulate the records of `benchmarks/page.py` (`docs/results/beside/*.json`) when the documentation is built."""
+"""Draw and tabulate the records of `benchmarks/page.py`, in docs/results/beside, when the documentation is built."""
 
 from __future__ import annotations
 
@@ -16,37 +16,41 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Area:
-    """How an area is shown: what its quality means, whether less of it is better, and on which scale."""
+    """How an area is shown: what its quality means, and whether less of it is better."""
 
     title: str
     about: str
     quality: str = ""
     less: bool = True
-    linear: bool = False
 
 
 AREAS = {
     "hessian": Area("Eigenvalues of Hessians", "The five largest, to a relative 1e-3.", "largest relative error"),
-    "trace": Area(
-        "Traces of Hessians", "At equal products with the Hessian.", "error / sum of the sizes of all eigenvalues"
+    "trace": Area("Traces of Hessians", "At equal products with the Hessian.", "error / sum of sizes of eigenvalues"),
+    "convolutions": Area(
+        "Norms of convolutions", "As linear maps of images, with zero padding unless the case says otherwise.",
+        "relative distance to the norm",
     ),
-    "convolutions": Area("Norms of convolutions", "As linear maps of images, with zero padding unless the case says "
-                         "otherwise.", "relative distance to the norm"),
-    "networks": Area("Bounds of networks", "Upper bounds of Lipschitz constants of random ReLU networks. ECLipsE-Fast is "
-                     "its closed form written out, LipSDP is solved through cvxpy.", "bound / largest growth that was seen"),
-    "radii": Area("Certified radii", "Of classifiers of digits.", "median certified l2 radius", less=False, linear=True),
+    "networks": Area(
+        "Bounds of networks", "Upper bounds of Lipschitz constants of random ReLU networks. ECLipsE-Fast is its closed "
+        "form written out, LipSDP is solved through cvxpy.", "bound / largest growth seen",
+    ),
+    "radii": Area("Certified radii", "Of classifiers of digits.", "median certified l2 radius", less=False),
     "stored_weights": Area("Norms of stored matrices", "Random, in bfloat16.", "relative distance to the norm"),
     "spheres": Area("Steps on spheres", "The time of one step of an optimizer."),
-    "watching": Area("Watching a run", "Fifty training steps at a time, with the processor time of services such as "
-                     "wandb's.", linear=True),
+    "watching": Area(
+        "Watching a run", "Fifty training steps at a time, with the processor time of services such as wandb's.",
+    ),
     "first_look": Area("A first look", "One call on a model and a batch, as a user meets it."),
     "faults_found": Area(
         "Faults found", "Every second model of the four parts of the catalogue that the rules of `ns.check` were set "
         "with: its own share is no forecast (for faults that nobody had seen: `faults.txt`). Pointed at: a complaint "
         "names a layer at fault, and the mended twin does not get it.",
-        "percent of planted faults that are pointed at", less=False, linear=True,
+        "percent of planted faults pointed at", less=False,
     ),
 }  # fmt: skip
+LINEAR = ("networks", "radii", "faults_found")
+"""Areas whose quality is drawn on a linear axis."""
 
 
 def is_ours(row: Row) -> bool:
@@ -59,10 +63,10 @@ def number(value: float) -> str:
     return f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 or value == 0.0 else f"{value:.0e}"
 
 
-def draw(area: Area, rows: list[Row], path: Path) -> None:
+def draw(name: str, rows: list[Row], path: Path) -> None:
     """Draw medians with quartiles: the time over that of the first way of the case, and the quality."""
     rows = [row for row in rows if "seconds" in row][::-1]
-    panels = 2 if area.quality else 1
+    panels = 2 if AREAS[name].quality else 1
     size = (9.0, 0.9 + 0.27 * (len(rows) + len({row["case"] for row in rows})))
     figure, axes = plt.subplots(1, panels, figsize=size, layout="constrained", sharey=True, squeeze=False)
     places, labels, place, before = [], [], 0.0, rows[0]["case"]
@@ -79,9 +83,11 @@ def draw(area: Area, rows: list[Row], path: Path) -> None:
             panel.plot([low, high], [at, at], color=colour, linewidth=2.5, solid_capstyle="butt")
             panel.plot([middle], [at], marker, color=colour, markersize=6)
         panel.grid(axis="x")
-        panel.set_xlabel(area.quality if index else f"times the seconds of `{rows[-1]['way']}`")
-        if not area.linear or (index == 0 and area.quality):
-            panel.set_xscale("symlog", linthresh=1e-7) if index else panel.set_xscale("log")
+        panel.set_xlabel(AREAS[name].quality if index else f"times the seconds of `{rows[-1]['way']}`")
+        if index == 0 and name != "watching":
+            panel.set_xscale("log")
+        elif index and name not in LINEAR:
+            panel.set_xscale("symlog", linthresh=1e-7)
     for case in dict.fromkeys(row["case"] for row in rows):
         top = max(at for row, at in zip(rows, places) if row["case"] == case)
         axes[0][0].text(0.0, top + 0.55, case, transform=axes[0][0].get_yaxis_transform(), fontsize=9, va="bottom")
@@ -92,33 +98,24 @@ def draw(area: Area, rows: list[Row], path: Path) -> None:
 
 
 def better(area: Area, rows: list[Row]) -> list[str]:
-    """Return where a peer beats every way of Normscope in a case: in time beyond the quartiles, or in quality by 1 %."""
+    """Return where a peer beats every way of Normscope in a case: in time beyond quartiles, or in quality by 1 %."""
     found = []
-    for case in dict.fromkeys(row["case"] for row in rows):
-        mine = [row for row in rows if row["case"] == case and "seconds" in row and is_ours(row)]
-        for row in rows:
-            if (
-                row["case"] != case
-                or "seconds" not in row
-                or is_ours(row)
-                or row["way"].startswith("alone")
-                or not mine
-            ):
-                continue
-            wins = []
-            if row["seconds"][2] < min(one["seconds"][0] for one in mine):
-                wins.append(f"{number(min(one['seconds'][1] for one in mine) / row['seconds'][1])} times as fast")
-            if "quality" in row:
-                theirs, best = row["quality"][1], [one["quality"][1] for one in mine]
-                if theirs < 0.99 * min(best) if area.less else theirs > 1.01 * max(best):
-                    wins.append(
-                        f"{area.quality} {number(theirs)} beside {number(min(best) if area.less else max(best))}"
-                    )
-            if wins:
-                says = f" ({row['says']})" if row.get("says") else ""
-                found.append(
-                    f"{case}: {row['way']}{says} is " + ", and has ".join(wins).replace("is " + area.quality, "")
-                )
+    for row in rows:
+        mine = [one for one in rows if one["case"] == row["case"] and "seconds" in one and is_ours(one)]
+        if "seconds" not in row or is_ours(row) or row["way"].startswith("alone") or not mine:
+            continue
+        wins = []
+        if row["seconds"][2] < min(one["seconds"][0] for one in mine):
+            quickest = min(one["seconds"][1] for one in mine)
+            wins.append(f"{number(quickest / row['seconds'][1])} times as fast as the quickest way of Normscope")
+        if "quality" in row:
+            theirs, best = row["quality"][1], (min if area.less else max)(one["quality"][1] for one in mine)
+            if theirs < 0.99 * best if area.less else theirs > 1.01 * best:
+                wins.append(f"{area.quality} {number(theirs)} for {number(best)}")
+        if wins:
+            found.append(
+                f"{row['case']}, {row['way']}: {'; '.join(wins)}" + (f" ({row['says']})" if "says" in row else "")
+            )
     return found
 
 
@@ -133,8 +130,8 @@ def section(name: str, area: Area) -> str:
     lines = [
         f"## {area.title}", "", area.about, "",
         f"![Medians and quartiles: {area.title.lower()}, Normscope and peers](gallery/beside/{name}.svg)", "",
-        f"| | seconds (quartiles) | {area.quality or 'what it says'} | |" if area.quality else "| | seconds (quartiles) | |",
-        "|---|---|---|---|" if area.quality else "|---|---|---|",
+        f"| | seconds (quartiles) |{f' {area.quality} |' * bool(area.quality)} what it says |",
+        "|---|---|---|" + "---|" * bool(area.quality),
     ]  # fmt: skip
     case = None
     for row in rows:
@@ -164,9 +161,9 @@ def write(app: Sphinx) -> None:
     folder = Path(app.srcdir) / "gallery" / "beside"
     folder.mkdir(parents=True, exist_ok=True)
     with plt.rc_context(STYLE | {"axes.labelcolor": GREY}):
-        for name, area in AREAS.items():
+        for name in AREAS:
             if (path := RESULTS / "beside" / f"{name}.json").exists():
-                draw(area, json.loads(path.read_text(encoding="utf-8"))["rows"], folder / f"{name}.svg")
+                draw(name, json.loads(path.read_text(encoding="utf-8"))["rows"], folder / f"{name}.svg")
     body = "\n".join(section(name, area) for name, area in AREAS.items())
     (folder / "body.txt").write_text(body, encoding="utf-8")
 
