@@ -50,7 +50,7 @@ def divided_by(layer: nn.Conv2d, shape: tuple[int, ...]) -> float:
 
 @torch.no_grad()
 def convolutions() -> Iterator[Row]:
-    """Yield rows for norms of convolutions; the quality is the relative distance to the norm."""
+    """Yield rows for norms of convolutions; the quality is the distance to its proven lower side."""
     torch.manual_seed(0)
     for name, build, shape in conv_norms.CASES:
         if name not in KERNELS:
@@ -62,7 +62,7 @@ def convolutions() -> Iterator[Row]:
 
 def convolution_ways(layer: nn.Conv2d, shape: tuple[int, ...]) -> dict[str, Way | str]:
     """Return every way to a norm."""
-    truth = spectral_norm(layer, shape, rtol=1e-4).lower  # what a long search reaches
+    truth = spectral_norm(layer, shape, rtol=1e-3).lower  # the norm is at most a relative 1e-3 above
 
     def ours(turn: int) -> dict[str, Any]:
         bracket = spectral_norm(layer, shape, rtol=1e-3)
@@ -126,7 +126,7 @@ def network_ways(weights: lipsdp.Weights) -> dict[str, Way | str]:
     return ways
 
 
-def radii(samples: int = 10) -> Iterator[Row]:
+def radii(samples: int = 6) -> Iterator[Row]:
     """Yield rows for certified l2 radii of digits classifiers; the quality is their median."""
     data = digits(generator=torch.Generator().manual_seed(0))
     for name in ("MLP", "MLP + LayerNorm", "convolutional + BatchNorm"):

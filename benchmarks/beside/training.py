@@ -129,7 +129,7 @@ def watching() -> Iterator[Row]:
     for case, build in (("with BatchNorm", watched.convolutions), ("without a normalizer", plain_convolutions)):
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             ways = watching_ways(build, Path(folder), stack)
-            yield from by_turns(f"{EVERY} steps of three convolutions {case}", ways, 8, clock=with_children)
+            yield from by_turns(f"{EVERY} steps of three convolutions {case}", ways, 6, clock=with_children)
             watched.LOGS.clear()
 
 

@@ -29,7 +29,7 @@ AREAS = {
     "trace": Area("Traces of Hessians", "At equal products with the Hessian.", "error / sum of sizes of eigenvalues"),
     "convolutions": Area(
         "Norms of convolutions", "As linear maps of images, with zero padding unless the case says otherwise.",
-        "relative distance to the norm",
+        "relative distance to the norm's lower side",
     ),
     "networks": Area(
         "Bounds of networks", "Upper bounds of Lipschitz constants of random ReLU networks. ECLipsE-Fast is its closed "
