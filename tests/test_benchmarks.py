@@ -49,11 +49,11 @@ def is_there(name: str) -> bool:
 def missing_in_file(place: Path, names: list[str]) -> Iterator[str]:
     """Yield the names that neither a file nor a folder of the benchmarks has."""
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-    if not file.is_file():
+    if not file.is_file() and not place.is_dir():
         yield str(place.relative_to(ROOT))
         return
-    there = set[str]()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    there, code = set[str](), file.read_text(encoding="utf-8") if file.is_file() else ""
+    for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             there.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

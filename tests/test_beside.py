@@ -112,7 +112,7 @@ def test_a_peer_that_is_better_is_named() -> None:
     rows = [row("normscope", 1.0, 1e-3), row("quick", 0.5, 1e-2), row("near", 2.0, 1e-4), row("worse", 2.0, 1e-2)]
     assert beside_page.better(area, rows) == [
         "c, quick: 2 times as fast as the quickest way of Normscope",
-        "c, near: error 0.0001 for 0.001",
+        "c, near: error 1e-04 for 0.001",
     ]
     more = beside_page.Area("t", "a", "radius", less=False)
     assert [line.split(":")[0] for line in beside_page.better(more, rows)] == ["c, quick", "c, worse"]
