@@ -37,6 +37,7 @@ AREAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "watching": ("training", ("wandb", "tensorboard", "cockpit-for-pytorch")),
     "first_look": ("training", ("torchinfo", "weightwatcher")),
     "faults_found": ("faults_found", ("torchinfo", "weightwatcher")),
+    "faults_unseen": ("faults_found", ("torchinfo", "weightwatcher")),
 }
 """By name: the file of `benchmarks/beside` that holds the area, as a function of that name, and its peers' packages."""
 

@@ -97,6 +97,7 @@ def test_every_area_is_shown_and_its_record_has_every_row(name: str) -> None:
     assert path.exists(), f"python benchmarks/page.py {name}"
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     assert any(beside_page.is_ours(row) for row in rows)
+    assert any(not beside_page.is_ours(row) for row in rows)
     assert all(("seconds" in row) != ("why_not" in row) for row in rows)
 
 

@@ -48,8 +48,13 @@ AREAS = {
         "names a layer at fault, and the mended twin does not get it.",
         "percent of planted faults pointed at", less=False,
     ),
+    "faults_unseen": Area(
+        "Faults found, in the part that no rule was set with", "The same for the peers alone. What `ns.check` finds of "
+        "these is in `faults.txt`, by the stricter measure that asks for the cause too.",
+        "percent of planted faults pointed at", less=False,
+    ),
 }  # fmt: skip
-LINEAR = ("networks", "radii", "faults_found")
+LINEAR = ("networks", "radii", "faults_found", "faults_unseen")
 """Areas whose quality is drawn on a linear axis."""
 
 
