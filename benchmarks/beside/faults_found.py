@@ -220,7 +220,7 @@ def faults_found(stride: int = 2) -> Iterator[Row]:
 
 
 def faults_unseen() -> Iterator[Row]:
-    """Yield a row per peer over the held-out part, in totals; `ns.check` is scored on it by benchmarks/faults.py alone."""
+    """Yield a row per peer over the held-out part, in totals; benchmarks/faults.py scores `ns.check` on it."""
     return scored(*PARTS["held-out"], [name for name in TOOLS if name != "ns.check"])
 
 

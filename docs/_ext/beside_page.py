@@ -80,15 +80,17 @@ def draw(name: str, rows: list[Row], path: Path) -> None:
         before = row["case"]
         places.append(place)
         labels.append(row["way"])
-    for index, key in enumerate(("ratio", "quality")[:panels]):
+    time = "ratio" if all("ratio" in row for row in rows) else "seconds"
+    for index, key in enumerate((time, "quality")[:panels]):
         panel = axes[0][index]
         for row, at in zip(rows, places):
-            low, middle, high = row.get(key) or (row["seconds"] if key == "ratio" else [float("nan")] * 3)
+            low, middle, high = row.get(key, [float("nan")] * 3)
             colour, marker = (COLOURS[0], "o") if is_ours(row) else (COLOURS[1], "s")
             panel.plot([low, high], [at, at], color=colour, linewidth=2.5, solid_capstyle="butt")
             panel.plot([middle], [at], marker, color=colour, markersize=6)
         panel.grid(axis="x")
-        panel.set_xlabel(AREAS[name].quality if index else f"times the seconds of `{rows[-1]['way']}`")
+        times = f"times the seconds of `{rows[-1]['way']}`" if time == "ratio" else "seconds"
+        panel.set_xlabel(AREAS[name].quality if index else times)
         if index == 0 and name != "watching":
             panel.set_xscale("log")
         elif index and name not in LINEAR:
