@@ -26,7 +26,11 @@ class Area:
 
 AREAS = {
     "hessian": Area("Eigenvalues of Hessians", "The five largest, to a relative 1e-3.", "largest relative error"),
-    "trace": Area("Traces of Hessians", "At equal products with the Hessian.", "error / sum of sizes of eigenvalues"),
+    "trace": Area(
+        "Traces of Hessians", "At equal products with the Hessian. Of its own, Normscope spends a few on the five "
+        "largest eigenvalues and gives the density too; curvlinops multiplies many vectors at once, Normscope does not.",
+        "error / sum of sizes of eigenvalues",
+    ),
     "convolutions": Area(
         "Norms of convolutions", "As linear maps of images, with zero padding unless the case says otherwise.",
         "relative distance to the norm's lower side",
