@@ -56,10 +56,10 @@ def test_a_way_that_fails_is_told_and_not_called_again() -> None:
 
     def fails(turn: int) -> dict[str, Any]:
         count.append(turn)
-        raise ValueError("no\n  luck")
+        raise ValueError('no\n  luck in "/home/me/venv/file.py" 3/4')
 
     first, second = by_turns("c", {"a": lambda turn: {}, "b": fails}, 3)
-    assert second == {"case": "c", "way": "b", "why_not": "ValueError: no luck"}
+    assert second == {"case": "c", "way": "b", "why_not": 'ValueError: no luck in "file.py" 3/4'}
     assert count == [0]
     assert "quality" not in first
 

@@ -20,7 +20,7 @@ import normscope as ns
 
 from .. import sphere_optimizers
 from .. import watching as watched
-from .turns import Row, Way, by_turns, with_children
+from .turns import Row, Way, by_turns, told, with_children
 
 EVERY = 50
 """Steps from one record, or histogram, to the next; a turn is as many steps, so that each turn has one."""
@@ -153,7 +153,7 @@ def watching_ways(build: Callable[[], nn.Module], folder: Path, stack: ExitStack
     try:
         ways["Cockpit, economy, every 50"] = started(CockpitLoop(build))
     except Exception as error:
-        ways["Cockpit, economy, every 50"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        ways["Cockpit, economy, every 50"] = told(error)
     return ways
 
 

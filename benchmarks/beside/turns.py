@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -59,7 +60,7 @@ def by_turns(
             try:
                 found[name].append(way(turn) or {})
             except Exception as error:  # another program's trouble is part of the comparison
-                reasons[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                reasons[name] = told(error)
             else:
                 seconds[name].append(clock() - began)
     for name in names:
@@ -73,6 +74,12 @@ def by_turns(
         if qualities := [float(one["quality"]) for one in found[name] if "quality" in one]:
             row["quality"] = quartiles(qualities)
         yield row | {key: value for key, value in found[name][-1].items() if key != "quality"}
+
+
+def told(error: Exception) -> str:
+    """Return the kind of an error and the end of what it says, without the folders of this machine."""
+    words = re.sub(r"(?<![\w.])/[^\s\"']*/", "", " ".join(str(error).split()))
+    return f"{type(error).__name__}: {words if len(words) <= 200 else '... ' + words[-200:]}"
 
 
 def installed(package: str) -> str | None:

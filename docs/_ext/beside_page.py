@@ -28,7 +28,7 @@ AREAS = {
     "hessian": Area("Eigenvalues of Hessians", "The five largest, to a relative 1e-3.", "largest relative error"),
     "trace": Area(
         "Traces of Hessians", "At equal products with the Hessian. Of its own, Normscope spends a few on the five "
-        "largest eigenvalues and gives the density too; curvlinops multiplies many vectors at once, Normscope does not.",
+        "largest eigenvalues and gives the density too; curvlinops multiplies many vectors at once, it does not.",
         "error / sum of sizes of eigenvalues",
     ),
     "convolutions": Area(
@@ -43,7 +43,8 @@ AREAS = {
     "stored_weights": Area("Norms of stored matrices", "Random, in bfloat16.", "relative distance to the norm"),
     "spheres": Area("Steps on spheres", "The time of one step of an optimizer."),
     "watching": Area(
-        "Watching a run", "Fifty training steps at a time, with the processor time of services such as wandb's.",
+        "Watching a run", "Fifty training steps at a time, with the processor time of services such as wandb's. "
+        "What `alone, again` differs by is noise. Cockpit's documented loop runs the model twice in each step.",
     ),
     "first_look": Area("A first look", "One call on a model and a batch, as a user meets it."),
     "faults_found": Area(
