@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normscope.core.bracket import Evidence
+from normscope.core.budget import Budget
 from normscope.core.errors import InputError
 from normscope.diagnosis import weight_norms
 from normscope.diagnosis.audit_result import Audit
@@ -150,7 +151,8 @@ def test_a_sampled_upper_side_holds_and_says_how_surely(kind, rows, columns, mon
         assert "at most 0.0001" in found.notes[0]
 
 
-def test_the_error_of_a_step_in_float32_is_within_what_a_sampled_norm_allows(monkeypatch):
+@pytest.mark.parametrize("size", [1.0, 1e5])
+def test_the_error_of_a_step_in_float32_is_within_what_a_sampled_norm_allows(size, monkeypatch):
     """In float64 the recurrence of the run that was made is off by less than phi."""
     runs = []
 
@@ -161,20 +163,20 @@ def test_the_error_of_a_step_in_float32_is_within_what_a_sampled_norm_allows(mon
 
     monkeypatch.setattr(weight_norms, "Krylov", Kept)
     monkeypatch.setattr(weight_norms, "_SAMPLED", 0)
-    weight = (
-        torch.randn(900, 600, generator=torch.Generator().manual_seed(3)) + 0.5
-    )  # sums that cancel, and one that does not
+    # sums that cancel, and one that does not
+    weight = size * (torch.randn(900, 600, generator=torch.Generator().manual_seed(3)) + 0.5)
     matrix_norm(weight, rtol=1e-3, missed=1e-4)
     (krylov,) = runs
-    exponent = math.frexp(float(weight.abs().max()))[1]
-    gram = (weight.double() / 2.0**exponent).T @ (weight.double() / 2.0**exponent)
+    scale = weight_norms._Large(weight, Budget()).single()[1]
+    assert scale == (1.0 if size == 1.0 else 2.0 ** math.frexp(float(weight.abs().max()))[1])
+    gram = (weight.double() / scale).T @ (weight.double() / scale)
     tri, beta = krylov.tridiagonal()
     basis = krylov.basis[:, : krylov.steps].double()
     ahead = torch.zeros_like(basis)
     ahead[:, -1] = beta[:, -1:] * krylov._vector.double()
     off = (basis @ gram - tri @ basis - ahead).norm(dim=2).max()
-    size = float(torch.linalg.eigvalsh(gram)[-1])
-    assert 0.0 < float(off) < 8.0 * torch.finfo(torch.float32).eps * size
+    largest = float(torch.linalg.eigvalsh(gram)[-1])
+    assert 0.0 < float(off) < 8.0 * torch.finfo(torch.float32).eps * largest
 
 
 def test_a_sampled_upper_side_fails_when_no_start_has_the_top_vector(monkeypatch):
