@@ -157,8 +157,8 @@ class _Ledger:
             alike = tuple(sorted(tensor.shape))
             self.waiting[alike].append((len(self.rows) - 1, tensor))
             count = len(self.waiting[alike])
-            together = tensor.device.type != "cpu" and may_be_sampled(tensor, self.missed)
-            if not together or count == _TOGETHER or (count + 1) * tensor.numel() > _room(tensor.device):
+            full = count == _TOGETHER or (count + 1) * tensor.numel() > room_on(tensor.device)
+            if full or not may_wait(tensor, self.missed):
                 self._measure(alike)
 
     def _measure(self, alike: tuple[int, ...]) -> None:
@@ -290,7 +290,12 @@ class _Ledger:
         return tuple(found)
 
 
-def _room(device: torch.device) -> int:
+def may_wait(tensor: Tensor, missed: float) -> bool:
+    """Whether a matrix is measured with others of its shape: on an accelerator many small kernels take longer."""
+    return tensor.device.type != "cpu" and may_be_sampled(tensor, missed)
+
+
+def room_on(device: torch.device) -> int:
     """Return how many entries of matrices may wait on a device."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
     return min(_TOGETHER_ENTRIES, free // _BYTES_AN_ENTRY)
