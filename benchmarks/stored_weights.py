@@ -2,13 +2,13 @@
 
     OMP_NUM_THREADS=1 python benchmarks/stored_weights.py              processor seconds, a Llama of 1.1B parameters
     python benchmarks/stored_weights.py --cuda                         a Llama of 8B parameters in shards, on a GPU
-    python benchmarks/stored_weights.py --cuda --device cpu --layers 2 --divisor 8        a tiny one, to test this
+    python benchmarks/stored_weights.py --cuda --device cpu --layers 2 --divisor 8    a tiny one, to test this
 
 On a CPU one random bfloat16 matrix of each shape is measured on one thread; the total counts each as often as the model
 has it. On a GPU the shards are written to a temporary folder first; each part then runs in a process of its own, which
 says its seconds and its peak memory. The part `resident` reads all tensors to the GPU before the clock, to tell
-computing from reading: power iteration and audit by turns, and some norms by dense SVD in float64. Power iteration takes
-30 steps in bfloat16, as stored; it ends below the norm and proves nothing above it.
+computing from reading: power iteration and audit by turns, and some norms by dense SVD in float64. Power iteration
+takes 30 steps in bfloat16, as stored; it ends below the norm and proves nothing above it.
 """
 
 from __future__ import annotations
