@@ -95,7 +95,7 @@ class TrainingHooks:
         self._before_hook: Any = None  # in front of a step of the optimizer, where there is something to do
         self._set_model(outer)
         self._whole: nn.Module | None = None  # the model of which only a part is called
-        self._unvalidated = False  # whether the last forward was in train mode, without gradients
+        self._validates_in_train_mode = False  # whether the last forward was in train mode, without gradients
 
     def _set_model(self, outer: nn.Module) -> None:
         self.outer, self.model = outer, unwrapped(outer)
@@ -214,7 +214,7 @@ class TrainingHooks:
         if self.busy:
             return
         training = self.model.training or self.sight.counts(self.model)
-        self._unvalidated = training and not torch.is_grad_enabled()
+        self._validates_in_train_mode = training and not torch.is_grad_enabled()
         if not (training and self.sight.passes()):
             self._say(self.sight.forward(self.step, training=training))
         if not training or self._listener.listens:
@@ -289,7 +289,7 @@ class TrainingHooks:
             modules = self._listener.modules()
             self.history.standing.look_at_modules(modules, self.optimizer, self.step)
             if self.history.standing.alike is None:
-                self.history.standing.compare_rows(modules)
+                self.history.standing.look_at_first_weights(modules)
         if tier is not None:
             pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
             pending.forward, self._pending = forward, pending
@@ -412,8 +412,8 @@ class TrainingHooks:
     def validate(self) -> None:
         """Take note of a validation; of one whose forward was in train mode, as dropout shows, alarms are raised."""
         standing = self.history.standing
-        standing.validated_in_train_mode += self._unvalidated and standing.dropout[0] > 0.0
-        self._unvalidated = False
+        standing.validated_in_train_mode += self._validates_in_train_mode and standing.dropout[0] > 0.0
+        self._validates_in_train_mode = False
 
     def look_for_missed_training(self) -> None:
         """Say so if weights have changed while nothing was seen."""
