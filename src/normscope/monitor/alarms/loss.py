@@ -469,8 +469,8 @@ REWARD_FALLS = Alarm(
 )
 REWARD_NAME = re.compile(r"(?:^|[^a-z])(?:reward|return)s?(?:[^a-z]|$)")
 """Figures that training is to raise; a score may be one that is to fall."""
-JUDGED_REWARDS, FALLEN_SHARE, FALLEN_ERRORS = 60, 0.2, 5.0
-"""How often a reward is logged when it is judged, once, and its fall over itself and over the error of that."""
+JUDGED_REWARDS, FALLEN_SHARE, FALLEN_ERRORS = (60, 120, 240), 0.2, 5.0
+"""How often a reward is logged when it is judged, and its fall over itself and over the error of that."""
 
 
 def is_held_out(name: str) -> bool:
@@ -481,16 +481,18 @@ def is_held_out(name: str) -> bool:
 def _reward_falls(history: History, step: int) -> Iterator[Finding]:
     """A reward that falls below where it began."""
     for name, pairs in history.validations.items():
-        values = [value for _, value in pairs]
-        if len(values) != JUDGED_REWARDS or not REWARD_NAME.search(name.lower()) or not all(map(math.isfinite, values)):
+        if len(pairs) not in JUDGED_REWARDS or not REWARD_NAME.search(name.lower()):
             continue
-        fifth = JUDGED_REWARDS // 5
+        values = [value for _, value in pairs]
+        if not all(map(math.isfinite, values)):
+            continue
+        fifth = len(values) // 5
         first, middle, last = values[:fifth], values[2 * fifth : 3 * fifth], values[-fifth:]
         before, now = fmean(first), fmean(last)
         error = math.hypot(stdev(first), stdev(last)) / math.sqrt(fifth)
         sinks = before > fmean(middle) >= now - error
         if sinks and before - now > max(FALLEN_SHARE * abs(before), FALLEN_ERRORS * error):
-            yield REWARD_FALLS.at(step, words={"name": name, "count": JUDGED_REWARDS}, before=before, now=now)
+            yield REWARD_FALLS.at(step, words={"name": name, "count": len(values)}, before=before, now=now)
 
 
 def validation(history: History, step: int) -> Iterator[Finding]:
