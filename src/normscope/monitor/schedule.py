@@ -28,8 +28,8 @@ RECORD_SHARE = 0.65
 all. Neither takes from the other."""
 START_SECONDS, START_STEPS = 0.5, 800
 """Records are made as often as asked until they have taken this long, or for so many steps: short runs, and the first
-steps of long ones, say most. Where records are further apart a part of it will do, at least a quarter. It is lent: records earn nothing until
-they would have earned what they took of it."""
+steps of long ones, say most. Where records are further apart, a part of it will do. It is lent: records earn nothing
+until they would have earned what they took of it."""
 KEPT_SHARE = 0.9
 """What of the share is given out: caches and the allocator take some more, which no clock around the work sees."""
 EARLY_RECORDS = 2
