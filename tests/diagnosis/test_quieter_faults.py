@@ -57,6 +57,13 @@ def test_settings_that_no_value_of_the_loss_shows(build: Build, code: str | None
     assert found == ([] if code is None else [(code, "the optimizer")])
 
 
+def test_a_rate_at_which_nothing_is_learned() -> None:
+    model = mlp(8, 64, 4)
+    optimizer = Adam(model.parameters(), lr=1e-6)
+    found = warned(model, (TABLE, CLASSES), loss="cross_entropy", optimizer=optimizer)
+    assert found == [("step-too-short", "the optimizer")]
+
+
 @pytest.mark.parametrize(("rate", "told"), [(0.5, True), (3e-3, False)])
 def test_a_step_that_is_longer_than_the_weights_and_raises_the_loss_by_less_than_twice(rate: float, told: bool) -> None:
     torch.manual_seed(0)
@@ -134,7 +141,7 @@ def test_a_mean_over_nothing_is_a_loss_that_is_no_number() -> None:
 @pytest.mark.parametrize(("dtype", "code"), [(torch.bfloat16, "half-precision"), (torch.float32, None)])
 def test_steps_that_are_rounded_away(dtype: torch.dtype, code: str | None) -> None:
     model = mlp(8, 64, 4).to(dtype)
-    optimizer = Adam(model.parameters(), lr=1e-6)
+    optimizer = Adam(model.parameters(), lr=3e-5)
     found = warned(model, (TABLE.to(dtype), CLASSES), loss="cross_entropy", optimizer=optimizer)
     assert found == ([] if code is None else [(code, "the optimizer")])
 

@@ -125,6 +125,11 @@ def read_source(
     return batches, Batches(model, loader, labels=shared, with_loss=with_loss, name="loader")
 
 
+def is_other(source: Batches | None) -> bool:
+    """Whether statistics come from other data than the batch that is differentiated."""
+    return source is not None and source.name == "loader"
+
+
 def _passes(
     model: nn.Module,
     batch: Any,
@@ -142,6 +147,7 @@ def _passes(
     broken = broken_tensors(model)
     skipped: list[tuple[str, str]] = []
     data = watch_data(model, [batch] if source is None else itertools.islice(source, BATCHES), mode=mode)
+    data = replace(data, other=is_other(source))
     if data.error is not None:
         if not broken:
             raise InputError(f"{data.error}. {WRONG_BATCH}") from data.raised

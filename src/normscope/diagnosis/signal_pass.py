@@ -165,13 +165,14 @@ def watch_signal(
         if loss is not None and listener.of_parameters and listener.loss_value is not None:
             steps = _steps(listener, call, batch, output, loss, float(listener.loss_value), optimizer)
         tried = listener.confirm_silent(call)
+        at_output = None if loss is None else listener.loss_at_output(loss, labels_of(batch, call))
+        of_loss = {} if at_output is None else at_output.facts(listener.limits)
     rows = listener.rows({} if units is None else units)
     forwards, backwards = runs + tried, int(reason is None)
     count("passes", forwards * call.count)
     count("backwards", backwards * call.count)
     if steps is not None:
         forwards, backwards = forwards + steps.forwards, backwards + steps.backwards
-    at_output = None if loss is None else listener.loss_at_output(loss, labels_of(batch, call))
     return Signal(
         rows=rows,
         gradient_of=RANDOM if loss is None or listener.labels_outside is not None else LOSS,
@@ -197,19 +198,16 @@ def watch_signal(
         cut_values=listener.cut_values(),
         shared=listener.shared(),
         wrong_axis=listener.wrong_axis,
-        idle_label=None if at_output is None else at_output.find_idle_label(),
         rounded=listener.rounded,
         bends=listener.bends,
         derives=listener.derives,
-        pushed_away=at_output.find_pushed_away() if at_output else 0.0,
         detached_at=listener.detached_at,
-        means_alone=at_output is not None and at_output.reads_means_alone(),
-        wanted="" if at_output is None else at_output.find_wanted(listener.limits),
         padding=listener.padding.read(),
         raises=raises,
         unheard=listener.unheard,
         beside_loss=listener.beside_loss(),
         replaced=tuple(listener.replaced),
+        **of_loss,
     )
 
 
