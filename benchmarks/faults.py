@@ -61,6 +61,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "gradient-explosion": ("exploding-gradient", "exploding-signal"),
     "exploding-run": ("exploding-gradient", "exploding-signal"),
     "batch-norm-depth": ("exploding-gradient",),
+    "gradient-jump": ("exploding-gradient", "vanishing-gradient"),
     "saturated-units": ("saturated-units", "attention-saturated", "recurrent-weights-vanish"),
     "half-precision": ("precision",),
     "softmax-axis": ("normalizer-wrong-axis",),

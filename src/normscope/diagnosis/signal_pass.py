@@ -23,7 +23,7 @@ from ..core.errors import InputError, describe_error
 from ..core.threads import ignore_warnings, uncompiled
 from ..core.untouched import DROPOUTS, on_copies, random_state, seed_random, untouched
 from ..geometry.batches import LossFunction
-from ..graph.call import Call, arguments, labels_of, map_leaves
+from ..graph.call import Call, arguments, labels_of, map_leaves, usual_output
 from ..listening.calls import (
     EMBEDDINGS,
     NORMALIZERS,
@@ -207,6 +207,7 @@ def watch_signal(
         unheard=listener.unheard,
         beside_loss=listener.beside_loss(),
         replaced=tuple(listener.replaced),
+        taken=listener.taken,
         **of_loss,
     )
 
@@ -249,7 +250,7 @@ def _both_ways(
             made = listener.forward(call)
             outputs = differentiated_outputs(made, output)
             listener.has_own_loss = loss is None and getattr(own_loss(made), "requires_grad", False)
-            listener.outputs = len(outputs)
+            listener.outputs, listener.taken = len(outputs), usual_output(made) if output is None else ""
             listener.limits = output_limits(outputs[0]) if len(outputs) == 1 else None
             listener.returned = [tensor.detach() for tensor in as_floats(made)]
             listener.follow_outputs(outputs)
@@ -302,12 +303,12 @@ class _SignalListener(ForwardListener):
         self.broken_contract: BrokenContract | None = None
         self.limits: tuple[float, float] | None = None
         self.loss_value: Tensor | None = None
-        self.outputs, self.draws, self.has_own_loss, self.replaced = 1, False, False, dict[str, None]()
+        self.outputs, self.taken, self.draws, self.has_own_loss = 1, "", False, False
         self._detached_at: str | None = None
         # What a module or an activation returned and no function has read since; who reads each leaf first.
         self._unread, self._read_at = dict[int, tuple[Tensor, str]](), dict[int, str]()
         self._output_gradients: list[Tensor] = []
-        self.bends, self.derives = True, False
+        self.bends, self.derives, self.replaced = True, False, dict[str, None]()
         self.detached_at: str | None = None
         self.padding = PaddingListener()
         self._by_step: dict[int, Tensor] = {}
