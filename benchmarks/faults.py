@@ -133,7 +133,8 @@ def score_part(
     for fault in faults:
         findings, error = diagnose(fault.build(), examine)
         found, cause, remedy = judge(fault, findings)
-        counts = {"faults": 1, "found": int(found), "cause": int(cause), "remedy": int(remedy), "errors": bool(error)}
+        values = (1, found, cause, remedy, bool(error))
+        counts = dict(zip(("faults", "found", "cause", "remedy", "errors"), map(int, values), strict=True))
         for row in (total, *(rows[key] for key in ([fault.family] if by == "family" else fault.causes if by else ()))):
             row.update(counts)
         if not remedy and name_misses:

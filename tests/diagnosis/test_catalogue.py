@@ -16,7 +16,6 @@ FAULTS = {fault.name: fault for faults, _ in OPEN_PARTS for fault in faults}
 HEALTHY = {healthy.name: healthy for _, models in OPEN_PARTS for healthy in models}
 MISSED = {
     "one-group-decayed",
-    "layer-norm-over-time",
     "twelve-blocks-without-residual-sums",
     "activations-rounded-for-quantisation",
     "heads-split-without-a-transpose",
