@@ -91,6 +91,12 @@ def cnn() -> Case:
     )
 
 
+def unet() -> Case:
+    """The U-Net, its arguments by name: with a loss two tensors in a tuple are inputs and targets."""
+    model, batch = MODELS["unet"]()
+    return model, dict(zip(("x", "t"), batch, strict=True))
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "mlp": MODELS["mlp"],
     "cnn": cnn,
@@ -98,7 +104,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "lstm": lambda: (Recurrent(), torch.randn(BATCH, 20, 8)),
     "gpt": lambda: (Gpt(), torch.randint(50, (BATCH, 16))),
     "encoder": MODELS["encoder"],
-    "unet": MODELS["unet"],
+    "unet": unet,
     "resnet18": MODELS["resnet18"],
 }
 
@@ -161,6 +167,11 @@ def both_ways(model: nn.Module, batch: Any) -> None:
     model.zero_grad(set_to_none=True)
 
 
+def mean_square(made: Any) -> Tensor:
+    """Return a loss that needs no labels."""
+    return made.square().mean()
+
+
 def row(name: str, *, with_audit: bool) -> str:
     """Measure one model and return its line of the table."""
     torch.manual_seed(0)
@@ -168,8 +179,9 @@ def row(name: str, *, with_audit: bool) -> str:
     model.eval()
     _, unit, _ = counted(model, batch, lambda: both_ways(model, batch))
     forwards, arithmetic, check = counted(model, batch, lambda: ns.check(model, batch))
+    _, with_loss, _ = counted(model, batch, lambda: ns.check(model, batch, loss=mean_square))
     beyond = processor(lambda: ns.check(model, batch)) - 3 * processor(lambda: both_ways(model, batch))
-    line = f"{name:10}{forwards:8.1f}{check.cost.backwards:8}{arithmetic / unit:12.1f}{1e3 * beyond:12.0f} |"
+    line = f"{name:10}{forwards:8.1f}{check.cost.backwards:8}{arithmetic / unit:12.1f}{with_loss / unit:11.1f}{1e3 * beyond:12.0f} |"
     if with_audit:
         forwards, arithmetic, audit = counted(model, batch, lambda: ns.audit(model, batch))
         cost, size = audit.cost, len(tree_leaves(batch)[0])
@@ -186,9 +198,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{header()}, batch {BATCH}")
-    print(f"{'':10}{'check:':8}{'':8}{'':12}{'ms beyond 3':>12} | audit:")
+    print(f"{'':10}{'check:':8}{'':8}{'':12}{'with a':>11}{'ms beyond 3':>12} | audit:")
     print(
-        f"{'model':10}{'forwards':>8}{'backw.':>8}{'arithmetic':>12}{'fwd+bwd':>12} |"
+        f"{'model':10}{'forwards':>8}{'backw.':>8}{'arithmetic':>12}{'loss':>11}{'fwd+bwd':>12} |"
         f"{'of model':>8}{'forwards':>10}{'backwards':>11}{'arithmetic':>12}"
     )
     with warnings.catch_warnings():
