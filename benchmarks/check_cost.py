@@ -181,7 +181,8 @@ def row(name: str, *, with_audit: bool) -> str:
     forwards, arithmetic, check = counted(model, batch, lambda: ns.check(model, batch))
     _, with_loss, _ = counted(model, batch, lambda: ns.check(model, batch, loss=mean_square))
     beyond = processor(lambda: ns.check(model, batch)) - 3 * processor(lambda: both_ways(model, batch))
-    line = f"{name:10}{forwards:8.1f}{check.cost.backwards:8}{arithmetic / unit:12.1f}{with_loss / unit:11.1f}{1e3 * beyond:12.0f} |"
+    line = f"{name:10}{forwards:8.1f}{check.cost.backwards:8}{arithmetic / unit:12.1f}{with_loss / unit:11.1f}"
+    line += f"{1e3 * beyond:12.0f} |"
     if with_audit:
         forwards, arithmetic, audit = counted(model, batch, lambda: ns.audit(model, batch))
         cost, size = audit.cost, len(tree_leaves(batch)[0])
