@@ -305,6 +305,9 @@ def gradient_jump(examined: Examined) -> Iterator[Finding]:
     ordered = sorted((level, place) for level, place in levels if level is not None and math.isfinite(level))
     if len(ordered) < 2 or ordered[-1][0] - ordered[0][0] < JUMP_DECADES:
         return
+    ends = [level for level, _ in (min(ordered, key=operator.itemgetter(1)), max(ordered, key=operator.itemgetter(1)))]
+    if abs(ends[0] - ends[1]) < JUMP_DECADES / 2.0:
+        return  # a branch that starts small, as by a layer scale of a millionth: the gradient comes another way
     gaps = [after[0] - before[0] for before, after in itertools.pairwise(ordered)]
     cut = gaps.index(max(gaps)) + 1
     low, high = ordered[:cut], ordered[cut:]
