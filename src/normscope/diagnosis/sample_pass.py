@@ -275,13 +275,13 @@ def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int, shi
     if not ends or any(end.shape[:1] != (samples,) or end.shape[1:2] == (samples,) for end in ends):
         return None  # rows that are no samples, or a table of all pairs
     counted = [(path, before, after) for (path, before), (_, after) in zip(plain, changed)]
-    moved = [
-        before.shape[:1] == (samples,) and have_moved(before.roll(shift, 0)[1:], after[1:])
-        for _, before, after in counted
-    ]
-    if not any(itself for (path, *_), itself in zip(counted, moved, strict=True) if not path):
-        return None
-    place = moved.index(True)
+
+    def others_moved(before: Tensor, after: Tensor) -> bool:
+        return before.shape[:1] == (samples,) and have_moved(before.roll(shift, 0)[1:], after[1:])
+
+    if not any(others_moved(before, after) for path, before, after in counted if not path):
+        return None  # as in most models: what lies inside of them need not be looked at
+    place = next(place for place, (_, before, after) in enumerate(counted) if others_moved(before, after))
     while place and counted[place - 1][0] and _counts_others(*counted[place - 1][1:], samples):
         place -= 1  # it has taken the samples for something else
     if samples == whole > FEW_SAMPLES and samples not in counted[place][1].shape[1:]:
