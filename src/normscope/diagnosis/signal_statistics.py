@@ -83,7 +83,8 @@ def statistics_of(values: Tensor, saturated: Tensor | None, samples: int) -> Ten
     least, greatest = (end.double() for end in torch.aminmax(own))
     sizes, zeros = own.abs(), own.numel() - torch.count_nonzero(own)
     below = [
-        (torch.count_nonzero(sizes < limit) - zeros).double() / own.numel() for limit in (FLOAT16_NORMAL, BFLOAT16_NORMAL)
+        (torch.count_nonzero(sizes < limit) - zeros).double() / own.numel()
+        for limit in (FLOAT16_NORMAL, BFLOAT16_NORMAL)
     ]
     unknown = torch.full_like(mean, math.nan)
     flat = unknown if saturated is None else saturated.double()
