@@ -118,7 +118,7 @@ class LinearMaps:
             made = self.operator(value, *arguments)
             return made if isinstance(made, Tensor) else made[0]
 
-        applied: Tensor = _LinearStep.apply(value, forward, transposed, again)  # type: ignore[no-untyped-call]
+        applied: Tensor = _LinearStep.apply(value, forward, transposed, again)
         return applied
 
 
@@ -132,9 +132,9 @@ class _LinearStep(torch.autograd.Function):
         return now(value)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         """Run the transpose."""
-        return _LinearStep.apply(gradient, ctx.transposed, ctx.again, ctx.transposed), None, None, None  # type: ignore[no-untyped-call]
+        return _LinearStep.apply(gradient, ctx.transposed, ctx.again, ctx.transposed), None, None, None
 
 
 def _convolution(operator: Callable[..., Tensor], axes: int) -> LinearMaps:

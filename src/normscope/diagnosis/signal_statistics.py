@@ -81,11 +81,8 @@ def statistics_of(values: Tensor, saturated: Tensor | None, samples: int) -> Ten
     variance, mean = torch.var_mean(wide, correction=0)
     own = values if values.dtype == torch.float32 else wide  # half as many bytes to read, and nothing is rounded
     least, greatest = (end.double() for end in torch.aminmax(own))
-    sizes, zeros = own.abs(), own.numel() - torch.count_nonzero(own)
-    below = [
-        (torch.count_nonzero(sizes < limit) - zeros).double() / own.numel()
-        for limit in (FLOAT16_NORMAL, BFLOAT16_NORMAL)
-    ]
+    sizes, zeros = own.abs(), (own == 0).sum()
+    below = [((sizes < limit).sum() - zeros).double() / own.numel() for limit in (FLOAT16_NORMAL, BFLOAT16_NORMAL)]
     unknown = torch.full_like(mean, math.nan)
     flat = unknown if saturated is None else saturated.double()
     comparable = samples > 1 and values.ndim > 0 and values.shape[0] == samples

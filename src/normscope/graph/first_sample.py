@@ -100,7 +100,8 @@ class _Rewriting:
     def _operator(self, node: torch.fx.Node) -> None:
         """Write an operator for the part of the first sample."""
         known = node.name in self.dims
-        args, kwargs = map_leaves((tuple(node.args), dict(node.kwargs)), lambda leaf: self._operand(node, leaf))
+        given: Any = (tuple(node.args), dict(node.kwargs))
+        args, kwargs = map_leaves(given, lambda leaf: self._operand(node, leaf))
         if known and node.target in SIZED:
             args = (args[0], list(self._part(node)))
         function: Any = node.target
@@ -136,9 +137,10 @@ class _Rewriting:
         """Write a constant with a row for every sample along a dimension as the same operators make its first row."""
         if (node, dim) in self.rows:
             return self.rows[node, dim]
-        target, args = node.target, list(node.args)
+        target: Any = node.target
+        args: list[Any] = list(node.args)
         if target is aten.expand.default or target in FILLED:
-            sizes = list(args[target is aten.expand.default])  # type: ignore[call-overload]
+            sizes = list(args[target is aten.expand.default])
             sizes[dim] = 1
             args[target is aten.expand.default] = sizes
         elif target is aten.slice.Tensor and len(args) == 4 and args[1:3] == [dim, 0]:
@@ -155,13 +157,15 @@ class _Rewriting:
         else:
             raise _NoPartError
         args = map_leaves(args, lambda o: self.nodes.get(o, o) if isinstance(o, torch.fx.Node) else o)
-        kwargs = map_leaves(dict(node.kwargs), lambda o: self.nodes[o] if isinstance(o, torch.fx.Node) else o)
+        kwargs: dict[str, Any] = map_leaves(
+            dict(node.kwargs), lambda o: self.nodes[o] if isinstance(o, torch.fx.Node) else o
+        )
         passed = map_leaves((args, kwargs), lambda o: self.values[o] if isinstance(o, torch.fx.Node) else o)
-        value = target(*passed[0], **passed[1])  # type: ignore[operator]
+        value = target(*passed[0], **passed[1])
         if value.shape[dim] != 1:
             raise _NoPartError
         with self.graph.inserting_after(self.nodes[node]):  # where the constant for all samples is
-            row = self.graph.create_node("call_function", target, tuple(args), kwargs)  # type: ignore[arg-type]
+            row = self.graph.create_node("call_function", target, tuple(args), kwargs)
         row.meta = {**node.meta, "val": value}
         self.values[row] = value
         self.rows[node, dim] = row
