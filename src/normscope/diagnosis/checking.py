@@ -12,6 +12,7 @@ from torch import nn
 from ..core.errors import InputError
 from ..core.provenance import provenance
 from ..core.untouched import Mode, mode_of, outside_inference_mode, unwrapped
+from ..core.whole_weights import whole_weights
 from ..geometry.batches import LossFunction
 from ..graph.call import broken_tensors
 from ..graph.capturing import accepts_graph
@@ -87,31 +88,32 @@ def check(
     check_optimizers(optimizer)
     asked, mode = mode, mode_of(model, mode)
     model = unwrapped(model)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    batches, source = read_source(model, data, labels, loader, with_loss=takes_labels(loss))
-    seen, signal, skipped = _passes(
-        model, batches.first, source, mode=asked, output=output, loss=resolve_loss(loss), optimizer=optimizer
-    )
-    examined = Examined(model=model, mode=mode, places=from_data(model, seen), data=seen, signal=signal)
-    return Check(
-        name=name or type(model).__name__,
-        mode=mode,
-        parameters=sum(p.numel() for p in model.parameters()),
-        samples=seen.samples,
-        batches=seen.batches,
-        findings=look(examined),
-        signal=signal,
-        cost=Passes(
-            forwards=seen.batches + (seen.error is not None) + (0 if signal is None else signal.forwards),
-            backwards=0 if signal is None else signal.backwards,
-            small=0 if signal is None or signal.dependence is None else signal.dependence.forwards,
-        ),
-        skipped=tuple(skipped),
-        notes=() if signal is None or signal.outputs < 2 or output is not None else (TOGETHER,),
-        provenance=provenance(device),
-        trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
-        parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
-    )
+    with whole_weights(model):
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        batches, source = read_source(model, data, labels, loader, with_loss=takes_labels(loss))
+        seen, signal, skipped = _passes(
+            model, batches.first, source, mode=asked, output=output, loss=resolve_loss(loss), optimizer=optimizer
+        )
+        examined = Examined(model=model, mode=mode, places=from_data(model, seen), data=seen, signal=signal)
+        return Check(
+            name=name or type(model).__name__,
+            mode=mode,
+            parameters=sum(p.numel() for p in model.parameters()),
+            samples=seen.samples,
+            batches=seen.batches,
+            findings=look(examined),
+            signal=signal,
+            cost=Passes(
+                forwards=seen.batches + (seen.error is not None) + (0 if signal is None else signal.forwards),
+                backwards=0 if signal is None else signal.backwards,
+                small=0 if signal is None or signal.dependence is None else signal.dependence.forwards,
+            ),
+            skipped=tuple(skipped),
+            notes=() if signal is None or signal.outputs < 2 or output is not None else (TOGETHER,),
+            provenance=provenance(device),
+            trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
+            parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
+        )
 
 
 def read_source(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from ..core.whole_weights import is_sharded
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -39,11 +41,6 @@ def agree_with_first(number: int) -> int:
     return held[0]
 
 
-def is_sharded(tensors: Iterable[Tensor]) -> bool:
-    """Whether some tensors lie on several processes in parts (FSDP2, tensor parallelism)."""
-    return _parallel() and any(hasattr(tensor, "full_tensor") for tensor in tensors)
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessRole:
     """What this process does for a watched run, alone or one of several.
@@ -65,12 +62,6 @@ class ProcessRole:
     def idle(self) -> bool:
         """Whether it only counts steps."""
         return not self.writes and not self.sharded
-
-
-def gather_whole(tensor: Tensor) -> Tensor:
-    """Return a tensor as it would lie on one process; every process has to call this."""
-    gather = getattr(tensor, "full_tensor", None)
-    return tensor.detach() if gather is None else gather().detach()
 
 
 def l2_norms(tensors: Mapping[Name, Tensor], careful: Collection[Name] = ()) -> dict[Name, Tensor]:

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..core.threads import uncompiled
 from ..core.untouched import untouched
+from ..core.whole_weights import is_sharded
 from ..listening.calls import (
     EMBEDDINGS,
     NORMALIZERS,
@@ -43,7 +44,6 @@ from ..listening.calls import (
 from ..listening.listener import LayerListener, Names, in_user_hook
 from ..theory.normalizers import rms_epsilon
 from .blocks import BlockGains, find_blocks
-from .distributed import is_sharded
 from .probes.normalizer_probe import MIN_MOMENTUM, BatchNorms, Moved
 from .schedule import Tier
 
