@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-_ABOUT = frozenset(
-    ("size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "untyped_storage", "data_ptr")
-    + ("element_size", "get_device", "is_contiguous", "is_floating_point", "is_complex", "register_hook", "retain_grad")
-    + ("__len__", "__hash__", "__repr__", "__format__", "__get__", "__set__", "__delete__", "backward")
-)
+_ABOUT = {
+    "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "untyped_storage", "data_ptr",
+    "element_size", "get_device", "is_contiguous", "is_floating_point", "is_complex", "register_hook", "retain_grad",
+    "backward", "__len__", "__hash__", "__repr__", "__format__", "__get__", "__set__", "__delete__",
+}  # fmt: skip
 """Functions of a tensor that ask for none of its values, or are of the very tensor."""
 
 
