@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -84,7 +84,7 @@ def l2_norms(tensors: Mapping[Name, Tensor], careful: Collection[Name] = ()) -> 
         return norms
     parts: dict[Any, list[Name]] = {}
     for name, tensor in tensors.items():
-        for group in _process_groups(tensor):
+        for group in groups_of(tensor):
             parts.setdefault(group, []).append(name)
     for group, names in parts.items():
         squares = torch.stack([norms[name] for name in names]).double().square()
@@ -122,10 +122,18 @@ def _local(tensor: Tensor) -> Tensor:
     return tensor.detach() if shard is None else shard().detach()
 
 
-def _process_groups(tensor: Tensor) -> list[Any]:
-    """Return the groups of processes over which a tensor is cut into parts, one for each dimension of its mesh."""
+def groups_of(tensor: Tensor, dimension: int | None = None) -> list[Any]:
+    """Return the groups of processes over which a tensor is cut into parts, at all or along a dimension."""
     mesh: Any = getattr(tensor, "device_mesh", None)
     if mesh is None:
         return []
     placements: Any = getattr(tensor, "placements")  # noqa: B009
-    return [mesh.get_group(dim) for dim, placement in enumerate(placements) if not placement.is_replicate()]
+    cut = [not one.is_replicate() if dimension is None else one.is_shard(dimension % tensor.ndim) for one in placements]
+    return [mesh.get_group(dim) for dim, is_cut in enumerate(cut) if is_cut]
+
+
+def sum_over(groups: Iterable[Any], numbers: Tensor) -> Tensor:
+    """Add numbers up over groups of processes; where all have the same values, means of them stay what they are."""
+    for group in groups:
+        dist.all_reduce(numbers, group=group)
+    return numbers
