@@ -475,8 +475,9 @@ class FunctionListener(LayerListener):
         others = [dim for dim in range(made.ndim) if dim != axis]
         dead = (gather_whole(made).amax(others) <= 0).float()
         groups = () if hasattr(made, "full_tensor") else self._cut_over
-        silent, units = sum_over(groups, torch.stack([dead.sum(), torch.ones_like(dead).sum()]))
-        self._forward.dead[site] = silent / units
+        if groups:
+            silent, units = sum_over(groups, torch.stack([dead.sum(), torch.ones_like(dead).sum()]))
+        self._forward.dead[site] = silent / units if groups else dead.mean()
 
     def watches_units(self) -> bool:
         """Return whether dead units are measured in this tier."""
