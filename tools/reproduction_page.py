@@ -254,7 +254,10 @@ def stored(held: dict[str, Reproduction]) -> Iterator[str]:
         for curves in one.measured.values()
         if curves["done"] < one.settings["epochs"]
     }
-    yield ""
+    yield (
+        "\nResults from before times were kept have none. `docs/results/decay_seeds_h200.txt` has those of the trainings on "
+        "the GPU.\n"
+    )
     if short:
         runs = ", ".join(f"{name} {epochs}" for name, epochs in short.items())
         yield (
