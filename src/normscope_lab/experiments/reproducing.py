@@ -37,7 +37,7 @@ class Finished:
     experiment: str
     job: Job
     measured: Measured | None
-    seconds: float = 0.0
+    seconds: float | None = None
     reason: str = ""
 
     @property
@@ -48,7 +48,7 @@ class Finished:
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         named = {"experiment": self.experiment, "kind": self.job.kind, "seed": self.job.seed}
-        return named | {"measured": to_plain(self.measured), "seconds": round(self.seconds, 3)}
+        return named | {"measured": to_plain(self.measured), "seconds": self.seconds}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], /) -> Self:
@@ -56,8 +56,13 @@ class Finished:
         job, measured = Job(data["kind"], data["seed"]), from_plain(data["measured"])
         if not isinstance(measured, dict):
             raise ValueError("it has no figures")
-        seconds = float(data.get("seconds", 0.0))  # older files lack them
-        return cls(experiment=data["experiment"], job=job, measured=measured, seconds=seconds)
+        seconds = data.get("seconds")  # older files lack them
+        return cls(
+            experiment=data["experiment"],
+            job=job,
+            measured=measured,
+            seconds=None if seconds is None else float(seconds),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +85,7 @@ class Measuring:
             measured = from_plain(json.loads(json.dumps(to_plain(dict(measured)), allow_nan=False)))
         except Exception as error:
             return self.failed(task, describe_error(error))
-        seconds = time.process_time() - began
+        seconds = round(time.process_time() - began, 3)
         return Finished(experiment=task.experiment, job=task.job, measured=measured, seconds=seconds)
 
     def failed(self, task: ExperimentTask, reason: str) -> Finished:
@@ -142,7 +147,7 @@ def reproduce(
             settings=settings[source],
             measured=measured[source],
             failed=failed.get(source, {}),
-            origin=made_on | {"time": _time(ledgers[source].done.values())},
+            origin=made_on | _time(ledgers[source].done.values()),
         )
         if source in resumed:
             readable(reproduction, str(ledgers[source].path))
@@ -153,9 +158,11 @@ def reproduce(
     return result
 
 
-def _time(finished: Iterable[Finished]) -> str:
-    """Return in words how long the jobs of an experiment took, all together."""
-    return f"{sum(one.seconds for one in finished):.1f} s of processor time"
+def _time(finished: Iterable[Finished]) -> dict[str, str]:
+    """Return in words how long the jobs of an experiment took, all together; nothing where that of one is not known."""
+    seconds = [one.seconds for one in finished]
+    known = [one for one in seconds if one is not None]
+    return {"time": f"{sum(known):.1f} s of processor time"} if len(known) == len(seconds) else {}
 
 
 def _existing(data: str | os.PathLike[str]) -> str:
