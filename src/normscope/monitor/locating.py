@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from ..core.untouched import on_copies
