@@ -9,6 +9,7 @@ The transformers are plain torch, causal, with random weights and random tokens.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import resource
 import subprocess
 import sys
@@ -75,11 +76,15 @@ def measure(part: str, device: str, divisor: int, batch: int, length: int) -> No
     with torch.no_grad():
         model(ids)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    print(f"{part}: {parameters / 1e9:.3f} billion parameters, built and run in {time.perf_counter() - before:.1f} s")
+    print(
+        f"{part}: {parameters / 1e9:.3f} billion parameters, built and run in {time.perf_counter() - before:.1f} s",
+        flush=True,
+    )
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     begun = time.perf_counter()
     result = ns.audit(model, ids) if part == "audit" else ns.check(model, ids)
+    faulthandler.cancel_dump_traceback_later()
     print(f"  {part} {time.perf_counter() - begun:.1f} s, batch {batch}x{length}, {len(result.findings)} findings")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     gpu = f", GPU peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB" if device == "cuda" else ""
@@ -104,6 +109,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.alone:
         for part in options.parts:
+            faulthandler.dump_traceback_later(max(options.limit - 3.0, 1.0))  # says where the time went, if it ends
             measure(part, options.device, options.divisor, options.batch, options.length)
         return
     print(header(options.device), flush=True)

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normscope.core.bracket import Evidence
+from normscope.core.budget import Budget
 from normscope.core.errors import InputError
-from normscope.diagnosis import weight_norms
+from normscope.diagnosis import bare_weights, weight_norms
 from normscope.diagnosis.audit_result import Audit
 from normscope.diagnosis.bare_weights import WEIGHTS_ONLY, audit_weights
-from normscope.diagnosis.weight_norms import kernel_norm, matrix_norm
+from normscope.diagnosis.weight_norms import kernel_norm, matrix_norm, matrix_norms
 
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -150,7 +151,8 @@ def test_a_sampled_upper_side_holds_and_says_how_surely(kind, rows, columns, mon
         assert "at most 0.0001" in found.notes[0]
 
 
-def test_the_error_of_a_step_in_float32_is_within_what_a_sampled_norm_allows(monkeypatch):
+@pytest.mark.parametrize("size", [1.0, 1e5])
+def test_the_error_of_a_step_in_float32_is_within_what_a_sampled_norm_allows(size, monkeypatch):
     """In float64 the recurrence of the run that was made is off by less than phi."""
     runs = []
 
@@ -161,20 +163,98 @@ def test_the_error_of_a_step_in_float32_is_within_what_a_sampled_norm_allows(mon
 
     monkeypatch.setattr(weight_norms, "Krylov", Kept)
     monkeypatch.setattr(weight_norms, "_SAMPLED", 0)
-    weight = (
-        torch.randn(900, 600, generator=torch.Generator().manual_seed(3)) + 0.5
-    )  # sums that cancel, and one that does not
+    # sums that cancel, and one that does not
+    weight = size * (torch.randn(900, 600, generator=torch.Generator().manual_seed(3)) + 0.5)
     matrix_norm(weight, rtol=1e-3, missed=1e-4)
     (krylov,) = runs
-    exponent = math.frexp(float(weight.abs().max()))[1]
-    gram = (weight.double() / 2.0**exponent).T @ (weight.double() / 2.0**exponent)
+    scale = weight_norms._Large(weight, Budget()).single()[1]
+    assert scale == (1.0 if size == 1.0 else 2.0 ** math.frexp(float(weight.abs().max()))[1])
+    gram = (weight.double() / scale).T @ (weight.double() / scale)
     tri, beta = krylov.tridiagonal()
     basis = krylov.basis[:, : krylov.steps].double()
     ahead = torch.zeros_like(basis)
     ahead[:, -1] = beta[:, -1:] * krylov._vector.double()
     off = (basis @ gram - tri @ basis - ahead).norm(dim=2).max()
-    size = float(torch.linalg.eigvalsh(gram)[-1])
-    assert 0.0 < float(off) < 8.0 * torch.finfo(torch.float32).eps * size
+    largest = float(torch.linalg.eigvalsh(gram)[-1])
+    assert 0.0 < float(off) < 8.0 * torch.finfo(torch.float32).eps * largest
+
+
+def odd_matrices(rows: int, columns: int) -> list[Tensor]:
+    """Matrices of one shape (some of them transposed) that floating point or few steps make hard."""
+    generator = torch.Generator().manual_seed(5)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    scales = torch.logspace(-12, 3, columns)
+    spiked = noise(rows, columns) / 50.0
+    spiked[7, 3] = 40.0
+    one_entry = torch.zeros(rows, columns)
+    one_entry[-1, -1] = -1e-30
+    return [
+        noise(rows, columns).bfloat16(),
+        noise(columns, rows).half(),
+        torch.zeros(rows, columns),
+        noise(rows, 3) @ noise(3, columns),  # of rank 3
+        noise(rows, 1) @ noise(1, columns),
+        1e-20 * noise(rows, 1) @ torch.ones(1, columns) + 1e-27 * noise(rows, columns),
+        noise(rows, columns) * scales,
+        noise(columns, rows) * scales[:, None],
+        1e30 * noise(rows, columns),
+        torch.full((rows, columns), 6e-8).half(),  # the smallest number
+        torch.full((rows, columns), 60000.0).half(),
+        torch.eye(rows)[:, :columns].bfloat16(),
+        spiked,
+        one_entry,
+        noise(rows, columns).sign().to(torch.bfloat16),
+    ]
+
+
+@pytest.mark.parametrize("missed", [0.0, 1e-5])
+@pytest.mark.parametrize(("rows", "columns"), [(160, 120), (300, 20)])
+def test_matrices_of_one_shape_are_measured_together_as_one_by_one(rows, columns, missed, monkeypatch):
+    monkeypatch.setattr(weight_norms, "_SAMPLED", 0)
+    monkeypatch.setattr(weight_norms, "_SMALL", 0)
+    matrices = odd_matrices(rows, columns)
+    together = matrix_norms(matrices, rtol=5e-2, missed=missed)
+    for place, (weight, found) in enumerate(zip(matrices, together, strict=True)):
+        alone = matrix_norm(weight, rtol=5e-2, missed=missed)
+        assert alone.log10_upper == pytest.approx(found.log10_upper, abs=2e-2), place  # other steps, the same starts
+        assert alone.input_shape == found.input_shape == (weight.shape[1],)
+        for norm in (alone, found):
+            exact = float(torch.linalg.matrix_norm(weight.double(), 2))
+            assert norm.lower * (1.0 - 1e-12) <= exact <= norm.upper * (1.0 + 1e-12), place
+            assert norm.converged, place
+    broken = [torch.ones(rows, columns), torch.full((rows, columns), math.nan)]
+    with pytest.raises(InputError, match="NaN or infinite"):
+        matrix_norms(broken, missed=missed)
+
+
+def test_norms_that_wait_for_others_of_their_shape_come_to_their_rows(monkeypatch):
+    """As on an accelerator."""
+    monkeypatch.setattr(weight_norms, "_SAMPLED", 0)
+    tensors = {f"layer{k}.weight": (k + 1.0) * torch.eye(30 + k % 2, 40)[:, : 40 - k % 3] for k in range(20)} | {
+        "nan.weight": torch.full((30, 40), math.nan),
+        "conv.weight": torch.ones(2, 2, 3),
+    }
+    alone = audit_weights(stored(tensors))
+    calls = []
+
+    def counted(matrices, **options):
+        calls.append(len(matrices))
+        return matrix_norms(matrices, **options)
+
+    monkeypatch.setattr(bare_weights, "matrix_norms", counted)
+    monkeypatch.setattr(bare_weights, "may_wait", lambda tensor, missed: missed > 0.0)
+    monkeypatch.setattr(bare_weights, "room_on", lambda device: 4 * 1200)
+    together = audit_weights(stored(tensors))
+    assert max(calls) == 4
+    assert sum(calls) == 20
+    assert [row.path for row in together.layers] == [row.path for row in alone.layers]
+    for one, other in zip(alone.layers, together.layers, strict=True):
+        assert (one.norm is None) == (other.norm is None)
+        if one.norm is not None:
+            assert one.norm.log10_upper == pytest.approx(other.norm.log10_upper, abs=1e-9)
 
 
 def test_a_sampled_upper_side_fails_when_no_start_has_the_top_vector(monkeypatch):

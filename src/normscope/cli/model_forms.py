@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import InputError, describe_error
-from ..diagnosis.bare_weights import Stored
+from ..diagnosis.reading_ahead import Stored
 from ..graph.capturing import load_program
 from .stored import INDEX, PICKLES, stored_weights
 

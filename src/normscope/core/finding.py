@@ -231,6 +231,8 @@ KINDS: dict[str, FindingKind] = {
     "overfitting": FindingKind("the validation loss rises while the training loss falls"),
     "validation-worse": FindingKind("the validation became worse"),
     "validation-apart": FindingKind("the validation does not follow the training"),
+    "reward-falls": FindingKind("the reward falls"),
+    "units-alike": FindingKind("the units of {where} are alike", "the units of {count} layers are alike"),
     "no-zero-grad": FindingKind("gradients are never cleared"),
     "lr-too-high": FindingKind("the first steps were too large"),
     "edge-of-stability": FindingKind("the steps are too long for the curvature"),

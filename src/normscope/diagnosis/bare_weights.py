@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -25,10 +22,8 @@ from ..theory.normalizers import batch_norm_eval_global, lemma1
 from .audit_result import Audit, Row
 from .findings.scale import RESTORE
 from .findings.units import MANY_CHANNELS
-from .weight_norms import KERNEL_NOTE, kernel_norm, matrix_norm
-
-Stored = Mapping[str, Callable[[], Tensor]]
-"""Tensors by name, each with a function that reads it; a tensor lives until the next is read."""
+from .reading_ahead import Stored, read_ahead
+from .weight_norms import KERNEL_NOTE, kernel_norm, matrix_norms, may_be_sampled
 
 WEIGHTS_ONLY = "weights only: no architecture, no data"
 ASSUMED_EPS = 1e-5
@@ -41,6 +36,10 @@ FLOATS = (
     *(getattr(torch, name) for name in dir(torch) if name.startswith("float8_")),
 )
 """What a weight is stored as; float8 comes in several forms."""
+_TOGETHER = 16
+"""How many matrices of one shape wait on an accelerator at most until they are measured together."""
+_TOGETHER_ENTRIES, _BYTES_AN_ENTRY = 1 << 30, 32
+"""How many entries they have, where the device has so many bytes free for each; of these 12 are taken at most."""
 SCALE = "normalizer scale"
 """The operator of a row that shows a normalizer's scale and nothing else."""
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -62,7 +61,8 @@ def audit_weights(
     """Audit stored weights without a model: norms, batch-norm constants, values that are broken or zero.
 
     Tensors are read one after the other, so that memory stays near the largest of them, and a file may be larger than
-    the machine's memory. On an accelerator the next tensor is read and copied while one is computed with. Matrices get
+    the machine's memory. On an accelerator the next tensors are read and copied while some are computed with, and
+    matrices of one shape are measured together. Matrices get
     their spectral norm: the upper sides of large ones are SAMPLED, and with a probability of `MISSED` one or more of
     them are too small; with `certify` they are PROVEN, for several times the work. A kernel's norm depends on how it is
     run, which a file does not say: its bracket holds for every zero-padded convolution with it (see `kernel_norm`).
@@ -88,9 +88,10 @@ def audit_weights(
     missed = 0.0 if certify else MISSED / max(len(tensors), 1)
     ledger = _Ledger(tensors=tensors, rtol=rtol, missed=missed, budget=budget)
     with Progress("reading weights", total=len(tensors)) as progress:
-        for key, tensor in _on_device(tensors, torch.device(device)):
+        for key, tensor in read_ahead(tensors, torch.device(device)):
             progress.step(key)
             ledger.take(key, tensor)
+        ledger.measure_all()
     return Audit(
         name=name,
         mode=None,
@@ -104,36 +105,6 @@ def audit_weights(
         provenance=provenance(),
         seconds=budget.elapsed,
     )
-
-
-def _on_device(tensors: Stored, device: torch.device) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors, large ones on a device: a thread with a stream of its own reads and copies one ahead.
-
-    Vectors stay on the host, where all that is done with them takes less time than a copy.
-    """
-    if device.type == "cpu":
-        yield from ((key, read()) for key, read in tensors.items())
-        return
-    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-
-    def fetch(read: Callable[[], Tensor]) -> Tensor:
-        with nullcontext() if stream is None else torch.cuda.stream(stream):
-            tensor = read()
-            dense = tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
-            copied = tensor.to(device) if dense and tensor.ndim > 1 else tensor
-        if stream is not None:
-            stream.synchronize()
-        return copied
-
-    with ThreadPoolExecutor(1) as reader:
-        keys, reads = list(tensors), iter(tensors.values())
-        pending = [reader.submit(fetch, read) for read in itertools.islice(reads, 1)]
-        for key in keys:
-            tensor = pending.pop().result()
-            pending += [reader.submit(fetch, read) for read in itertools.islice(reads, 1)]
-            if tensor.is_cuda:
-                tensor.record_stream(torch.cuda.current_stream(device))
-            yield key, tensor
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,6 +121,8 @@ class _Ledger:
     findings: list[Finding] = field(default_factory=list)
     parameters: int = 0
     vectors: int = 0
+    waiting: dict[tuple[int, ...], list[tuple[int, Tensor]]] = field(default_factory=lambda: defaultdict(list))
+    """Matrices that are measured together, by shape: their rows, whose norms are missing yet."""
     unread: dict[str, list[str]] = field(default_factory=dict)
     """Tensors that are no weights as they stand, by the reason."""
 
@@ -171,9 +144,38 @@ class _Ledger:
         elif tensor.ndim < 2:
             self._vector(key, tensor)
         elif tensor.numel():
-            row = _row(key, tensor, self.rtol, self.missed, self.budget, finite)
-            self.rows.append((_group(key, tensor), row))
-            self.findings.extend(_zeros(key, tensor, row))
+            self._weight(key, tensor, finite)
+
+    def _weight(self, key: str, tensor: Tensor, finite: bool) -> None:
+        """Add the row of a matrix or kernel; on an accelerator the norm of a matrix may come later."""
+        row = _row(key, tensor, finite)
+        self.findings.extend(_zeros(key, tensor, row))
+        self.rows.append((_group(key, tensor), row))
+        if finite and row.operator == "convolution":
+            self._complete(len(self.rows) - 1, kernel_norm(tensor, rtol=self.rtol, budget=self.budget))
+        elif finite and row.operator in ("matrix", "embedding"):
+            alike = tuple(sorted(tensor.shape))
+            self.waiting[alike].append((len(self.rows) - 1, tensor))
+            count = len(self.waiting[alike])
+            full = count == _TOGETHER or (count + 1) * tensor.numel() > room_on(tensor.device)
+            if full or not may_wait(tensor, self.missed):
+                self._measure(alike)
+
+    def _measure(self, alike: tuple[int, ...]) -> None:
+        """Take the norms of the matrices of one shape that wait."""
+        places, matrices = zip(*self.waiting.pop(alike), strict=True)
+        norms = matrix_norms(matrices, rtol=self.rtol, missed=self.missed, budget=self.budget)
+        for place, norm in zip(places, norms, strict=True):
+            self._complete(place, norm)
+
+    def _complete(self, place: int, norm: Bracket) -> None:
+        group, row = self.rows[place]
+        self.rows[place] = group, replace(row, norm=norm)
+
+    def measure_all(self) -> None:
+        """Take the norms of all matrices that wait."""
+        for alike in list(self.waiting):
+            self._measure(alike)
 
     def _vector(self, key: str, vector: Tensor) -> None:
         """Add the row of a normalizer that is known by its scale; count what is no part of one."""
@@ -288,6 +290,17 @@ class _Ledger:
         return tuple(found)
 
 
+def may_wait(tensor: Tensor, missed: float) -> bool:
+    """Whether a matrix is measured with others of its shape: on an accelerator many small kernels take longer."""
+    return tensor.device.type != "cpu" and may_be_sampled(tensor, missed)
+
+
+def room_on(device: torch.device) -> int:
+    """Return how many entries of matrices may wait on a device."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+    return min(_TOGETHER_ENTRIES, free // _BYTES_AN_ENTRY)
+
+
 def _wide(tensor: Tensor) -> Tensor:
     """Return a tensor that can be computed with: float8 has no arithmetic."""
     return tensor.float() if tensor.element_size() == 1 else tensor
@@ -331,17 +344,12 @@ def _scale_row(path: str, scale: Tensor, shift: Tensor | None) -> Row:
     )
 
 
-def _row(key: str, tensor: Tensor, rtol: float, missed: float, budget: Budget, finite: bool) -> Row:
-    """Return the row of a matrix or kernel."""
+def _row(key: str, tensor: Tensor, finite: bool) -> Row:
+    """Return the row of a matrix or kernel, without its norm."""
     kind, note = _kind(key, tensor)
-    norm: Bracket | None = None
     notes = [note] if note else []
     if not finite:
         notes.append("no norm: it holds NaN or infinite values")
-    elif kind in ("matrix", "embedding"):
-        norm = matrix_norm(tensor, rtol=rtol, missed=missed, budget=budget)
-    elif kind == "convolution":
-        norm = kernel_norm(tensor, rtol=rtol, budget=budget)
     counts = kind in ("matrix", "convolution")
     return Row(
         path=key.removesuffix(".weight") if key != "weight" else key,
@@ -349,7 +357,6 @@ def _row(key: str, tensor: Tensor, rtol: float, missed: float, budget: Budget, f
         operator=kind,
         role="weight",
         parameters=tensor.numel(),
-        norm=norm,
         channels=tensor.shape[0] if counts else None,
         dead_channels=_zero_rows(tensor) if counts else None,
         notes=tuple(notes),

@@ -517,6 +517,10 @@ def _measured_totals(arrived: Arrived) -> dict[str, float | None]:
         totals["output_spread"] = math.sqrt(max(0.0, 1.0 - length**2))  # NaN stays so
     if "codes" in arrived:
         totals["code_spread"] = float(arrived["codes"])
+    if "halves" in arrived and not totals.get("left_over"):
+        product, *squares = arrived["halves"].tolist()
+        lengths = math.sqrt(squares[0] * squares[1])
+        totals["halves_agree"] = product / lengths if lengths > 0.0 else None
     if "step" in arrived:
         size, *moves = np.linalg.norm(arrived["step"].astype(float), axis=1).tolist()
         for name, move in zip(("log10_step", "log10_drift"), moves, strict=False):  # the first has no record before it

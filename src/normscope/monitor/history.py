@@ -365,7 +365,7 @@ class ParameterFollower:
         slow: parameters whose group has a learning rate that is a trace of the largest one.
         fastest: the module of the group whose learning rate is far above those of all others; empty where none is.
         shut: recurrent layers one of whose gates their biases keep shut.
-        alike: layers all of whose rows began alike; None before anybody has looked.
+        alike: layers all of whose units began alike; None before anybody has looked.
         faint: a frozen table of embeddings whose entries are all close to zero; empty where there is none.
         validated_in_train_mode: how many validations followed forwards in train mode alone, with dropout on.
     """
@@ -417,10 +417,12 @@ class ParameterFollower:
                 self.unmoved[name] = before[name]
         numbers = [rate for group in optimizer.param_groups if isinstance(rate := group.get("lr"), float)]
         limit = SLOW_GROUP_SHARE * max(numbers, default=0.0)
-        some, (first, second) = any(0.0 < rate < limit for rate in numbers), sorted([0.0, *numbers, 0.0])[-1:-3:-1]
-        far = second > 0.0 and first >= FAST_GROUP_RATIO * second
-        fast = next((n for n, p in trained.items() if rates[id(p)] == first), "") if far else ""
-        self.fastest = fast.rpartition(".")[0]
+        some = any(0.0 < rate < limit for rate in numbers)
+        second, first = sorted([0.0, 0.0, *numbers])[-2:]
+        fast = (
+            [n for n, p in trained.items() if rates[id(p)] == first] if 0.0 < FAST_GROUP_RATIO * second <= first else []
+        )
+        self.fastest = fast[0].rpartition(".")[0] if fast else ""
         slow = (
             [n for n, p in trained.items() if isinstance(rate := rates[id(p)], float) and 0.0 < rate < limit]
             if some
@@ -447,24 +449,11 @@ class ParameterFollower:
         then, version, raised = self._written.get(name, (step, 0, 0))
         return raised > 0 and version_now > version + raised * (step - then - 1)
 
-    def compare_rows(self, modules: Mapping[str, nn.Module]) -> None:
-        """Take note of layers all of whose rows are alike and not zero; once, for it waits for the device."""
-        kinds = (*DEFAULT_INITIALISED, nn.modules.conv._ConvTransposeNd)
-        held = {n: m.weight.detach() for n, m in modules.items() if isinstance(m, kinds) and not is_lazy(m.weight)}
-        rows = {n: w.flatten(1) for n, w in held.items() if w.ndim > 1 and len(w) > 1}
-        self.faint = next(
-            (
-                name
-                for name, m in modules.items()
-                if isinstance(m, nn.Embedding)
-                and not m.weight.requires_grad
-                and float(m.weight.abs().amax()) < FAINT_ENTRIES
-            ),
-            "",
-        )
-        flags = [(row[:1] == row).all() & (row[0] != 0).any() for row in rows.values()]
-        alike = torch.stack([flag.cpu() for flag in flags]).tolist() if flags else []
-        self.alike = tuple(name for name, is_alike in zip(rows, alike, strict=True) if is_alike)
+    def look_at_first_weights(self, modules: Mapping[str, nn.Module]) -> None:
+        """Take note of layers whose units begin alike, and of a frozen table that is faint; waits for the device."""
+        paths = {".".join(filter(None, (self.part, inner))): module for inner, module in modules.items()}
+        self.alike = tuple(path for path, m in paths.items() if type(m) in DEFAULT_INITIALISED and _are_alike(m))
+        self.faint = next((path for path, m in paths.items() if isinstance(m, nn.Embedding) and _is_faint(m)), "")
 
     def read(self, reading: LossReading | None, step: int) -> None:
         """Take note of what is odd in a loss."""
@@ -569,6 +558,23 @@ class ParameterFollower:
     def clearing(self) -> Clearing | None:
         """Listen whether gradients are cleared before those of the next backward are added; None before the first."""
         return None if self._smallest is None else Clearing(self._smallest)
+
+
+def _are_alike(layer: nn.Module) -> bool:
+    """Return whether all units of a layer that is trained read the same inputs, with the same weights, not all zero."""
+    weight, bias = (layer._parameters.get(name) for name in ("weight", "bias"))
+    if weight is None or is_lazy(weight) or not weight.requires_grad or getattr(layer, "groups", 1) > 1:
+        return False
+    rows, values = weight.detach(), None if bias is None else bias.detach()
+    if len(rows) < 2 or not bool((rows == rows[:1]).all() & rows[:1].any()):
+        return False
+    return values is None or bool((values == values[:1]).all())
+
+
+def _is_faint(table: nn.Embedding) -> bool:
+    """Return whether a table of embeddings is frozen and has entries close to zero alone."""
+    weight = table.weight.detach()
+    return not table.weight.requires_grad and weight.numel() > 0 and bool(weight.abs().amax() < FAINT_ENTRIES)
 
 
 SHUT_GATE_BIAS = -4.0

@@ -27,7 +27,7 @@ from ..core.finding import Finding
 from ..core.untouched import unwrapped
 from .alarms.setup import Sight
 from .composing import LayerMemory, Observed
-from .distributed import ProcessRole
+from .distributed import ProcessRole, is_alone
 from .forward_listening import ForwardRecord, StepListener
 from .history import History
 from .locating import Locator
@@ -89,13 +89,14 @@ class TrainingHooks:
         self._stepping = 0  # steps of the optimizer that have begun and not ended
         self._nests = False  # whether its step calls that of its base class
         self._forward_hooks: list[Any] = []
-        self._backwards = BackwardListener(self._hear)
+        self._backwards = BackwardListener(self._hear, self._hear_the_end)
+        self._forwards = 0  # in train mode, in measured steps
         self._after_hook: Any = None  # behind the forward that was last listened to
         self._step_hooks: list[Any] = []
         self._before_hook: Any = None  # in front of a step of the optimizer, where there is something to do
         self._set_model(outer)
         self._whole: nn.Module | None = None  # the model of which only a part is called
-        self._unvalidated = False  # whether the last forward was in train mode, without gradients
+        self._validates_in_train_mode = False  # whether the last forward was in train mode, without gradients
 
     def _set_model(self, outer: nn.Module) -> None:
         self.outer, self.model = outer, unwrapped(outer)
@@ -214,7 +215,7 @@ class TrainingHooks:
         if self.busy:
             return
         training = self.model.training or self.sight.counts(self.model)
-        self._unvalidated = training and not torch.is_grad_enabled()
+        self._validates_in_train_mode = training and not torch.is_grad_enabled()
         if not (training and self.sight.passes()):
             self._say(self.sight.forward(self.step, training=training))
         if not training or self._listener.listens:
@@ -224,6 +225,7 @@ class TrainingHooks:
             self._send_earlier()
         elif self.step < self._next_due and self._decided[0] != self.step:  # most steps: not due
             return
+        self._forwards += 1
         tier, pending = self._decide(), self._pending
         heard = pending is not None and pending.forward is not None and not pending.abandoned
         if tier is None or heard:
@@ -289,7 +291,7 @@ class TrainingHooks:
             modules = self._listener.modules()
             self.history.standing.look_at_modules(modules, self.optimizer, self.step)
             if self.history.standing.alike is None:
-                self.history.standing.compare_rows(modules)
+                self.history.standing.look_at_first_weights(modules)
         if tier is not None:
             pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
             pending.forward, self._pending = forward, pending
@@ -406,14 +408,22 @@ class TrainingHooks:
         with self.budget.watching(self._task):
             value = self._pending.hear(loss, self._memory, alone=not self.history.standing.others)
             self.history.standing.read(self._pending.reading, self.step)
+            if is_alone() and not self.history.standing.others:  # else gradients are not those of this loss alone
+                self._pending.begin_backward(self._forwards)
         if value.device.type == "cpu" and self._locator.is_asked(value.item()):
             self._locate()
+
+    def _hear_the_end(self) -> None:
+        """Take the gradients that a backward leaves in a measured step."""
+        if self._pending is not None and self._pending.halves is not None:
+            with self.budget.watching(self._task):
+                self._pending.end_backward()
 
     def validate(self) -> None:
         """Take note of a validation; of one whose forward was in train mode, as dropout shows, alarms are raised."""
         standing = self.history.standing
-        standing.validated_in_train_mode += self._unvalidated and standing.dropout[0] > 0.0
-        self._unvalidated = False
+        standing.validated_in_train_mode += self._validates_in_train_mode and standing.dropout[0] > 0.0
+        self._validates_in_train_mode = False
 
     def look_for_missed_training(self) -> None:
         """Say so if weights have changed while nothing was seen."""
@@ -548,14 +558,15 @@ _backward: Callable[..., None] = torch.autograd.backward
 
 
 class BackwardListener:
-    """Calls a method with each loss whose backward begins, while it is open.
+    """Calls a method with each loss whose backward begins, and one when it has ended, while it is open.
 
     Args:
         hear: the bound method; its object is not kept alive.
+        end: the other one.
     """
 
-    def __init__(self, hear: Callable[[Tensor], None]) -> None:
-        self._hear = WeakMethod(hear)
+    def __init__(self, hear: Callable[[Tensor], None], end: Callable[[], None] | None = None) -> None:
+        self._hear, self._end = WeakMethod(hear), None if end is None else WeakMethod(end)
 
     def open(self) -> None:
         """Begin to listen."""
@@ -583,13 +594,22 @@ class BackwardListener:
             with contextlib.suppress(Exception):  # what cannot be heard never stops a backward
                 hear(loss)
 
+    def end(self) -> None:
+        """Say that the backward has ended."""
+        end = None if self._end is None else self._end()
+        if end is not None:
+            with contextlib.suppress(Exception):
+                end()
+
 
 def _hear_and_run(tensors: Any, *args: Any, **kwargs: Any) -> None:
     """Let everybody hear of a backward, and run it."""
-    if not is_compiling():
-        for listener in tuple(_listeners):
-            listener.begin(tensors)
+    listeners = () if is_compiling() else tuple(_listeners)
+    for listener in listeners:
+        listener.begin(tensors)
     _backward(tensors, *args, **kwargs)
+    for listener in listeners:
+        listener.end()
 
 
 # ---- steps that call others, or take a closure

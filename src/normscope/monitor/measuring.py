@@ -45,6 +45,7 @@ class Measurement:
         forward: what the forward showed.
         clearing: whether gradients are cleared in front of the backward, where that is listened to.
         reading: what the first loss of the step was made of, where that is seen.
+        halves: while the second of several backwards runs, the parameters and the gradients of the first.
     """
 
     def __init__(self, step: int, tier: Tier, subject: Subject, optimizer: Optimizer) -> None:
@@ -64,6 +65,9 @@ class Measurement:
         self._outputs: Tensor | None = None  # how far those of the first forward differ
         self._codes: Tensor | None = None  # how far those do that come in a pair
         self._outputs_taken = False
+        self._begun: list[int] = []  # how many forwards there were in front of each backward
+        self.halves: list[tuple[nn.Parameter, Tensor]] | None = None
+        self._products: Tensor | None = None  # of the gradients of both halves: with each other, each with itself
 
     @property
     def abandoned(self) -> bool:
@@ -113,6 +117,28 @@ class Measurement:
         """Measure how far the first outputs in train mode differ from sample to sample."""
         if not self._outputs_taken and torch.is_grad_enabled():
             self._outputs_taken, self._outputs, self._codes = True, measure_outputs(made), measure_codes(made)
+
+    # ---- backwards whose gradients accumulate: two parts of one batch
+
+    @torch.no_grad()
+    def begin_backward(self, forwards: int) -> None:
+        """Keep the gradients of the first part of a batch, in front of the backward of the second."""
+        self._begun.append(forwards)
+        if len(self._begun) == 2 and self._begun[1] > self._begun[0]:
+            trained = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+            if trained and not is_sharded(trained) and not any(p.grad.is_sparse or p.is_complex() for p in trained):
+                self.halves = [(p, p.grad.clone()) for p in trained]
+
+    @torch.no_grad()
+    def end_backward(self) -> None:
+        """Compare the gradients of both parts, behind the backward of the second."""
+        pairs, self.halves = self.halves or [], None
+        rows = []
+        for parameter, first in pairs:
+            if parameter.grad is not None:
+                one, other = first.flatten().float(), (parameter.grad - first).flatten().float()
+                rows.append(torch.stack([one @ other, one @ one, other @ other]).to(pairs[0][1].device))
+        self._products = torch.stack(rows).sum(0) if rows else None
 
     # ---- in front of the optimizer's step
 
@@ -263,6 +289,7 @@ class Measurement:
             contents |= {} if name is None else {(what, name): figure}
         contents |= {} if self._outputs is None else {"outputs": self._outputs}
         contents |= {} if self._codes is None else {"codes": self._codes}
+        contents |= {} if self._products is None else {"halves": self._products}
         losses = self._losses if self._losses or kept.memory.observed else self._heard
         contents |= {"loss": losses.mean()} if losses else {}
         contents |= {("lr", i): rate for i, rate in enumerate(kept.lr) if isinstance(rate, Tensor)}

@@ -79,6 +79,7 @@ class Record:
             `output_spread`, how far the directions of the model's outputs differ over the samples; `code_spread`, how
             far those do that come in a pair, such as mean and variance of a code; `outputs_*`, what outputs and targets
             show (`monitor/probes/loss_probe.py`); `left_over`, the largest entry of a gradient that was not cleared;
+            `halves_agree`, the cosine between the gradients of the first two parts of a batch that accumulate;
             `share_outside`, of the samples outside of the domain that is followed; and `left_out`, how many steps were
             due since the record before and left out for lack of time, if any.
         metrics: what `observe` was given since the record before, by name: `loss_mean`, `loss_least`, `loss_largest`,

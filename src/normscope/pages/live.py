@@ -27,6 +27,7 @@ from .run import (
     MOST,
     PARTS,
     PRODUCTS,
+    READING_THE_HALVES,
     READING_THE_PRODUCTS,
     READING_THE_STEPS,
     LayerPicture,
@@ -47,6 +48,7 @@ TOTALS: dict[str, tuple[tuple[str, str, Callable[[Run], dict[str, Points]]], ...
     "Loss": (("loss", "Loss by step", loss_courses),),
     "Rates and products": (
         ("step", "How far one step moves the weights", lambda run: {"one step": run.total("log10_step")}),
+        ("halves", "How far two parts of a batch agree", lambda run: {"two parts": run.total("halves_agree")}),
         ("lr", "Learning rate", lambda run: {"lr": run.total("lr")}),
         ("products", "Product of what all layers can do", lambda run: {n: run.total(q) for q, n in PRODUCTS}),
         ("gradient", "Size of the whole gradient", lambda run: {"gradient": run.total("log10_gradient")}),
@@ -59,8 +61,9 @@ AXES = {
     "products": "log10 of the product",
     "gradient": "log10 of the norm",
     "step": "log10 of the update over the weight",
+    "halves": "cosine between their gradients",
 }
-CAPTIONS = {"products": READING_THE_PRODUCTS, "step": READING_THE_STEPS}
+CAPTIONS = {"products": READING_THE_PRODUCTS, "step": READING_THE_STEPS, "halves": READING_THE_HALVES}
 
 
 class Followed:

@@ -155,6 +155,10 @@ READING_THE_STEPS = (
     "The size of one update over that of the weights it changes, of some entries of each parameter. About -3 is usual; "
     "far below that nothing is learned, far above it what was learned is thrown away."
 )
+READING_THE_HALVES = (
+    "The cosine between the gradients of the first two parts of an accumulated batch. With as much noise as signal in "
+    "each it is a half, with noise alone about 0; below 0 a step that helps one part harms the other."
+)
 READING_THE_PRODUCTS = (
     "The product of the operator norms as papers print it, the product of the normalizers' constants on the batch, and "
     "the product with every weight folded into the normalizer behind it. Where the first two move against each other "
@@ -195,6 +199,7 @@ def _full(run: Run) -> list[Block]:
         *part(
             "Rates and products",
             step_curves(run),
+            agreement_curves(run),
             lr_curves(run),
             product_curves(run),
             *metric_curves(run),
@@ -402,6 +407,18 @@ def step_curves(run: Run) -> Curves | None:
         term="update to weight ratio",
         axis="log10 of the update over the weight",
         caption=READING_THE_STEPS,
+        marks=marks(run),
+    )
+
+
+def agreement_curves(run: Run) -> Curves | None:
+    """Return how far the gradients of two parts of a batch agree, where the loop accumulates them."""
+    return total_curves(
+        {"two parts": run.total("halves_agree")},
+        title="How far two parts of a batch agree",
+        term="gradient noise",
+        axis="cosine between their gradients",
+        caption=READING_THE_HALVES,
         marks=marks(run),
     )
 

@@ -50,7 +50,10 @@ def rate_zero(history: History) -> Iterator[Finding]:
 
 def rate_decayed(history: History) -> Iterator[Finding]:
     """A schedule that ended long before the run, while the loss is not fitted."""
-    yield from next(filter(None, (list(_rate_ended(history, *ended)) for ended in ENDED)), [])
+    for share, time_share, left in ENDED:
+        for finding in _rate_ended(history, share, time_share, left):
+            yield finding
+            return
 
 
 def _rate_ended(history: History, share: float, time_share: float, left: float) -> Iterator[Finding]:

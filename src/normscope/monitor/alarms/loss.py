@@ -467,9 +467,10 @@ REWARD_FALLS = Alarm(
     advice="Look at the sign of the loss: that of a policy has a minus sign in front, -(log_prob * advantage).mean(). "
     "If it is right, lower the learning rate.",
 )
-REWARD_NAME = re.compile(r"(?:^|[^a-z])(?:reward|return|score)s?(?:[^a-z]|$)")
-MIN_REWARDS, FALLEN_SHARE, FALLEN_ERRORS = 60, 0.2, 5.0
-"""How often a reward is logged before it is judged, and its fall over itself and over the error of that."""
+REWARD_NAME = re.compile(r"(?:^|[^a-z])(?:reward|return)s?(?:[^a-z]|$)")
+"""Figures that training is to raise; a score may be one that is to fall."""
+JUDGED_REWARDS, FALLEN_SHARE, FALLEN_ERRORS = (60, 120, 240), 0.2, 5.0
+"""How often a reward is logged when it is judged, and its fall over itself and over the error of that."""
 
 
 def is_held_out(name: str) -> bool:
@@ -480,22 +481,23 @@ def is_held_out(name: str) -> bool:
 def _reward_falls(history: History, step: int) -> Iterator[Finding]:
     """A reward that falls below where it began."""
     for name, pairs in history.validations.items():
-        fifth = len(pairs) // 5
-        if len(pairs) < MIN_REWARDS or len(pairs) % 10 or not REWARD_NAME.search(name.lower()):
+        if len(pairs) not in JUDGED_REWARDS or not REWARD_NAME.search(name.lower()):
             continue
         values = [value for _, value in pairs]
-        first, last, middle = values[:fifth], values[-fifth:], values[2 * fifth : 3 * fifth]
-        fall, error = fmean(first) - fmean(last), math.hypot(stdev(first), stdev(last)) / math.sqrt(fifth)
-        sinks = fmean(first) > fmean(middle) >= fmean(last) - error
-        if sinks and fall > max(FALLEN_SHARE * abs(fmean(first)), FALLEN_ERRORS * error) and math.isfinite(fall):
-            words = {"name": name, "count": len(pairs)}
-            yield REWARD_FALLS.at(step, words=words, before=fmean(first), now=fmean(last))
+        if not all(map(math.isfinite, values)):
+            continue
+        fifth = len(values) // 5
+        first, middle, last = values[:fifth], values[2 * fifth : 3 * fifth], values[-fifth:]
+        before, now = fmean(first), fmean(last)
+        error = math.hypot(stdev(first), stdev(last)) / math.sqrt(fifth)
+        sinks = before > fmean(middle) >= now - error
+        if sinks and before - now > max(FALLEN_SHARE * abs(before), FALLEN_ERRORS * error):
+            yield REWARD_FALLS.at(step, words={"name": name, "count": len(values)}, before=before, now=now)
 
 
 def validation(history: History, step: int) -> Iterator[Finding]:
     """A validation that becomes worse, or is none; a reward that falls."""
-    if not history.has_raised("reward-falls"):
-        yield from _reward_falls(history, step)
+    yield from _reward_falls(history, step)
     share, where = history.standing.dropout
     if (count := history.standing.validated_in_train_mode) >= 2 and not history.has_raised("eval-mode"):
         yield VALIDATED_IN_TRAIN_MODE.at(step, where, {"count": count, "where": where}, share=share)

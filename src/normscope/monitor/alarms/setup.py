@@ -210,16 +210,13 @@ FAINT_STEPS = 100
 
 def frozen_layer(history: History) -> Iterator[Finding]:
     """Layers that are frozen though they have the values of a new layer."""
+    if history.has_raised("frozen-layer"):
+        return
     names = _lasting(history, history.standing.frozen)
-    if names and not history.has_raised("frozen-layer"):
+    if names:
         yield FROZEN_LAYER.at(history.step, names[0], {"also": others_likewise(len(names), "other layer")})
-    elif (
-        history.standing.faint
-        and history.step >= FAINT_STEPS
-        and history.is_unlearned
-        and not history.has_raised("frozen-layer")
-    ):
-        yield FROZEN_FAINT.at(history.step, history.standing.faint, entry=FAINT_ENTRIES)
+    elif (table := history.standing.faint) and history.step >= FAINT_STEPS and history.is_unlearned:
+        yield FROZEN_FAINT.at(history.step, table, entry=FAINT_ENTRIES)
 
 
 PART_IN_EVAL_MODE = Alarm(
@@ -230,6 +227,15 @@ PART_IN_EVAL_MODE = Alarm(
     advice="Call model.train() before the loop and after every evaluation, or that of {where}; look for code that "
     "calls eval() on the normalizers, which is meant for pretrained ones.",
 )
+
+
+def part_in_eval_mode(history: History) -> Iterator[Finding]:
+    """BatchNorms that are trained in eval mode with the statistics of a new layer."""
+    names = _lasting(history, history.standing.evaluated)
+    if names and not history.has_raised("eval-mode"):
+        others = ", ".join(f"`{name}`" for name in names[1:4])
+        also = f" So are {others}{' and more' if len(names) > 4 else ''}." if others else ""
+        yield PART_IN_EVAL_MODE.at(history.step, names[0], {"also": also}, count=len(names))
 
 
 UNITS_ALIKE = Alarm(
@@ -246,15 +252,6 @@ def units_alike(history: History) -> Iterator[Finding]:
     names = history.standing.alike or ()
     if len(names) > 1 and len(history.records) > 1 and not history.has_raised("units-alike"):
         yield UNITS_ALIKE.at(history.step, names[0], {"also": others_likewise(len(names), "other layer")})
-
-
-def part_in_eval_mode(history: History) -> Iterator[Finding]:
-    """BatchNorms that are trained in eval mode with the statistics of a new layer."""
-    names = _lasting(history, history.standing.evaluated)
-    if names and not history.has_raised("eval-mode"):
-        others = ", ".join(f"`{name}`" for name in names[1:4])
-        also = f" So are {others}{' and more' if len(names) > 4 else ''}." if others else ""
-        yield PART_IN_EVAL_MODE.at(history.step, names[0], {"also": also}, count=len(names))
 
 
 NO_ZERO_GRAD = Alarm(

@@ -1,0 +1,88 @@
+"""Tensors of a file, one after the other; for an accelerator a thread reads and copies the next while some are used."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+Stored = Mapping[str, Callable[[], Tensor]]
+"""Tensors by name, each with a function that reads it; a tensor lives until the next is read."""
+
+_AHEAD = 4
+"""How many tensors are read before they are asked for."""
+_PIECES, _PIECE_BYTES = 4, 1 << 26
+"""How many pieces of host memory a GPU copies from by itself, and their bytes: one is filled while others leave."""
+
+
+def read_ahead(tensors: Stored, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors by name, those of two or more dimensions on a device.
+
+    Vectors stay on the host, where all that is done with them takes less time than a copy. On the CPU nothing is read
+    before it is asked for.
+    """
+    if device.type == "cpu":
+        yield from ((key, read()) for key, read in tensors.items())
+        return
+    copier = _Copier(device)
+    with ThreadPoolExecutor(1) as reader:
+        asked: deque[tuple[str, Future[tuple[Tensor, torch.cuda.Event | None]]]] = deque()
+        left = iter(tensors.items())
+        try:
+            while True:
+                while len(asked) <= _AHEAD and (following := next(left, None)) is not None:
+                    asked.append((following[0], reader.submit(copier.fetch, following[1])))
+                if not asked:
+                    return
+                key, coming = asked.popleft()
+                tensor, arrived = coming.result()
+                if arrived is not None:
+                    arrived.wait(torch.cuda.current_stream(device))
+                    tensor.record_stream(torch.cuda.current_stream(device))
+                yield key, tensor
+        finally:
+            for _, coming in asked:
+                coming.cancel()
+
+
+class _Copier:
+    """Copies tensors to a device; to a GPU in a stream of its own, through pieces of memory that stay in place."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.pieces: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+
+    @torch.no_grad()
+    def fetch(self, read: Callable[[], Tensor]) -> tuple[Tensor, torch.cuda.Event | None]:
+        """Read a tensor and begin to copy it; return it with the event at which it has arrived."""
+        tensor = read()
+        dense = tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
+        if not dense or tensor.ndim < 2 or tensor.device.type != "cpu":
+            return tensor, None
+        if self.stream is None or not tensor.is_contiguous() or not tensor.numel():
+            return tensor.to(self.device), None
+        with torch.cuda.stream(self.stream):
+            copied = torch.empty_like(tensor, device=self.device)
+            sources = tensor.reshape(-1).view(torch.uint8).split(_PIECE_BYTES)
+            targets = copied.reshape(-1).view(torch.uint8).split(_PIECE_BYTES)
+            for source, target in zip(sources, targets, strict=True):
+                piece, left = self._free_piece()
+                piece[: len(source)].copy_(source)
+                target.copy_(piece[: len(source)], non_blocking=True)
+                left.record(self.stream)
+                self.pieces.append((piece, left))
+            arrived = torch.cuda.Event()
+            arrived.record(self.stream)
+        return copied, arrived
+
+    def _free_piece(self) -> tuple[Tensor, torch.cuda.Event]:
+        """Return the piece that was filled first, once the device has copied it."""
+        if len(self.pieces) < _PIECES:
+            return torch.empty(_PIECE_BYTES, dtype=torch.uint8, pin_memory=True), torch.cuda.Event()
+        piece, left = self.pieces.popleft()
+        left.synchronize()
+        return piece, left
