@@ -111,8 +111,9 @@ LIMITS = """## Limits
   benchmarks/than_full.py FOLDER --folder runs/than` and `python benchmarks/decay_seeds.py FOLDER` run more on a GPU.
 - Which measure predicts the generalization gap is answered for digits and MNIST ([that page](predict.md)), with small
   networks of linear layers and 300 samples. Convolutions on CIFAR-10 need a GPU and were not run: `normscope lab
-  predict --data cifar10:FOLDER --samples 5000 --depths 4,6 --widths 32,64 --normalizers none,batch,layer --batch-sizes 32,128
-  --learning-rates 0.05 --weight-decays 0 --seeds 6 --target-loss 0.1 --steps 20000 --device cuda --folder runs/cifar`.
+  predict --data cifar10:FOLDER --samples 5000 --depths 4,6 --widths 32,64 --normalizers none,batch,layer
+  --batch-sizes 32,128 --learning-rates 0.05 --weight-decays 0 --seeds 6 --target-loss 0.1 --steps 20000
+  --device cuda --folder runs/cifar`.
 """
 CITE = """## Citing
 
