@@ -13,7 +13,7 @@ from ..core.errors import InputError
 from ..core.provenance import provenance
 from ..core.untouched import Mode, mode_of, outside_inference_mode, unwrapped
 from ..geometry.batches import LossFunction
-from ..graph.call import broken_tensors
+from ..graph.call import ALL_OUTPUTS, broken_tensors
 from ..graph.capturing import accepts_graph
 from ..graph.data_reader import Batches
 from .checked import Check, Passes
@@ -28,6 +28,7 @@ from .signal import Signal
 from .signal_pass import watch_signal
 
 TOGETHER = "the model returns several tensors: they are measured together; choose one with output="
+TAKEN = "of the tensors that the model returns `{}` is measured; choose another with output="
 BATCHES = 8
 """How many batches of a loader are read: enough for dead units and stale statistics of batches of usual size."""
 
@@ -107,7 +108,7 @@ def check(
             small=0 if signal is None or signal.dependence is None else signal.dependence.forwards,
         ),
         skipped=tuple(skipped),
-        notes=() if signal is None or signal.outputs < 2 or output is not None else (TOGETHER,),
+        notes=what_was_taken(signal, output),
         provenance=provenance(device),
         trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
         parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
@@ -123,6 +124,18 @@ def read_source(
         return batches, None if batches.single else batches
     shared = labels if isinstance(labels, str) else None
     return batches, Batches(model, loader, labels=shared, with_loss=with_loss, name="loader")
+
+
+def what_was_taken(signal: Signal | None, output: str | int | None) -> tuple[str, ...]:
+    """Say which of several outputs were measured, where the user chose none."""
+    if signal is None or output not in (None, ALL_OUTPUTS):
+        return ()
+    return (TOGETHER,) if signal.outputs > 1 else (TAKEN.format(signal.taken),) if signal.taken else ()
+
+
+def is_other(source: Batches | None) -> bool:
+    """Whether statistics come from other data than the batch that is differentiated."""
+    return source is not None and source.name == "loader"
 
 
 def _passes(
@@ -142,6 +155,7 @@ def _passes(
     broken = broken_tensors(model)
     skipped: list[tuple[str, str]] = []
     data = watch_data(model, [batch] if source is None else itertools.islice(source, BATCHES), mode=mode)
+    data = replace(data, other=is_other(source))
     if data.error is not None:
         if not broken:
             raise InputError(f"{data.error}. {WRONG_BATCH}") from data.raised
