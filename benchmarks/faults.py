@@ -61,6 +61,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "gradient-explosion": ("exploding-gradient", "exploding-signal"),
     "exploding-run": ("exploding-gradient", "exploding-signal"),
     "batch-norm-depth": ("exploding-gradient",),
+    "gradient-jump": ("exploding-gradient", "vanishing-gradient"),
     "saturated-units": ("saturated-units", "attention-saturated", "recurrent-weights-vanish"),
     "half-precision": ("precision",),
     "softmax-axis": ("normalizer-wrong-axis",),
@@ -132,7 +133,8 @@ def score_part(
     for fault in faults:
         findings, error = diagnose(fault.build(), examine)
         found, cause, remedy = judge(fault, findings)
-        counts = {"faults": 1, "found": int(found), "cause": int(cause), "remedy": int(remedy), "errors": bool(error)}
+        values = (1, found, cause, remedy, bool(error))
+        counts = dict(zip(("faults", "found", "cause", "remedy", "errors"), map(int, values), strict=True))
         for row in (total, *(rows[key] for key in ([fault.family] if by == "family" else fault.causes if by else ()))):
             row.update(counts)
         if not remedy and name_misses:

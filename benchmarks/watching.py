@@ -4,7 +4,8 @@
     python benchmarks/watching.py --cuda        ResNet18 at batch 128 and a GPT of 12 blocks of width 768, on one GPU
 
 Variants take turns of fifty steps from the first step on, on models that start from the same weights, until the one
-without watching has run for so many seconds (a minute: over that the share of the time is promised). `whole` is the
+without watching has run for so many seconds (a minute: over that the share of the time is promised). Without a GPU all
+seconds are those of the processor, so that what else a machine does changes little. `whole` is the
 time of all turns over that without watching, the start with it; `later` the median over the turns of the second half,
 turn by turn, with its quartiles. `says` is what the run says of its own cost, in the same steps. `calm` is the same as
 `whole` without the tenth of the turns that took longest, which a busy machine disturbs less.
@@ -26,6 +27,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +35,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import normscope as ns
+from normscope.monitor import watching
+from normscope.monitor.schedule import TimeBudget
 
 
 class Block(nn.Module):
@@ -141,7 +145,8 @@ class Loop:
             self.labels = torch.randint(10, (4, batch), device=device)
         self.stack = ExitStack()
         self.each: Callable[[Tensor], None] | None = attach(self.model, self.optimizer, self.stack)
-        self.count, self.device, self.left = 0, device, time.perf_counter()
+        self.clock = time.process_time if device == "cpu" else time.perf_counter
+        self.count, self.device, self.left = 0, device, self.clock()
         self.total = self.spent = 0.0  # seconds, and what of them the watched run says that it took
 
     @property
@@ -158,7 +163,7 @@ class Loop:
         """Return the seconds of so many steps."""
         if self.device != "cpu":
             torch.cuda.synchronize()
-        began = time.perf_counter()
+        began = self.clock()
         for run, model, _ in LOGS.values():
             if model is self.model:  # while others have their turn this run does not go on
                 run.skip(began - self.left)
@@ -173,7 +178,7 @@ class Loop:
             self.optimizer.step()
         if self.device != "cpu":
             torch.cuda.synchronize()
-        self.left = time.perf_counter()
+        self.left = self.clock()
         self.total += self.left - began
         self.spent = 0.0 if self.watch is None else self.watch.overhead * self.total
         return self.left - began
@@ -199,13 +204,17 @@ def watched(every: int, folder: Path, tier: str = "economy") -> Any:
 
     def attach(model: nn.Module, optimizer: Any, stack: ExitStack) -> Callable[[Tensor], None]:
         log = folder / f"{type(model).__name__}-{id(model)}"
-        run = stack.enter_context(ns.watch(model, optimizer, every=every, tier=tier, log=log, panel=False))
+        on_cpu = next(model.parameters()).device.type == "cpu"
+        with patch.object(watching, "TimeBudget", PROCESSOR_BUDGET if on_cpu else TimeBudget):
+            run = stack.enter_context(ns.watch(model, optimizer, every=every, tier=tier, log=log, panel=False))
         LOGS[log] = (run, model, f"{tier}, every {every}")
         return lambda loss: run.observe(loss=loss)
 
     return attach
 
 
+PROCESSOR_BUDGET = partial(TimeBudget, clock=time.process_time_ns)
+"""The default overhead, by the time of the processor."""
 TURN_STEPS = 50
 """Steps of a variant before the next one has its turn."""
 LOGS: dict[Path, tuple[Any, nn.Module, str]] = {}

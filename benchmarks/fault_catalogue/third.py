@@ -1,4 +1,4 @@
-"""The third part, held out until its misses were named: written by someone who had seen neither the rules nor what they missed before."""
+"""The third part, written without sight of the rules: held out until its score was published and its misses named."""
 
 from . import (
     third_data_and_loss,

@@ -39,7 +39,7 @@ def matches(pattern: str, name: str) -> list[tuple[str, ...]]:
 def faults(axes: Any) -> None:
     """Draw how many planted faults the check finds."""
     shares = r"\d+ found \((\d+)%\), \d+ with the right cause and layer \((\d+)%\)"
-    pattern = rf"^(open|first|second|held-out) part, (check|audit): (\d+) faults: {shares}"
+    pattern = rf"^(open|first|second|third|held-out) part, (check|audit): (\d+) faults: {shares}"
     rows = matches(pattern, "faults.txt")
     places = range(len(rows))
     for index, what in enumerate(("found", "right cause and layer")):
@@ -54,7 +54,7 @@ def faults(axes: Any) -> None:
 def watched_faults(axes: Any) -> None:
     """Draw how many failing runs get an alarm with the right cause."""
     counts = r"(\d+) faults: (\d+) named right[^,]*, (\d+) with a wrong story, (\d+) missed"
-    pattern = rf"^(open|first|second|held-out) part, (every \d+ steps)[^:]*: {counts}"
+    pattern = rf"^(open|first|second|third|held-out) part, (every \d+ steps)[^:]*: {counts}"
     rows = matches(pattern, "watch_faults.txt")
     left = [0.0] * len(rows)
     for index, what in enumerate(("right cause named", "wrong story", "missed")):

@@ -16,7 +16,6 @@ FAULTS = {fault.name: fault for faults, _ in OPEN_PARTS for fault in faults}
 HEALTHY = {healthy.name: healthy for _, models in OPEN_PARTS for healthy in models}
 MISSED = {
     "one-group-decayed",
-    "layer-norm-over-time",
     "twelve-blocks-without-residual-sums",
     "activations-rounded-for-quantisation",
     "heads-split-without-a-transpose",
@@ -26,7 +25,8 @@ BY_FINDING = """
 non-finite-weights: one-word-holds-nan
 non-finite-activations: half-precision-overflows missing-values-in-a-column
 loss-not-finite: rates-that-may-be-negative hazards-of-raw-columns
-input-scale: unit-pixels-centred-as-if-they-were-bytes coordinates-in-metres bytes-before-a-layer-norm pixels-divided-twice
+input-scale: unit-pixels-centred-as-if-they-were-bytes coordinates-in-metres bytes-before-a-layer-norm
+input-scale: pixels-divided-twice
 input-columns: one-column-in-dollars
 constant-input: pixels-floor-divided
 activation-before-loss: softmax-of-the-first-of-two-tasks sigmoid-before-bce-with-logits relu-then-cross-entropy
@@ -43,10 +43,12 @@ one-class: labels-all-of-one-class one-case-in-sixty loss-over-padding
 one-class: rare-class-weighed-the-wrong-way-around
 no-better-than-constant: labels-of-other-rows trained-to-a-constant
 first-loss: written-weights-too-large
-gradient-cut: reentrant-checkpoint-of-the-first-stage states-rebuilt-from-a-list embeddings-by-data state-detached-at-each-step
+gradient-cut: reentrant-checkpoint-of-the-first-stage states-rebuilt-from-a-list embeddings-by-data
+gradient-cut: state-detached-at-each-step
 no-gradient: signs-as-activation zero-factor-in-a-buffer softmax-over-an-axis-of-one
 unused-parameter: second-encoder-never-called lower-path-lost one-branch-joined-twice
-frozen-layer: layer-made-anew-in-each-call freezing-recipe-on-a-network-without-pretraining random-embeddings-frozen layers-in-a-plain-list head-replaced-before-everything-is-frozen
+frozen-layer: layer-made-anew-in-each-call freezing-recipe-on-a-network-without-pretraining random-embeddings-frozen
+frozen-layer: layers-in-a-plain-list head-replaced-before-everything-is-frozen
 equal-units: embeddings-all-equal one-head-four-times
 zero-weights: head-pruned-away decayed-to-nothing first-layer-of-frozen-zeros
 dead-layer: small-layer-scale-and-no-residual gain-of-the-last-norm-decayed gains-zero-without-residuals
@@ -79,7 +81,8 @@ mask-leaks: empty-places-of-a-set-averaged words-hidden-instead-of-padding atten
 dead-relu: four-units-dead-by-data five-of-six-units-dead
 stale-statistics: buffers-not-saved statistics-of-other-data fresh-batch-norm-in-eval-mode
 wrong-mode: normalizers-in-train-mode-at-inference
-tiny-sets: loudness-taken-away-before-it-is-judged batch-norm-of-two-samples group-norm-of-single-values layer-norm-of-one-output
+tiny-sets: loudness-taken-away-before-it-is-judged batch-norm-of-two-samples group-norm-of-single-values
+tiny-sets: layer-norm-of-one-output
 eps-scale: batch-norm-eps-of-hundred
 eps-dominated: variance-below-eps eps-of-a-root-mean-square-in-thousands
 not-in-optimizer: optimizer-holds-a-copy-of-the-model

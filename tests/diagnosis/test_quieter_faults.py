@@ -57,6 +57,13 @@ def test_settings_that_no_value_of_the_loss_shows(build: Build, code: str | None
     assert found == ([] if code is None else [(code, "the optimizer")])
 
 
+def test_a_rate_at_which_nothing_is_learned() -> None:
+    model = mlp(8, 64, 4)
+    optimizer = Adam(model.parameters(), lr=1e-6)
+    found = warned(model, (TABLE, CLASSES), loss="cross_entropy", optimizer=optimizer)
+    assert found == [("step-too-short", "the optimizer")]
+
+
 @pytest.mark.parametrize(("rate", "told"), [(0.5, True), (3e-3, False)])
 def test_a_step_that_is_longer_than_the_weights_and_raises_the_loss_by_less_than_twice(rate: float, told: bool) -> None:
     torch.manual_seed(0)
@@ -134,7 +141,7 @@ def test_a_mean_over_nothing_is_a_loss_that_is_no_number() -> None:
 @pytest.mark.parametrize(("dtype", "code"), [(torch.bfloat16, "half-precision"), (torch.float32, None)])
 def test_steps_that_are_rounded_away(dtype: torch.dtype, code: str | None) -> None:
     model = mlp(8, 64, 4).to(dtype)
-    optimizer = Adam(model.parameters(), lr=1e-6)
+    optimizer = Adam(model.parameters(), lr=3e-5)
     found = warned(model, (TABLE.to(dtype), CLASSES), loss="cross_entropy", optimizer=optimizer)
     assert found == ([] if code is None else [(code, "the optimizer")])
 
@@ -248,3 +255,80 @@ def test_a_parameter_that_the_model_returns_keeps_no_hook():
     model = Pair(beside=True)
     ns.check(model, TABLE)
     assert not model.temperature._backward_hooks
+
+
+class Rescaled(torch.autograd.Function):
+    """The identity, whose backward multiplies by a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * ctx.factor, None
+
+
+class Backward(nn.Module):
+    """Multiplies the gradient alone."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Rescaled.apply(x, self.factor)
+
+
+@pytest.mark.parametrize(("factor", "found"), [(1e-7, True), (1e7, True), (1e-3, False), (1e3, False)])
+def test_a_gradient_that_is_decades_from_the_others(factor: float, found: bool) -> None:
+    first, *others = mlp(8, 32, 32, 4)
+    model = nn.Sequential(first, Backward(factor), *others)
+    data = TABLE, CLASSES
+    assert warned(model, data, loss="cross_entropy") == [("gradient-jump", "0")] * found
+
+
+def noted(model: nn.Module, data: Any, **options: Any) -> list[tuple[str, str]]:
+    result = ns.check(model, data, **options)
+    assert not warned(model, data, **options)
+    return [(finding.code, finding.where) for finding in result.findings]
+
+
+def test_a_log_softmax_that_is_applied_twice_does_no_harm_and_is_said() -> None:
+    model = nn.Sequential(*mlp(8, 16, 4), nn.LogSoftmax(1))
+    assert noted(model, (TABLE, CLASSES), loss="cross_entropy") == [("activation-before-loss", "3")]
+    assert noted(model, (TABLE, CLASSES), loss="nll") == []
+
+
+def test_eval_mode_beside_an_optimizer() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 4))
+    options = {"loss": "cross_entropy", "optimizer": Adam(model.parameters())}
+    assert noted(model, (TABLE, CLASSES), **options) == []
+    assert noted(model, (TABLE, CLASSES), mode="eval", **options) == []
+    assert noted(model.eval(), (TABLE, CLASSES), **options) == [("wrong-mode", "2")]
+    assert noted(model, (TABLE, CLASSES), loss="cross_entropy") == []
+
+
+class Several(nn.Module):
+    """Scores beside what they are made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        hidden = self.body(x).relu()
+        return {"logits": self.head(hidden), "hidden": hidden}
+
+
+@pytest.mark.parametrize("function", [ns.check, ns.audit])
+def test_what_was_taken_of_several_outputs_is_said(function: Any) -> None:
+    said = "of the tensors that the model returns `logits` is measured; choose another with output="
+    assert said in function(Several(), TABLE).notes
+    assert said not in function(Several(), TABLE, output="hidden").notes
+
+
+def test_other_data_at_another_scale_are_no_loss_of_values() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8, eps=1.0), nn.ReLU(), nn.Linear(8, 4))
+    assert "gradient-vanishing" not in {code for code, _ in warned(model, TABLE, loader=[1e-4 * TABLE])}

@@ -139,7 +139,7 @@ def test_the_first_module_that_breaks_is_named():
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Sequential(nn.Identity(), Log()), nn.Linear(3, 3))
     seen = watch_data(model, [draw(4, 3)])
     assert seen.not_finite is not None
-    assert seen.not_finite[0] == "2.1"
+    assert (seen.not_finite.where, seen.not_finite.function) == ("2.1", "log")
     assert watch_data(model[:2], [draw(4, 3)]).not_finite is None
 
 

@@ -10,7 +10,8 @@ import benchmarks.watch_catalogue as catalogue
 import benchmarks.watch_faults as scores
 
 FAULTS, HEALTHY = (
-    {run.name: run for part in ("open", "first", "second") for run in catalogue.PARTS[part][kind]} for kind in (0, 1)
+    {run.name: run for part in ("open", "first", "second", "third") for run in catalogue.PARTS[part][kind]}
+    for kind in (0, 1)
 )
 TOLD_BY = {
     "activation-before-loss": ("softmax-in-front-of-cross-entropy",),
@@ -39,12 +40,14 @@ TOLD_BY = {
     "rate-decayed": ("schedule-per-batch",),
     "rate-zero": ("rate-zero-by-schedule",),
     "refused": ("optimizer-of-the-model-before-the-copy",),
+    "reward-falls": ("reward-minimised-by-the-policy",),
     "same-batch": ("same-batch-each-step",),
     "saturated-units": ("inputs-in-bytes",),
     "shapes-broadcast": ("targets-broadcast",),
     "small-batch": ("batches-of-two-of-digits",),
     "sorted-batches": ("sorted-batches",),
     "strong-dropout": ("dropout-of-99-percent",),
+    "units-alike": ("every-weight-at-one-twentieth",),
     "weights-put-back": ("weights-copied-back",),
     "weights-still": (
         "loss-times-1e-6", "clipped-at-1e-4", "norm-clipped-to-nothing-from-step-30-on",
@@ -60,8 +63,16 @@ FAST_HEALTHY = (
 )  # fmt: skip
 IN_TIME_STEPS, LATE_STEPS = 120, 400
 """Steps from the onset of a fault to its alarm, at most: of the fast runs, and of those that only many steps show."""
-MISSED = {"warm-up-longer-than-the-run"}
-WITHOUT_REMEDY = {"energy-in-half-precision"}
+MISSED = {
+    "warm-up-longer-than-the-run", "generator-seeded-inside-the-loop", "generator-runs-ahead",
+    "averaged-weights-left-in-after-validation", "angle-of-a-pair-of-equals",
+}  # fmt: skip
+WITHOUT_REMEDY = {
+    "energy-in-half-precision", "pixels-divided-by-255-twice", "batch-first-forgotten", "years-that-are-not-centred",
+    "strangers-pushed-apart-without-a-margin", "transform-forgotten-for-validation",
+}  # fmt: skip
+EARLY = {"angle-of-a-pair-of-equals", "body-thawed-at-the-rate-of-the-head"}
+"""Runs with an alarm before the onset that they name."""
 
 
 def marked(names, fast):
@@ -69,7 +80,7 @@ def marked(names, fast):
 
 
 def test_fast_runs_are_in_the_catalogue():
-    assert FAST.keys() | MISSED | WITHOUT_REMEDY <= FAULTS.keys()
+    assert FAST.keys() | MISSED | WITHOUT_REMEDY | EARLY <= FAULTS.keys()
     assert set(FAST_HEALTHY) <= HEALTHY.keys()
 
 
@@ -80,7 +91,7 @@ def test_a_fault_is_told_in_time_with_its_layer_and_what_to_do(name):
     assert not ended
     verdict = scores.judge(fault, alarms)
     assert verdict.outcome == ("missed" if name in MISSED else "right"), alarms
-    assert not verdict.early, alarms
+    assert verdict.early == (name in EARLY), alarms
     assert verdict.remedy or name in MISSED | WITHOUT_REMEDY, alarms
     assert verdict.delay <= (IN_TIME_STEPS if name in FAST else LATE_STEPS)
     if name in FAST:

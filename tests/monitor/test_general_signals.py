@@ -128,3 +128,20 @@ def test_a_mask_is_not_where_numbers_broke_and_the_layer_behind_is_named() -> No
     broken = locate(Masked(), (x,), {}, 0)
     assert "`softmax`" in broken.words
     assert "`head`" in broken.words
+
+
+@pytest.mark.parametrize(("rate", "words"), [(1e-2, "warm-up"), (1e-4, None)])
+def test_gradients_that_vanish_behind_large_first_steps_are_blamed_on_the_steps(rate: float, words: str | None) -> None:
+    torch.manual_seed(0)
+    block = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+    model = nn.Sequential(nn.Linear(10, 64), nn.TransformerEncoder(block, 6), nn.Flatten(), nn.Linear(64 * 8, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    with ns.watch(model, optimizer, every=10, overhead=None, panel=False) as run:
+        for _ in range(40):
+            x = torch.randn(16, 8, 10)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), x[:, 0, :4].argmax(1)).backward()
+            optimizer.step()
+    advice = [finding.advice for finding in run.findings if finding.code == "gradient-vanishing"]
+    assert all(words in one for one in advice) if words else not advice
+    assert bool(advice) == bool(words)

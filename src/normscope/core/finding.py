@@ -177,6 +177,7 @@ KINDS: dict[str, FindingKind] = {
         "the signal explodes from {where} on", "the signal explodes in {count} runs of layers"
     ),
     "gradient-explosion": FindingKind("the gradient of {where} explodes", "the gradients of {count} layers explode"),
+    "gradient-jump": FindingKind("the gradient changes by decades behind {where}"),
     "batch-norm-depth": FindingKind("the gradient explodes through the BatchNorms"),
     "no-gradient": FindingKind("no gradient gets past {where}", "no gradient gets past {count} layers"),
     "saturated-units": FindingKind("{where} is saturated", "{count} activations are saturated"),

@@ -26,6 +26,7 @@ from ..graph.call import all_if_several, broken_tensors
 from ..graph.capturing import NO_TIME, expected_seconds, trace_model
 from ..graph.data_reader import Batches
 from ..graph.ir import Graph, Unit
+from .checking import is_other
 from .data_pass import WRONG_BATCH, watch_data
 from .descent_pass import Optimizers
 from .examined import DataSeen
@@ -175,6 +176,7 @@ def pass_over_data(request: AuditRequest, captured: Captured | None, skipped: Sk
         batches = [request.batch] if request.loader is None else request.loader
         limited = request.budget.share(DATA_SHARE)
         data = watch_data(request.model, batches, mode=request.asked, written=_written_norms(captured), budget=limited)
+    data = replace(data, other=is_other(request.loader))
     if data.error is not None:
         if not request.broken:
             raise InputError(f"{data.error}. {WRONG_BATCH}") from data.raised

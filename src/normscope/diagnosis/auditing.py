@@ -44,7 +44,7 @@ from .audit_steps import (
     trace,
     wrong_backwards,
 )
-from .checking import TOGETHER, read_source
+from .checking import read_source, what_was_taken
 from .descent_pass import Optimizers
 from .examined import DataSeen, Examined, ExaminedRow
 from .findings import look
@@ -262,18 +262,17 @@ def _result(
         signal=examined.signal,
         findings=findings,
         skipped=tuple(skipped) + _unmatched(examined),
-        notes=_notes(request, captured, data),
+        notes=_notes(request, captured, data, examined.signal),
         provenance=provenance(request.device),
         cost=request.meter.cost(),
         seconds=request.budget.elapsed,
     )
 
 
-def _notes(request: AuditRequest, captured: Captured | None, data: DataSeen) -> tuple[str, ...]:
+def _notes(request: AuditRequest, captured: Captured | None, data: DataSeen, signal: Signal | None) -> tuple[str, ...]:
     """Return what the reader is told beside the figures, each sentence once."""
     notes = [] if captured is None else [*captured.graph.notes]
-    if request.output == ALL_OUTPUTS:
-        notes.append(TOGETHER)
+    notes += what_was_taken(signal, request.output)
     if request.loader is None:
         notes.append(f"statistics come from the batch alone ({data.samples} samples): pass loader= for more")
     if captured is not None and not request.thorough:

@@ -12,8 +12,9 @@ from torch import nn
 from ..core.errors import InputError
 from ..core.provenance import provenance
 from ..core.untouched import Mode, mode_of, outside_inference_mode, unwrapped
+from ..core.whole_weights import whole_weights
 from ..geometry.batches import LossFunction
-from ..graph.call import broken_tensors
+from ..graph.call import ALL_OUTPUTS, broken_tensors
 from ..graph.capturing import accepts_graph
 from ..graph.data_reader import Batches
 from .checked import Check, Passes
@@ -28,6 +29,7 @@ from .signal import Signal
 from .signal_pass import watch_signal
 
 TOGETHER = "the model returns several tensors: they are measured together; choose one with output="
+TAKEN = "of the tensors that the model returns `{}` is measured; choose another with output="
 BATCHES = 8
 """How many batches of a loader are read: enough for dead units and stale statistics of batches of usual size."""
 
@@ -51,6 +53,8 @@ def check(
     Nothing is traced and nothing is bounded: the model runs forward once over each batch, once forward and backward
     over the first, and a few times over seven of its samples. So it works on every model that runs. `audit` measures
     more, and its findings that need a graph or a bound are not looked for here. The model is left exactly as found.
+    Weights that FSDP2 or tensor parallelism has spread over processes count as whole, if every process calls this with
+    the same batch: they are gathered where a layer takes them.
 
     Args:
         model: any `torch.nn.Module` (or its captured graph).
@@ -87,31 +91,32 @@ def check(
     check_optimizers(optimizer)
     asked, mode = mode, mode_of(model, mode)
     model = unwrapped(model)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    batches, source = read_source(model, data, labels, loader, with_loss=takes_labels(loss))
-    seen, signal, skipped = _passes(
-        model, batches.first, source, mode=asked, output=output, loss=resolve_loss(loss), optimizer=optimizer
-    )
-    examined = Examined(model=model, mode=mode, places=from_data(model, seen), data=seen, signal=signal)
-    return Check(
-        name=name or type(model).__name__,
-        mode=mode,
-        parameters=sum(p.numel() for p in model.parameters()),
-        samples=seen.samples,
-        batches=seen.batches,
-        findings=look(examined),
-        signal=signal,
-        cost=Passes(
-            forwards=seen.batches + (seen.error is not None) + (0 if signal is None else signal.forwards),
-            backwards=0 if signal is None else signal.backwards,
-            small=0 if signal is None or signal.dependence is None else signal.dependence.forwards,
-        ),
-        skipped=tuple(skipped),
-        notes=() if signal is None or signal.outputs < 2 or output is not None else (TOGETHER,),
-        provenance=provenance(device),
-        trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
-        parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
-    )
+    with whole_weights(model):
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        batches, source = read_source(model, data, labels, loader, with_loss=takes_labels(loss))
+        seen, signal, skipped = _passes(
+            model, batches.first, source, mode=asked, output=output, loss=resolve_loss(loss), optimizer=optimizer
+        )
+        examined = Examined(model=model, mode=mode, places=from_data(model, seen), data=seen, signal=signal)
+        return Check(
+            name=name or type(model).__name__,
+            mode=mode,
+            parameters=sum(p.numel() for p in model.parameters()),
+            samples=seen.samples,
+            batches=seen.batches,
+            findings=look(examined),
+            signal=signal,
+            cost=Passes(
+                forwards=seen.batches + (seen.error is not None) + (0 if signal is None else signal.forwards),
+                backwards=0 if signal is None else signal.backwards,
+                small=0 if signal is None or signal.dependence is None else signal.dependence.forwards,
+            ),
+            skipped=tuple(skipped),
+            notes=what_was_taken(signal, output),
+            provenance=provenance(device),
+            trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
+            parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
+        )
 
 
 def read_source(
@@ -123,6 +128,18 @@ def read_source(
         return batches, None if batches.single else batches
     shared = labels if isinstance(labels, str) else None
     return batches, Batches(model, loader, labels=shared, with_loss=with_loss, name="loader")
+
+
+def what_was_taken(signal: Signal | None, output: str | int | None) -> tuple[str, ...]:
+    """Say which of several outputs were measured, where the user chose none."""
+    if signal is None or output not in (None, ALL_OUTPUTS):
+        return ()
+    return (TOGETHER,) if signal.outputs > 1 else (TAKEN.format(signal.taken),) if signal.taken else ()
+
+
+def is_other(source: Batches | None) -> bool:
+    """Whether statistics come from other data than the batch that is differentiated."""
+    return source is not None and source.name == "loader"
 
 
 def _passes(
@@ -142,6 +159,7 @@ def _passes(
     broken = broken_tensors(model)
     skipped: list[tuple[str, str]] = []
     data = watch_data(model, [batch] if source is None else itertools.islice(source, BATCHES), mode=mode)
+    data = replace(data, other=is_other(source))
     if data.error is not None:
         if not broken:
             raise InputError(f"{data.error}. {WRONG_BATCH}") from data.raised

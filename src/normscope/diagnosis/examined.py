@@ -119,6 +119,7 @@ class DataSeen:
         not_finite: where the first values that are not finite were made, if the output of the model holds some.
         error: why the model could not be run, if it could not.
         raised: what it raised then, with the place in the user's code.
+        other: whether these are other data than the batch that is differentiated.
     """
 
     samples: int
@@ -130,6 +131,7 @@ class DataSeen:
     not_finite: Origin | None = None
     error: str | None = None
     raised: Exception | None = None
+    other: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,15 @@ class LossAtOutput:
     output: Tensor
     gradient: Tensor
 
+    def facts(self, limits: tuple[float, float] | None) -> dict[str, Any]:
+        """Return what the signal says of the loss at the output; the loss is called with other outputs and samples."""
+        return {
+            "idle_label": self.find_idle_label(),
+            "means_alone": self.reads_means_alone(),
+            "pushed_away": self.find_pushed_away(),
+            "wanted": self.find_wanted(limits),
+        }
+
     def find_idle_label(self) -> float | None:
         """Return the label whose samples get no gradient at the output, all of them, though their loss is not zero."""
         samples = len(self.output)

@@ -232,6 +232,7 @@ class Signal(Part):
         unheard: whether some layers run inside of `torch.vmap`, where nobody can look at their values.
         beside_loss: parameters that outputs depend on which the loss does not read.
         replaced: modules that read weights in place of their own, with a gradient (`torch.func.functional_call`).
+        taken: the name of the output that is differentiated, where the model returns others beside it.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
@@ -268,6 +269,7 @@ class Signal(Part):
             "unheard",
             "beside_loss",
             "replaced",
+            "taken",
         )
     )
 
@@ -309,6 +311,7 @@ class Signal(Part):
     unheard: bool = False
     beside_loss: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
+    taken: str = ""
 
     @property
     def skipped(self) -> list[tuple[str, str]]:

@@ -23,7 +23,7 @@ from ..core.errors import InputError, describe_error
 from ..core.threads import ignore_warnings, uncompiled
 from ..core.untouched import DROPOUTS, on_copies, random_state, seed_random, untouched
 from ..geometry.batches import LossFunction
-from ..graph.call import Call, arguments, labels_of, map_leaves
+from ..graph.call import Call, arguments, labels_of, map_leaves, usual_output
 from ..listening.calls import (
     EMBEDDINGS,
     NORMALIZERS,
@@ -165,13 +165,14 @@ def watch_signal(
         if loss is not None and listener.of_parameters and listener.loss_value is not None:
             steps = _steps(listener, call, batch, output, loss, float(listener.loss_value), optimizer)
         tried = listener.confirm_silent(call)
+        at_output = None if loss is None else listener.loss_at_output(loss, labels_of(batch, call))
+        of_loss = {} if at_output is None else at_output.facts(listener.limits)
     rows = listener.rows({} if units is None else units)
     forwards, backwards = runs + tried, int(reason is None)
     count("passes", forwards * call.count)
     count("backwards", backwards * call.count)
     if steps is not None:
         forwards, backwards = forwards + steps.forwards, backwards + steps.backwards
-    at_output = None if loss is None else listener.loss_at_output(loss, labels_of(batch, call))
     return Signal(
         rows=rows,
         gradient_of=RANDOM if loss is None or listener.labels_outside is not None else LOSS,
@@ -197,19 +198,17 @@ def watch_signal(
         cut_values=listener.cut_values(),
         shared=listener.shared(),
         wrong_axis=listener.wrong_axis,
-        idle_label=None if at_output is None else at_output.find_idle_label(),
         rounded=listener.rounded,
         bends=listener.bends,
         derives=listener.derives,
-        pushed_away=at_output.find_pushed_away() if at_output else 0.0,
         detached_at=listener.detached_at,
-        means_alone=at_output is not None and at_output.reads_means_alone(),
-        wanted="" if at_output is None else at_output.find_wanted(listener.limits),
         padding=listener.padding.read(),
         raises=raises,
         unheard=listener.unheard,
         beside_loss=listener.beside_loss(),
         replaced=tuple(listener.replaced),
+        taken=listener.taken,
+        **of_loss,
     )
 
 
@@ -251,7 +250,7 @@ def _both_ways(
             made = listener.forward(call)
             outputs = differentiated_outputs(made, output)
             listener.has_own_loss = loss is None and getattr(own_loss(made), "requires_grad", False)
-            listener.outputs = len(outputs)
+            listener.outputs, listener.taken = len(outputs), usual_output(made) if output is None else ""
             listener.limits = output_limits(outputs[0]) if len(outputs) == 1 else None
             listener.returned = [tensor.detach() for tensor in as_floats(made)]
             listener.follow_outputs(outputs)
@@ -304,12 +303,12 @@ class _SignalListener(ForwardListener):
         self.broken_contract: BrokenContract | None = None
         self.limits: tuple[float, float] | None = None
         self.loss_value: Tensor | None = None
-        self.outputs, self.draws, self.has_own_loss, self.replaced = 1, False, False, dict[str, None]()
+        self.outputs, self.taken, self.draws, self.has_own_loss = 1, "", False, False
         self._detached_at: str | None = None
         # What a module or an activation returned and no function has read since; who reads each leaf first.
         self._unread, self._read_at = dict[int, tuple[Tensor, str]](), dict[int, str]()
         self._output_gradients: list[Tensor] = []
-        self.bends, self.derives = True, False
+        self.bends, self.derives, self.replaced = True, False, dict[str, None]()
         self.detached_at: str | None = None
         self.padding = PaddingListener()
         self._by_step: dict[int, Tensor] = {}
@@ -495,6 +494,8 @@ class _SignalListener(ForwardListener):
         if self.follow_cuts and isinstance(result, Tensor) and _cuts(call):
             return self._follow_cut(call, result)
         if call.name in CASTS and isinstance(result, Tensor) and isinstance(call.args[0], Tensor):
+            if result is call.args[0] and id(result) in self._sites:  # it was of that type, or on that device
+                self._row_reads[id(result)] -= 1
             self._hear_cast(call.args[0].detach(), result.detach())
         family = _family(call, result)
         if family is None:

@@ -460,6 +460,13 @@ def select(result: Any, output: str | int | None) -> Tensor:
     return next(iter(outputs.values()))
 
 
+def usual_output(result: Any) -> str:
+    """Return the name of the output that `select` takes where a model returns several; empty where that is not so."""
+    if isinstance(result, Tensor) or len(float_tensors(result)) < 2:
+        return ""
+    return next((name for name in PREFERRED if name in _outputs(result)), "")
+
+
 def _joined(floats: Sequence[Tensor]) -> Tensor:
     """Return several outputs as one: a row for each sample where they agree on how many there are, else one row."""
     if not floats:

@@ -28,7 +28,8 @@ RECORD_SHARE = 0.65
 all. Neither takes from the other."""
 START_SECONDS, START_STEPS = 0.5, 800
 """Records are made as often as asked until they have taken this long, or for so many steps: short runs, and the first
-steps of long ones, say most. It is lent: records earn nothing until they would have earned what they took of it."""
+steps of long ones, say most. Where records are further apart, a part of it will do. It is lent: records earn nothing
+until they would have earned what they took of it."""
 KEPT_SHARE = 0.9
 """What of the share is given out: caches and the allocator take some more, which no clock around the work sees."""
 EARLY_RECORDS = 2
@@ -163,9 +164,7 @@ class TimeBudget:
         self._device = device if device is not None and device.type == "cuda" else None
         self._costs: dict[Hashable, deque[float]] = {}  # of the last two times
         self._sums: dict[Hashable, float] = {}  # of tasks that are not done
-        self._first_costs: dict[
-            Hashable, float
-        ] = {}  # by kind of task, of the last one that was done for the first time
+        self._first_costs: dict[Hashable, float] = {}  # by kind of task, of the last that was done for the first time
         self._rounds: dict[Hashable, int] = {}  # how often each was done
         self._times: dict[Hashable, int] = {}  # and how many times in the last round
         self.records = 0
@@ -183,7 +182,7 @@ class TimeBudget:
         scale = min(1.0, USUAL_INTERVAL_STEPS / self._every)
         least = max(scale, LEAST_SHARE)
         self._purses = {
-            True: Purse(least * RECORD_SHARE * share, self._began, lent=START_SECONDS),
+            True: Purse(least * RECORD_SHARE * share, self._began, lent=least * START_SECONDS),
             False: Purse(scale * waiting, self._began, lent=(1.0 - STEADY_SHARE) * waiting * WINDOW_SECONDS),
         }
         self.left_out = self._due = 0  # _due: steps that were due since the last record

@@ -67,9 +67,9 @@ def watch(
         every: measure each so many steps, at most; or an interval for each tier, `{"economy": 10, "full": 500}`.
         tier: what `every` is of, if it is one number: `"economy"`, `"standard"` or `"full"`.
         overhead: the share of the run's time that watching may take: of wall-clock time, on a GPU of what its kernels
-            are held up. The first records, half a second of them or those of 800 steps, are made as often as asked;
-            what follows pays for them. None for no limit: every step that is due is measured, and all of its layers.
-            Models in shards have none, for their processes must agree.
+            are held up. The first records, half a second of them (an eighth at `every=50`) or those of 800 steps,
+            are made as often as asked; what follows pays for them. None for no limit: every step that is due is
+            measured, and all of its layers. Models in shards have none, for their processes must agree.
         log: a folder for the log; an existing log is continued. Without it nothing is written.
         sinks: called with every `Record` and its findings: `normscope.monitor.sinks` has those for TensorBoard and W&B.
         panel: show a live panel in the terminal; None shows it where standard error is a terminal and there is a log.

@@ -16,6 +16,7 @@ from .depth import (
     batch_norm_depth,
     exploding_run,
     gradient_explosion,
+    gradient_jump,
     gradient_mismatch,
     gradient_vanishing,
     no_gradient,
@@ -163,6 +164,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     loose_bound,
     loss_rises,
     next_step,
+    gradient_jump,
     no_better_than_constant,
 )
 """Every finding; what stands earlier is more likely the cause of what stands later."""

@@ -62,7 +62,7 @@ ANYWHERE = {
 """A warning is dropped if one of these, a warning too, stands anywhere."""
 LAYERS = frozenset((*WEIGHTS.values(), *NORMALIZERS, "lstm", "gru", "rnn"))
 """Kinds of rows of the signal that are layers."""
-SYMPTOMS = ("no-better-than-constant",)
+SYMPTOMS = ("no-better-than-constant", "gradient-jump")
 """These are dropped if there is any other warning."""
 
 

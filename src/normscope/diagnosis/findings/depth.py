@@ -226,6 +226,11 @@ BATCH_NORM_DECADES = 2.0
 At a batch of 64 it takes 24 layers without skips.
 """
 
+JUMP_DECADES = 6.0
+"""Decades between gradients of layers that learn; healthy models of the tests stay within 3."""
+LEARNING = (*WEIGHTS, "embedding", "lstm", "gru", "rnn")
+"""Kinds of rows that have weights."""
+
 ENOUGH_LEFT = -1.0
 """log10 of a gradient at the first layer beside that at the output."""
 
@@ -287,6 +292,39 @@ def gradient_explosion(examined: Examined) -> Iterator[Finding]:
         advice="Initialise with gain 1 (torch.nn.init.kaiming_normal_(weight, nonlinearity='relu')), put normalizers "
         "between the layers, or scale the branches of a residual network by 1/sqrt(number of blocks).",
         numbers=figures(log10_gradient=back, log10_growth=forth, layers=len(signal.layers)),
+    )
+
+
+def gradient_jump(examined: Examined) -> Iterator[Finding]:
+    """Layers whose gradient is decades away from that of the others, whatever the reason."""
+    signal = examined.signal
+    rows = [] if signal is None else [row for row in signal.layers if row.kind in LEARNING]
+    levels = [
+        (row.log10_gradient, place) for place, row in enumerate(rows) if row.log10_gradient not in (None, -math.inf)
+    ]
+    ordered = sorted((level, place) for level, place in levels if level is not None and math.isfinite(level))
+    if len(ordered) < 2 or ordered[-1][0] - ordered[0][0] < JUMP_DECADES:
+        return
+    ends = [level for level, _ in (min(ordered, key=operator.itemgetter(1)), max(ordered, key=operator.itemgetter(1)))]
+    if abs(ends[0] - ends[1]) < JUMP_DECADES / 2.0:
+        return  # a branch that starts small, as by a layer scale of a millionth: the gradient comes another way
+    gaps = [after[0] - before[0] for before, after in itertools.pairwise(ordered)]
+    cut = gaps.index(max(gaps)) + 1
+    low, high = ordered[:cut], ordered[cut:]
+    few, many = (low, high) if len(low) <= len(high) else (high, low)
+    level, place = max(few, key=operator.itemgetter(1))
+    near, neighbour = min(many, key=lambda other: abs(other[1] - place))
+    where, other = rows[place].path, rows[neighbour].path
+    yield Finding(
+        code="gradient-jump",
+        severity=Severity.WARNING,
+        where=where,
+        seen=f"The gradient at `{where}` is {power(level - near)} times that at `{other}`.",
+        why="Layers whose gradients lie so far apart cannot learn at one learning rate: some do not move, or others "
+        "diverge.",
+        advice=f"Look between `{where}` and `{other}` for a factor, a hook on a gradient or a backward of your own "
+        "that changes its scale, and for weights of another size; rescale them, or put a normalizer between.",
+        numbers=figures(log10_gradient=level - near),
     )
 
 

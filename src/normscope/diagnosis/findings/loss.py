@@ -182,6 +182,14 @@ def _activation_before(examined: Examined, facts: LossFacts) -> Iterator[Finding
             "gradients are small, and the loss cannot fall far.",
             f"Remove {what} at the end of the model: cross_entropy takes the scores (logits) of the last layer.",
         )
+    elif facts.name == "cross_entropy" and facts.log_probabilities:
+        yield _mismatch(
+            facts,
+            "The outputs are logarithms of probabilities, and cross_entropy applies a log_softmax once more.",
+            "A second log_softmax changes nothing: this does no harm.",
+            "Use the loss nll, or remove the log_softmax at the end of the model.",
+            severity=Severity.INFO,
+        )
     elif facts.name == "bce_with_logits" and facts.last in RANGES:
         yield _mismatch(
             facts,
@@ -747,8 +755,15 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _mismatch(
-    facts: LossFacts, seen: str, why: str, advice: str, *, code: str = "activation-before-loss", where: str = ""
+    facts: LossFacts,
+    seen: str,
+    why: str,
+    advice: str,
+    *,
+    code: str = "activation-before-loss",
+    where: str = "",
+    severity: Severity = Severity.WARNING,
 ) -> Finding:
     """What does not fit the loss: the place is the module that made the outputs, if there is one."""
     where = where or facts.made_by or LOSS
-    return Finding(code=code, severity=Severity.WARNING, where=where, seen=seen, why=why, advice=advice, numbers={})
+    return Finding(code=code, severity=severity, where=where, seen=seen, why=why, advice=advice, numbers={})

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
@@ -127,6 +128,30 @@ def wrong_mode(examined: Examined) -> Iterator[Finding]:
             "training=self.training.",
             numbers=figures(count=len(noisy)),
         )
+    steps = None if examined.signal is None else examined.signal.steps
+    if steps is None or steps.optimizer is None or examined.model.training or examined.mode != "eval":
+        return
+    stopped = [path for path, module in examined.model.named_modules() if _trains_otherwise(module)]
+    if stopped:
+        yield Finding(
+            code="wrong-mode",
+            severity=Severity.INFO,
+            where=stopped[0],
+            seen="The model is in eval mode beside an optimizer that is to train it, and "
+            f"{listed([f'`{path}`' for path in stopped], most=3)} {'works' if len(stopped) == 1 else 'work'} otherwise "
+            "in train mode.",
+            why="Dropout is off in eval mode, and running statistics do not move.",
+            advice="Call model.train() before the steps, and check the model in that mode. If it is in eval mode to be "
+            "looked at, or its statistics are kept on purpose, there is nothing to do.",
+            numbers=figures(count=len(stopped)),
+        )
+
+
+def _trains_otherwise(module: nn.Module) -> bool:
+    """Whether a module computes something else in train mode: dropout, or a BatchNorm whose scales learn."""
+    if isinstance(module, _BatchNorm):
+        return module.track_running_stats and all(p.requires_grad for p in module.parameters(recurse=False))
+    return isinstance(module, _DropoutNd) and module.p > 0.0
 
 
 def stale_statistics(examined: Examined) -> Iterator[Finding]:

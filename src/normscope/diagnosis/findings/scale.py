@@ -64,9 +64,11 @@ def non_finite_activations(examined: Examined) -> Iterator[Finding]:
     if origin is None:
         return
     where = origin.where.partition(".parametrizations")[0]  # what computes a weight belongs to the layer
-    own = f"{where}." if where else ""
-    if any(name.removeprefix(own).count(".") == 0 and name.startswith(own) for name in broken_tensors(examined.model)):
+    own, broken = f"{where}." if where else "", broken_tensors(examined.model)
+    if any(name.removeprefix(own).count(".") == 0 and name.startswith(own) for name in broken):
         return
+    if broken and not origin.function:
+        return  # no function made them: they stood in the weights
     spoiled = next((row.path for row in examined.signal.inputs if not row.finite), None) if examined.signal else None
     if spoiled is not None:
         yield Finding(

@@ -283,6 +283,9 @@ def shrinking_values(examined: Examined) -> Iterator[Finding]:
     for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False)):
         made = weights[number].rms_input if number in weights else row.root_mean_square
         known = [feed for feed in feeds if signal.rows[feed].kind != INPUT]
+        given = max((signal.rows[feed].root_mean_square or 0.0 for feed in feeds), default=0.0)
+        if examined.data.other and not known and number in weights and (made or 0.0) < SHALLOW * given:
+            return  # the data are smaller than the batch, not what layers make of it
         size, feed = max(((signal.rows[feed].root_mean_square or 0.0, feed) for feed in known), default=(0.0, 0))
         bends = row.kind in (
             *NORMALIZERS,

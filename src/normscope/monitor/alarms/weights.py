@@ -67,6 +67,13 @@ LAYER_GRADIENT_SMALL = replace(
     why="This layer hardly learns while the others do: what reaches it is lost on the way back.",
     advice=REACH,
 )
+LAYER_GRADIENT_LOST = replace(
+    LAYER_GRADIENT_SMALL,
+    why="At the first step it was not so: steps that are too large moved the weights to where nothing gets through.",
+    advice="Lower the learning rate to a tenth or less, or let it grow from zero over the first steps (warm-up).",
+)
+EVEN_DECADES, LARGE_STEP_LOG10 = 2.0, -2.0
+"""Decades between a layer and the last third that are even, and a first step that is large, over the weights."""
 STEEP_FROM_START = Alarm(
     code="gradient-explosion",
     seen="For {records} records the gradient was at least {least:power}: times the norm of the weights it is "
@@ -233,6 +240,8 @@ def _find_uneven_layer(history: History, alarm: Alarm) -> Finding | None:
     if not beyond:
         return None
     index = (max if up else min)(beyond, key=lambda i: levels[i])
+    if not up and _was_even(history, index, list(levels)):
+        alarm = LAYER_GRADIENT_LOST
     return alarm.at(
         history.step,
         layers[index].name,
@@ -241,6 +250,16 @@ def _find_uneven_layer(history: History, alarm: Alarm) -> Finding | None:
         log10_others=others,
         count=len(beyond),
     )
+
+
+def _was_even(history: History, index: int, layers: Sequence[int]) -> bool:
+    """Return whether the gradient of a layer was near those of the last third before a first step that was large."""
+    first = history.records[0]
+    numbers = [(i, *(first.number("weight", q, i) for q in ("log10_gradient", "log10_size"))) for i in layers]
+    begun = {i: gradient + size for i, gradient, size in numbers if gradient is not None and size is not None}
+    last = [begun[i] for i in layers[-max(2, len(layers) // 3) :] if i in begun]
+    large = (first.total.get("log10_step") or -math.inf) >= LARGE_STEP_LOG10
+    return large and index in begun and bool(last) and begun[index] > median(last) - EVEN_DECADES
 
 
 # ---- norms that grow without limit

@@ -15,7 +15,7 @@
   // What stands between backticks is a name.
   const prose = (text) => text.split("`").map((piece, index) => (index % 2 ? make("code", {}, piece) : piece));
   const state = { version: -1, low: null, high: null, smoothing: 0, layers: "", hidden: new Set(), data: null, asked: "" };
-  const open = new Set(["Loss"]);
+  const open = new Set(["Loss", "Rates and products"]);
 
   const theme = document.querySelector("button.theme");
   theme.addEventListener("click", () => {
