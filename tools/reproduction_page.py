@@ -110,8 +110,10 @@ LIMITS = """## Limits
   alone, for the first epochs of 100 (`than.figure2.later`); EfficientNet-B3 was not run to the end. `python
   benchmarks/than_full.py FOLDER --folder runs/than` and `python benchmarks/decay_seeds.py FOLDER` run more on a GPU.
 - Which measure predicts the generalization gap is answered for digits and MNIST ([that page](predict.md)), with small
-  networks and 300 samples. Populations on CIFAR-10 were not run; `normscope lab predict --data cifar10:FOLDER --samples
-  5000 --target-loss 0.1 --steps 20000 --folder runs/cifar` runs one.
+  networks of linear layers and 300 samples. Convolutions on CIFAR-10 need a GPU and were not run: `normscope lab
+  predict --data cifar10:FOLDER --samples 5000 --depths 4,6 --widths 32,64 --normalizers none,batch,layer
+  --batch-sizes 32,128 --learning-rates 0.05 --weight-decays 0 --seeds 6 --target-loss 0.1 --steps 20000
+  --device cuda --folder runs/cifar`.
 """
 CITE = """## Citing
 
@@ -254,7 +256,10 @@ def stored(held: dict[str, Reproduction]) -> Iterator[str]:
         for curves in one.measured.values()
         if curves["done"] < one.settings["epochs"]
     }
-    yield ""
+    yield (
+        "\nResults from before times were kept have none. `docs/results/decay_seeds_h200.txt` has those of the 18 "
+        "trainings on one GPU.\n"
+    )
     if short:
         runs = ", ".join(f"{name} {epochs}" for name, epochs in short.items())
         yield (

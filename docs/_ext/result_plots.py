@@ -128,7 +128,29 @@ def radii(axes: Any) -> None:
     axes.legend(fontsize=8)
 
 
-PLOTS = {"faults": faults, "watched_faults": watched_faults, "watching": watching, "ladder": ladder, "radii": radii}
+def growth(axes: Any) -> None:
+    """Draw how counted work grows with each size, as slopes of logarithms."""
+    pattern = r"^(depth|width|batch|side) [\d ]+: ([a-z ]+): multiplications .*?, slope ([+-][\d.]+)"
+    rows = matches(pattern, "growth.txt")
+    names, directions = (list(dict.fromkeys(row[k] for row in rows)) for k in (1, 0))
+    for index, direction in enumerate(directions):
+        slopes = {name: float(value) for along, name, value in rows if along == direction}
+        places = [place + (index - len(directions) / 2) * 0.18 for place in range(len(names))]
+        axes.barh(places, [slopes.get(name, 0.0) for name in names], 0.17, label=direction, color=COLOURS[index])
+    axes.set_yticks(range(len(names)), names)
+    axes.axvline(0.0, color=GREY, linewidth=0.8)
+    axes.set_xlabel("slope of log multiplications against log size (1: twice the size, twice the work)")
+    axes.legend(fontsize=8)
+
+
+PLOTS = {
+    "faults": faults,
+    "watched_faults": watched_faults,
+    "watching": watching,
+    "ladder": ladder,
+    "radii": radii,
+    "growth": growth,
+}
 
 
 def draw(app: Sphinx) -> None:

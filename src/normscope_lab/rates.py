@@ -73,7 +73,7 @@ RATES = {
             constant=1.0,
             accuracy=2.0,
             source="Than, section 5.1 and Corollary 19, from Davis et al. and Tian et al. 2022",
-            remark="not the rate that the Slides quote from the same paper",
+            remark="that of their cutting planes, at a fixed distance, without its factor: the number of weights",
         ),
         Rate(
             name="nonconvex, Slides",
@@ -81,7 +81,7 @@ RATES = {
             constant=2.0,
             accuracy=3.0,
             source="Slides, Optimization: error (L^2/T)^(1/3), from Davis et al. 2022",
-            remark="not the rate that Than quotes from the same paper",
+            remark="that of their sampling of gradients, at a fixed distance, in any dimension",
         ),
         Rate(
             name="convex, at least",

@@ -77,7 +77,7 @@ EXPECTED = {
     "than.theorem15": Verdict.HOLDS,
     "than.corollary18": Verdict.FAILS,
     "than.corollary19": Verdict.CONVENTION,
-    "than.convergence-rate": Verdict.FAILS,
+    "than.convergence-rate": Verdict.CORRECTED,
     "than.theorem20": Verdict.HOLDS,
     "than.corollary21": Verdict.CORRECTED,
     "akbar.equation1": Verdict.CORRECTED,

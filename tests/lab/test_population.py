@@ -14,7 +14,6 @@ from normscope.core.errors import InputError
 from normscope.data import Split, digits
 from normscope.networks.small import mlp
 from normscope_lab.population import cohorts as work
-from normscope_lab.population import measures
 from normscope_lab.population.measures import MEASURES, MemberFigures, measured
 from normscope_lab.population.member import Member
 from normscope_lab.population.noisy import drawn
@@ -26,6 +25,7 @@ from normscope_lab.population.stacked_training import Stop, TrainedMember, train
 ONE = {"depths": (2,), "widths": (24,), "normalizers": ("none",), "batch_sizes": (16,), "learning_rates": (0.05,),
        "weight_decays": (0.0,), "seeds": 1}  # fmt: skip
 CHEAP = ("parameters", "frobenius-sum", "distance", "steps")
+"""Measures that need neither a graph nor a derivative."""
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -35,12 +35,6 @@ def generator(seed: int = 0) -> torch.Generator:
 @pytest.fixture(scope="module")
 def split() -> Split:
     return digits(generator=generator(), test_share=0.9)
-
-
-@pytest.fixture
-def cheap(monkeypatch):
-    """Measures that need neither a graph nor a derivative."""
-    monkeypatch.setattr(measures, "MEASURES", {name: MEASURES[name] for name in CHEAP})
 
 
 def predicted(split: Split, grid: dict, **given) -> Prediction:
@@ -163,15 +157,15 @@ def test_every_measure_is_taken_of_every_normalizer_and_no_test_label_is_seen(sp
         assert figures["inverse-margin"] == pytest.approx(-math.log10(gamma), abs=1e-4)
 
 
-@pytest.mark.usefixtures("cheap")
 def test_a_population_is_the_same_again_and_leaves_the_generator_alone(split):
     state = torch.random.get_rng_state()
     grid = {"normalizers": ("none", "layer"), "learning_rates": (0.05, 0.1)}
-    first, second = (predicted(split, grid) for _ in range(2))
+    first, second = (predicted(split, grid, measures=CHEAP) for _ in range(2))
     assert first == second
     assert torch.equal(state, torch.random.get_rng_state())
     assert {one.status for one in first.members} == {"reached"}
     assert set(first.powers) == set(CHEAP)
+    assert first.settings["measures"] == list(CHEAP)
     for one in first.members:
         assert one.train_loss <= 1.0
         assert 0.0 < one.gap < 1.0
@@ -180,7 +174,6 @@ def test_a_population_is_the_same_again_and_leaves_the_generator_alone(split):
     assert first.powers["steps"].axes["lr"].value is not None
 
 
-@pytest.mark.usefixtures("cheap")
 def test_a_network_that_raises_is_recorded_and_the_rest_go_on(split, monkeypatch):
     def build(one, shape, classes, drawn_by):
         if one.seed == 1:
@@ -188,7 +181,7 @@ def test_a_network_that_raises_is_recorded_and_the_rest_go_on(split, monkeypatch
         return mlp(generator=drawn_by, width=one.width, depth=one.depth)
 
     monkeypatch.setitem(work.NETWORKS, "mlp", build)
-    found = predicted(split, {"seeds": 3})
+    found = predicted(split, {"seeds": 3}, measures=CHEAP)
     assert [one.status for one in found.members] == ["reached", "failed", "reached"]
     assert "out of luck" in found.members[1].reason
     assert "out of luck" in str(found)
@@ -208,6 +201,7 @@ def test_a_network_that_raises_is_recorded_and_the_rest_go_on(split, monkeypatch
         ({}, {"device": "nowhere"}, "cannot be used here"),
         ({}, {"device": "meta", "engine": "ray"}, "trains on processors"),
         ({}, {"engine": "slurm"}, "engine is"),
+        ({}, {"measures": ("steps", "luck")}, "there is no measure luck"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_reason(split, grid, given, reason):

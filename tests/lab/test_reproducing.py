@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,6 +120,12 @@ class TestFailures:
         assert "on fire" in str(found)
 
 
+def without_origin(made: Reproduction) -> dict[str, Any]:
+    """Return a result as plain data, less the day and the time that it took."""
+    data = made.to_json()
+    return data | {"origin": {}, "claims": [claim | {"origin": {}} for claim in data["claims"]]}
+
+
 class TestFolder:
     def test_a_run_goes_on_and_gives_the_same(self, tmp_path: Path) -> None:
         first = reproduce(["toy.one"], folder=tmp_path, workers=0)
@@ -126,8 +134,18 @@ class TestFolder:
         measured.clear()
         again = reproduce(["toy.one"], folder=tmp_path, workers=0)
         assert len(measured) == 3
-        one, other = (made["toy.one"].to_json() | {"origin": {}} for made in (first, again))
-        assert one == other
+        assert without_origin(first["toy.one"]) == without_origin(again["toy.one"])
+
+    def test_the_time_of_a_result_is_that_of_all_of_its_jobs_also_of_those_before_it_was_ended(
+        self, tmp_path: Path
+    ) -> None:
+        reproduce(["toy.one"], folder=tmp_path, workers=0)
+        lines = (tmp_path / "toy.one" / "runs.jsonl").read_text().splitlines()
+        for seconds, time in ((1000.0, "5000.0 s of processor time"), (None, None)):
+            timed = [json.dumps(json.loads(line) | {"seconds": seconds}) for line in lines[:5]]
+            (tmp_path / "toy.one" / "runs.jsonl").write_text("\n".join(timed) + "\n")
+            again = reproduce(["toy.one"], folder=tmp_path, workers=0)["toy.one"]
+            assert again.origin.get("time") == time
 
     def test_results_tables_and_pictures_are_written(self, tmp_path: Path) -> None:
         made = reproduce(["toy.one"], folder=tmp_path, workers=0)["toy.one"]

@@ -27,18 +27,28 @@ MEASUREMENTS = {
 }
 """What no source claims, and nobody judges."""
 TRIES = 3000
+AROUND = {"low": -1.0, "high": 1.0}
+"""Where the ends of an interval lie."""
 
 
 class Asked(Mapping[str, float]):
-    """Figures that have a number under every name, and remember which were asked for."""
+    """Figures that have a number under every name, and remember which were asked for.
+
+    All have as many seeds, too few to decide anything or enough, and an interval lies around its median.
+    """
 
     def __init__(self, draw: random.Random) -> None:
         self.held: dict[str, float] = {}
         self._draw = draw
+        self._seeds = draw.choice((3.0, 20.0, 20.0, 20.0))
+        self._width = draw.choice((0.0, 0.1, 10.0))
 
     def __getitem__(self, name: str) -> float:
-        if name not in self.held and (name.endswith(".seeds") or name in ("seeds", "models")):
-            self.held[name] = self._draw.choice((3.0, 20.0, 20.0, 20.0))  # too few to decide anything, or enough
+        if name.endswith(".seeds") or name in ("seeds", "models"):
+            return self._seeds
+        stem, _, ending = name.rpartition(".")
+        if ending in AROUND:
+            return self[f"{stem}.median"] + AROUND[ending] * self._width
         if name not in self.held:
             simple = self._draw.choice((0.0, 1.0, -1.0, 0.5, 2.0, 100.0))
             wide = self._draw.choice((-1, 1)) * 10.0 ** self._draw.uniform(-12, 12)

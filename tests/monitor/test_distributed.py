@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -40,9 +41,9 @@ def train_together(rank: int, how: str, folder: str, begun: int = 0) -> None:
 
 
 def train(rank: int, world: int, how: str, folder: str, begun: int = 0) -> None:
-    """One process: every process has its half of each batch."""
+    """One process: each has its half of every batch, or of the weights."""
     kind = KIND
-    model: Any = network(kind)
+    model: Any = nn.Sequential(*network(kind), nn.ReLU(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4))
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -54,10 +55,14 @@ def train(rank: int, world: int, how: str, folder: str, begun: int = 0) -> None:
             if any(True for _ in layer.parameters()):
                 fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
+    elif how == "tensors":
+        mesh = dist.device_mesh.init_device_mesh("cpu", (world,))
+        parallelize_module(model, mesh, {"8": ColwiseParallel(), "10": RowwiseParallel()})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     with watch(model, optimizer, every={"economy": 1, "standard": 2}, log=f"{folder}/{how}") as run:
         for x, y in batches(kind, STEPS):
-            x, y = x.chunk(world)[rank], y.chunk(world)[rank]
+            if how != "tensors":  # then each process has the whole batch
+                x, y = x.chunk(world)[rank], y.chunk(world)[rank]
             loss = F.cross_entropy(model(x), y)
             run.observe(loss=loss)
             loss.backward()
@@ -67,7 +72,7 @@ def train(rank: int, world: int, how: str, folder: str, begun: int = 0) -> None:
     assert len(run.records) == (run.step if rank == 0 else 0)
     if rank == 0 and not begun:
         assert [line["type"] for line in read_log(f"{folder}/{how}")] == ["run", *["step"] * STEPS, "end"]
-        torch.save([dict(record.values["weight"]) for record in run.records], f"{folder}/{how}.pt")
+        torch.save([{k: dict(v) for k, v in record.values.items()} for record in run.records], f"{folder}/{how}.pt")
 
 
 def train_all(rank: int, folder: str) -> None:
@@ -77,6 +82,7 @@ def train_all(rank: int, folder: str) -> None:
     train_together(rank, "ddp", folder)
     train_together(rank, "fsdp", folder)
     train_together(rank, "fsdp", folder, STEPS)
+    train_together(rank, "tensors", folder)
     if rank == 0:
         train(0, 1, "alone", folder)
 
@@ -99,20 +105,27 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("how", ["ddp", "fsdp", "tensors"])
 def test_norms_are_those_of_one_process(how: str, trained: Path) -> None:
     """Without BatchNorm the gradient of the mean loss is the mean over the processes."""
     together, alone = torch.load(trained / f"{how}.pt"), torch.load(trained / "alone.pt")
     assert len(together) == len(alone) == STEPS
-    for step, (one, two) in enumerate(zip(together, alone, strict=True)):
-        for quantity in CLOSE:
-            for a, b in zip(one[quantity], two[quantity], strict=True) if quantity in {*one, *two} else ():
+    for step, (whole_one, whole_two) in enumerate(zip(together, alone, strict=True)):
+        one, two = whole_one["weight"], whole_two["weight"]
+        compared = {("weight", quantity): 1e-6 for quantity in CLOSE}
+        if how == "tensors":  # both processes have all samples
+            compared |= {("units", "dead"): 0.0, ("block", "log10_activation"): 1e-5, ("block", "log10_backward"): 1e-5}
+        for (kind, quantity), close in compared.items():
+            figures = [record.get(kind, {}).get(quantity, ()) for record in (whole_one, whole_two)]
+            for a, b in zip(*figures, strict=True):
                 assert (a is None) == (b is None), (step, quantity)
-                assert a is None or 10**a == pytest.approx(10**b, rel=1e-6), (step, quantity)
+                assert a is None or 10**a == pytest.approx(10**b, rel=close), (step, quantity)
         # a search shares vectors with the normalizer behind, which sees half a batch: norms have errors of their own
         norms = zip(*(run[name] for run in (one, two) for name in ("log10_norm", "norm_error")), strict=True)
         for norm, error, alone_norm, alone_error in norms:
             assert abs(norm - alone_norm) <= max(error, alone_error, 1e-6), step
-    assert {quantity for record in alone for quantity in record} >= set(CLOSE)
-    assert alone[0]["rotation"][:2].count(None) == 0
+    assert {quantity for record in alone for quantity in record["weight"]} >= set(CLOSE)
+    assert alone[0]["weight"]["rotation"][:2].count(None) == 0
+    assert max(dead for record in alone for dead in record.get("units", {}).get("dead", ())) > 0.0
+    assert sum("block" in record for record in alone) == 2

@@ -26,7 +26,7 @@ from ..core.threads import math_attention
 from ..core.untouched import dropping_nothing, untouched
 from ..graph.call import Call, drawn, fresh, prepare, quantized, run, settle
 from ..graph.capturing import Traces, trace_model
-from ..graph.ir import Graph, Node, Unit
+from ..graph.ir import Graph, Node, Ref, Unit
 from ..rules.comparison import jump
 from ..rules.registry import lookup
 
@@ -64,13 +64,126 @@ class Mismatch:
 
 
 def differentiable(graph: Graph) -> Graph:
-    """Return a graph with each copy into another value, which autograd cannot differentiate, as what is copied."""
+    """Return a graph whose operators autograd can differentiate, those that are linear as cheaply as they can be.
+
+    A copy into another value, of which autograd knows no derivative, becomes what is copied.
+    """
 
     def copied(into: Tensor, source: Tensor, *_: Any) -> Tensor:
         return source.to(into.dtype).expand(into.shape)
 
-    into = torch.ops.aten.copy.default
-    return replace(graph, nodes=tuple(replace(n, op=Unit("copy", copied)) if n.op is into else n for n in graph))
+    def replaced(node: Node) -> Node:
+        if node.op is torch.ops.aten.copy.default:
+            return replace(node, op=Unit("copy", copied))
+        maps = LINEAR.get(node.op)
+        # a batch without its first dimension, and weights that depend on the input, are left to torch
+        alone = len(node.refs) == 1 and isinstance(node.args[0], Ref) and not node.kwargs
+        if maps is None or not alone or len(node.operands[0].shape) != maps.rank:
+            return node
+        return replace(node, op=Unit(node.overload, maps.applied), index=None)
+
+    return replace(graph, nodes=tuple(map(replaced, graph)))
+
+
+@dataclass(frozen=True, slots=True)
+class LinearMaps:
+    """A linear operator, whose derivative along a direction torch takes at two to three times its cost.
+
+    The derivative of its transpose is asked for as often as the transpose (`Products.push`), and torch then computes
+    that of the weights, too, whether anybody wants it or not.
+
+    Attributes:
+        operator: of a value and further arguments.
+        rank: the dimensions of the value.
+        transposed: the transpose at a gradient, from the value and the arguments.
+        again: the operator without the constant that it adds, in the same way.
+    """
+
+    operator: Callable[..., Any]
+    rank: int
+    transposed: Callable[..., Tensor]
+    again: Callable[..., Tensor]
+
+    def applied(self, value: Tensor, *arguments: Any) -> Tensor:
+        """Return the operator at a value, with derivatives of any order."""
+        held = value.detach()
+
+        def transposed(gradient: Tensor) -> Tensor:
+            return self.transposed(gradient, held, *arguments)
+
+        def again(direction: Tensor) -> Tensor:
+            return self.again(direction, *arguments)
+
+        def forward(value: Tensor) -> Tensor:
+            made = self.operator(value, *arguments)
+            return made if isinstance(made, Tensor) else made[0]
+
+        applied: Tensor = _LinearStep.apply(value, forward, transposed, again)
+        return applied
+
+
+class _LinearStep(torch.autograd.Function):
+    """A linear map, whose backward is its transpose, and the other way round."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, now: Function, transposed: Function, again: Function) -> Tensor:
+        """Run the map."""
+        ctx.transposed, ctx.again = transposed, again
+        return now(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        """Run the transpose."""
+        return _LinearStep.apply(gradient, ctx.transposed, ctx.again, ctx.transposed), None, None, None
+
+
+def _convolution(operator: Callable[..., Tensor], axes: int) -> LinearMaps:
+    """Return a convolution of torch's as a linear operator."""
+
+    def filled(
+        weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    ) -> tuple[Tensor, list[list[int]], int]:
+        sizes = [list(size) if isinstance(size, list | tuple) else [size] for size in (stride, padding, dilation)]
+        return weight, [size * (axes // len(size)) for size in sizes], groups
+
+    def transposed(gradient: Tensor, value: Tensor, *arguments: Any) -> Tensor:
+        weight, (stride, padding, dilation), groups = filled(*arguments)
+        wanted = [True, False, False]
+        made: Tensor = torch.ops.aten.convolution_backward(
+            gradient, value, weight, None, stride, padding, dilation, False, [0] * axes, groups, wanted
+        )[0]
+        return made
+
+    def again(direction: Tensor, *arguments: Any) -> Tensor:
+        return operator(direction, arguments[0], None, *arguments[2:])
+
+    return LinearMaps(operator, axes + 2, transposed, again)
+
+
+def _normalizer() -> LinearMaps:
+    """Return a BatchNorm with stored statistics of images, which scales every channel, as a linear operator."""
+
+    def scaled(gradient: Tensor, value: Tensor, *arguments: Any) -> Tensor:
+        weight, _, mean, variance, _, eps = arguments
+        wanted = [True, False, False]
+        made: Tensor = torch.ops.aten.native_batch_norm_backward(
+            gradient, value, weight, mean, variance, None, None, False, eps, wanted
+        )[0]
+        return made
+
+    def again(direction: Tensor, *arguments: Any) -> Tensor:
+        return scaled(direction, direction, *arguments)
+
+    return LinearMaps(torch.ops.aten._native_batch_norm_legit_no_training.default, 4, scaled, again)
+
+
+LINEAR = {
+    torch.ops.aten.conv1d.default: _convolution(torch.ops.aten.conv1d.default, 1),
+    torch.ops.aten.conv2d.default: _convolution(torch.ops.aten.conv2d.default, 2),
+    torch.ops.aten.conv3d.default: _convolution(torch.ops.aten.conv3d.default, 3),
+    torch.ops.aten._native_batch_norm_legit_no_training.default: _normalizer(),
+}
+"""Operators that are replaced where they read one value."""
 
 
 def reach_of(point: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import nn
 from ..core.errors import InputError
 from ..core.provenance import provenance
 from ..core.untouched import Mode, mode_of, outside_inference_mode, unwrapped
+from ..core.whole_weights import whole_weights
 from ..geometry.batches import LossFunction
 from ..graph.call import ALL_OUTPUTS, broken_tensors
 from ..graph.capturing import accepts_graph
@@ -52,6 +53,8 @@ def check(
     Nothing is traced and nothing is bounded: the model runs forward once over each batch, once forward and backward
     over the first, and a few times over seven of its samples. So it works on every model that runs. `audit` measures
     more, and its findings that need a graph or a bound are not looked for here. The model is left exactly as found.
+    Weights that FSDP2 or tensor parallelism has spread over processes count as whole, if every process calls this with
+    the same batch: they are gathered where a layer takes them.
 
     Args:
         model: any `torch.nn.Module` (or its captured graph).
@@ -88,31 +91,32 @@ def check(
     check_optimizers(optimizer)
     asked, mode = mode, mode_of(model, mode)
     model = unwrapped(model)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    batches, source = read_source(model, data, labels, loader, with_loss=takes_labels(loss))
-    seen, signal, skipped = _passes(
-        model, batches.first, source, mode=asked, output=output, loss=resolve_loss(loss), optimizer=optimizer
-    )
-    examined = Examined(model=model, mode=mode, places=from_data(model, seen), data=seen, signal=signal)
-    return Check(
-        name=name or type(model).__name__,
-        mode=mode,
-        parameters=sum(p.numel() for p in model.parameters()),
-        samples=seen.samples,
-        batches=seen.batches,
-        findings=look(examined),
-        signal=signal,
-        cost=Passes(
-            forwards=seen.batches + (seen.error is not None) + (0 if signal is None else signal.forwards),
-            backwards=0 if signal is None else signal.backwards,
-            small=0 if signal is None or signal.dependence is None else signal.dependence.forwards,
-        ),
-        skipped=tuple(skipped),
-        notes=what_was_taken(signal, output),
-        provenance=provenance(device),
-        trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
-        parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
-    )
+    with whole_weights(model):
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        batches, source = read_source(model, data, labels, loader, with_loss=takes_labels(loss))
+        seen, signal, skipped = _passes(
+            model, batches.first, source, mode=asked, output=output, loss=resolve_loss(loss), optimizer=optimizer
+        )
+        examined = Examined(model=model, mode=mode, places=from_data(model, seen), data=seen, signal=signal)
+        return Check(
+            name=name or type(model).__name__,
+            mode=mode,
+            parameters=sum(p.numel() for p in model.parameters()),
+            samples=seen.samples,
+            batches=seen.batches,
+            findings=look(examined),
+            signal=signal,
+            cost=Passes(
+                forwards=seen.batches + (seen.error is not None) + (0 if signal is None else signal.forwards),
+                backwards=0 if signal is None else signal.backwards,
+                small=0 if signal is None or signal.dependence is None else signal.dependence.forwards,
+            ),
+            skipped=tuple(skipped),
+            notes=what_was_taken(signal, output),
+            provenance=provenance(device),
+            trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
+            parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
+        )
 
 
 def read_source(

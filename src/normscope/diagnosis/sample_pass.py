@@ -116,7 +116,9 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
             except Exception:  # where samples are exchanged with something else, their number must be the same
                 few = call
                 plain = run(few)
-            if not any(map(have_moved, _ends(plain), _ends(run(few)))):  # no state, no random numbers of its own
+            if not any(
+                map(have_moved, _ends(plain), _ends(run(few, inside=False)))
+            ):  # no state, no random numbers of its own
                 found = _probe(run, few, plain, call, batch)
                 if pads is not None and few is not call:
                     trimmed = int(pads[longest].sum(1).min())
@@ -203,8 +205,10 @@ class _Runs:
     def __init__(self, model: nn.Module) -> None:
         self.model, self.forwards, self.draws = model, 0, False
 
-    def __call__(self, call: Call) -> Outputs:
-        listener, copy = _OutputListener(self.model), call.changed(torch.clone)  # a model may write to what it is given
+    def __call__(self, call: Call, *, inside: bool = True) -> Outputs:
+        """Return what the modules return; those of the model itself alone unless what is `inside` is asked for."""
+        copy = call.changed(torch.clone)  # a model may write to what it is given
+        listener = _OutputListener(self.model, inside=inside)
         self.forwards += 1
         seed_random(self.model)
         before = random_state(self.model)
@@ -235,15 +239,16 @@ class _Runs:
 
 
 class _OutputListener(ForwardListener):
-    """Keeps what every module of the model returns."""
+    """Keeps what every module of the model returns, or what the model itself does."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, inside: bool) -> None:
         super().__init__(model)
         self.outputs: Outputs = []
+        self._inside = inside
 
     def left(self, module: nn.Module, path: str, made: Any) -> None:
         """Keep a copy: what comes after may write to it."""
-        if self.modules.get(path) is module:
+        if self.modules.get(path) is module and (self._inside or not path):
             self.outputs.extend((path, tensor.detach().clone()) for tensor in as_floats(made))
 
 
@@ -275,13 +280,13 @@ def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int, shi
     if not ends or any(end.shape[:1] != (samples,) or end.shape[1:2] == (samples,) for end in ends):
         return None  # rows that are no samples, or a table of all pairs
     counted = [(path, before, after) for (path, before), (_, after) in zip(plain, changed)]
-    moved = [
-        before.shape[:1] == (samples,) and have_moved(before.roll(shift, 0)[1:], after[1:])
-        for _, before, after in counted
-    ]
-    if not any(itself for (path, *_), itself in zip(counted, moved, strict=True) if not path):
-        return None
-    place = moved.index(True)
+
+    def others_moved(before: Tensor, after: Tensor) -> bool:
+        return before.shape[:1] == (samples,) and have_moved(before.roll(shift, 0)[1:], after[1:])
+
+    if not any(others_moved(before, after) for path, before, after in counted if not path):
+        return None  # as in most models: what lies inside of them need not be looked at
+    place = next(place for place, (_, before, after) in enumerate(counted) if others_moved(before, after))
     while place and counted[place - 1][0] and _counts_others(*counted[place - 1][1:], samples):
         place -= 1  # it has taken the samples for something else
     if samples == whole > FEW_SAMPLES and samples not in counted[place][1].shape[1:]:

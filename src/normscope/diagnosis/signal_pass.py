@@ -494,6 +494,8 @@ class _SignalListener(ForwardListener):
         if self.follow_cuts and isinstance(result, Tensor) and _cuts(call):
             return self._follow_cut(call, result)
         if call.name in CASTS and isinstance(result, Tensor) and isinstance(call.args[0], Tensor):
+            if result is call.args[0] and id(result) in self._sites:  # it was of that type, or on that device
+                self._row_reads[id(result)] -= 1
             self._hear_cast(call.args[0].detach(), result.detach())
         family = _family(call, result)
         if family is None:

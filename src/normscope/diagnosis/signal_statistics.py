@@ -79,14 +79,24 @@ def statistics_of(values: Tensor, saturated: Tensor | None, samples: int) -> Ten
     """
     wide = values.double()
     variance, mean = torch.var_mean(wide, correction=0)
-    least, greatest = torch.aminmax(wide)
-    sizes = wide.abs()
-    below = [((sizes < limit) & (sizes > 0)).double().mean() for limit in (FLOAT16_NORMAL, BFLOAT16_NORMAL)]
+    own = values if values.dtype == torch.float32 else wide  # half as many bytes to read, and nothing is rounded
+    least, greatest = (end.double() for end in torch.aminmax(own))
+    sizes, zeros = own.abs(), (own == 0).sum()
+    below = [((sizes < limit).sum() - zeros).double() / own.numel() for limit in (FLOAT16_NORMAL, BFLOAT16_NORMAL)]
     unknown = torch.full_like(mean, math.nan)
     flat = unknown if saturated is None else saturated.double()
     comparable = samples > 1 and values.ndim > 0 and values.shape[0] == samples
-    between = wide.var(0, correction=0).mean() if comparable else unknown
+    between = _between_samples(wide) if comparable else unknown
     return torch.stack([mean, variance, least, greatest, *below, flat, between])
+
+
+def _between_samples(values: Tensor) -> Tensor:
+    """Return the mean over all entries of the variance over the samples; zero, not rounding, where all are the same.
+
+    It is what `values.var(0, correction=0).mean()` is, which takes three times as long.
+    """
+    moved = values - values[:1]
+    return torch.linalg.vector_norm(moved.sub_(moved.mean(0))).square() / values.numel()
 
 
 @torch.no_grad()

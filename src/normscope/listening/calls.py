@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from ..core.whole_weights import gather_whole
 from ..theory.normalizers import rms_epsilon
 
 Site = tuple[str, str, int]
@@ -343,8 +344,8 @@ def normalizer_seen(call: FunctionCall, *, exact: bool = False) -> NormalizerSee
     float64; otherwise the variances alone, in float32 at least.
     """
     arguments, family = call.named(), call.name
-    x, gamma = arguments["input"].detach(), arguments.get("weight")
-    gamma = None if gamma is None else gamma.detach().clone()  # sharded scales are gathered for the run alone
+    x, gamma = gather_whole(arguments["input"]), arguments.get("weight")
+    gamma = None if gamma is None else gather_whole(gamma).clone()  # FSDP gathers scales for the run alone
     stored = not arguments.get("training" if family == "batch_norm" else "use_input_stats", True)
     if family == "batch_norm" or (family == "instance_norm" and stored):
         wide = x.double() if exact else x

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.parameter import is_lazy
 
+from ..core.whole_weights import gather_whole
 from ..listening.calls import tensors_in
+from .distributed import sum_over
 
 
 def find_blocks(model: nn.Module) -> tuple[str, ...]:
@@ -50,12 +52,18 @@ class BlockGains:
         blocks: paths of the modules that are measured.
         activations: to which the gain of every block is added.
         gradients: to which the sizes of the gradients of its output and input are added as they come.
+        cut_over: says over which groups of processes the values that run now may be cut.
     """
 
     def __init__(
-        self, blocks: Collection[str], activations: dict[str, Tensor], gradients: dict[str, list[Tensor | None]]
+        self,
+        blocks: Collection[str],
+        activations: dict[str, Tensor],
+        gradients: dict[str, list[Tensor | None]],
+        cut_over: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
         self._blocks, self._activations, self._gradients = blocks, activations, gradients
+        self._cut_over = cut_over
         self._sizes: list[Tensor | None] = []  # of the inputs of all modules that run now; None for what is no block
 
     def entered(self, path: str | None, args: Any) -> None:
@@ -65,7 +73,7 @@ class BlockGains:
             with contextlib.suppress(Exception):  # sparse, nested, ...: not every tensor has a size
                 entering = _first_float(args)
                 if entering is not None:
-                    self._sizes[-1] = _rms(entering)
+                    self._sizes[-1] = _rms(entering, self._cut_over())
                     self._listen_back(path, 1, entering)
 
     def left(self, path: str, made: Any) -> None:
@@ -75,25 +83,29 @@ class BlockGains:
             with contextlib.suppress(Exception):
                 output = _first_float(made)
                 if output is not None:
-                    self._activations[path] = _rms(output) / size
+                    self._activations[path] = _rms(output, self._cut_over()) / size
                     self._listen_back(path, 0, output)
 
     def _listen_back(self, path: str, place: int, tensor: Tensor) -> None:
         """Keep the size of a gradient when it comes: of a block's output (0) or input (1)."""
         if not tensor.requires_grad or tensor.is_leaf:  # hooks on leaves would stay
             return
-        sizes = self._gradients.setdefault(path, [None, None])
+        sizes, groups = self._gradients.setdefault(path, [None, None]), self._cut_over()
 
         def keep(grad: Tensor) -> None:
-            sizes[place] = _rms(grad)
+            sizes[place] = _rms(grad, groups)
 
         tensor.register_hook(keep)
 
 
-def _rms(tensor: Tensor) -> Tensor:
-    """Return the root mean square."""
+def _rms(tensor: Tensor, groups: Sequence[Any]) -> Tensor:
+    """Return the root mean square, of the parts on all processes."""
     wide = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else None
-    return torch.linalg.vector_norm(tensor.detach(), dtype=wide).float() / max(tensor.numel(), 1) ** 0.5
+    norm = gather_whole(torch.linalg.vector_norm(tensor.detach(), dtype=wide)).float()
+    if not groups or hasattr(tensor, "full_tensor"):
+        return norm / max(tensor.numel(), 1) ** 0.5
+    squares, entries = sum_over(groups, torch.stack([norm.square(), torch.full_like(norm, tensor.numel())]))
+    return (squares / entries.clamp(min=1)).sqrt()
 
 
 def _first_float(value: Any) -> Tensor | None:

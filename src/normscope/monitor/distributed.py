@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..core.whole_weights import is_sharded
+
 Name = TypeVar("Name", bound=Hashable)
 
 LARGE_ENTRIES = 1 << 15
@@ -39,11 +41,6 @@ def agree_with_first(number: int) -> int:
     return held[0]
 
 
-def is_sharded(tensors: Iterable[Tensor]) -> bool:
-    """Whether some tensors lie on several processes in parts (FSDP2, tensor parallelism)."""
-    return _parallel() and any(hasattr(tensor, "full_tensor") for tensor in tensors)
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessRole:
     """What this process does for a watched run, alone or one of several.
@@ -67,12 +64,6 @@ class ProcessRole:
         return not self.writes and not self.sharded
 
 
-def gather_whole(tensor: Tensor) -> Tensor:
-    """Return a tensor as it would lie on one process; every process has to call this."""
-    gather = getattr(tensor, "full_tensor", None)
-    return tensor.detach() if gather is None else gather().detach()
-
-
 def l2_norms(tensors: Mapping[Name, Tensor], careful: Collection[Name] = ()) -> dict[Name, Tensor]:
     """Return the l2 norm of every tensor, of all its shards together, in float32 or better.
 
@@ -93,7 +84,7 @@ def l2_norms(tensors: Mapping[Name, Tensor], careful: Collection[Name] = ()) -> 
         return norms
     parts: dict[Any, list[Name]] = {}
     for name, tensor in tensors.items():
-        for group in _process_groups(tensor):
+        for group in groups_of(tensor):
             parts.setdefault(group, []).append(name)
     for group, names in parts.items():
         squares = torch.stack([norms[name] for name in names]).double().square()
@@ -131,10 +122,18 @@ def _local(tensor: Tensor) -> Tensor:
     return tensor.detach() if shard is None else shard().detach()
 
 
-def _process_groups(tensor: Tensor) -> list[Any]:
-    """Return the groups of processes over which a tensor is cut into parts, one for each dimension of its mesh."""
+def groups_of(tensor: Tensor, dimension: int | None = None) -> list[Any]:
+    """Return the groups of processes over which a tensor is cut into parts, at all or along a dimension."""
     mesh: Any = getattr(tensor, "device_mesh", None)
     if mesh is None:
         return []
     placements: Any = getattr(tensor, "placements")  # noqa: B009
-    return [mesh.get_group(dim) for dim, placement in enumerate(placements) if not placement.is_replicate()]
+    cut = [not one.is_replicate() if dimension is None else one.is_shard(dimension % tensor.ndim) for one in placements]
+    return [mesh.get_group(dim) for dim, is_cut in enumerate(cut) if is_cut]
+
+
+def sum_over(groups: Iterable[Any], numbers: Tensor) -> Tensor:
+    """Add numbers up over groups of processes; where all have the same values, means of them stay what they are."""
+    for group in groups:
+        dist.all_reduce(numbers, group=group)
+    return numbers

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..core.threads import uncompiled
 from ..core.untouched import untouched
+from ..core.whole_weights import gather_whole, is_sharded
 from ..listening.calls import (
     EMBEDDINGS,
     NORMALIZERS,
@@ -43,7 +44,7 @@ from ..listening.calls import (
 from ..listening.listener import LayerListener, Names, in_user_hook
 from ..theory.normalizers import rms_epsilon
 from .blocks import BlockGains, find_blocks
-from .distributed import is_sharded
+from .distributed import groups_of, sum_over
 from .probes.normalizer_probe import MIN_MOMENTUM, BatchNorms, Moved
 from .schedule import Tier
 
@@ -379,6 +380,7 @@ class FunctionListener(LayerListener):
         super().__init__(model, names.modules(model))
         self._parameters = {id(parameter): name for name, parameter in names.parameters(model).items()}
         self._blocks = frozenset(blocks)
+        self._cut_over: list[Any] = []  # groups of processes with parts of what the last layer made
 
     @contextmanager
     def recording(self, tier: Tier, *, readers: bool = False) -> Iterator[ForwardRecord]:
@@ -391,12 +393,13 @@ class FunctionListener(LayerListener):
         forward = self._forward = ForwardRecord()
         self.lost, self._tier = forward.lost, tier
         self._readers = OutputReaders(forward) if readers else None
-        self._gains = None if tier is Tier.ECONOMY else BlockGains(self._blocks, forward.activations, forward.gradients)
+        kept = forward.activations, forward.gradients
+        self._gains = None if tier is Tier.ECONOMY else BlockGains(self._blocks, *kept, lambda: self._cut_over)
         try:
             with self.listening():
                 yield forward
         finally:
-            self._forward, self._readers, self._gains = ForwardRecord(), None, None
+            self._forward, self._readers, self._gains, self._cut_over = ForwardRecord(), None, None, list[Any]()
 
     def before_call(self, call: FunctionCall) -> None:
         """Measure a normalizer, and the time that this takes."""
@@ -452,6 +455,7 @@ class FunctionListener(LayerListener):
         if seen.weight.is_complex() or seen.weight.ndim < 2:
             raise TypeError("no matrix of real numbers")
         self._keep(site, seen.geometry(), seen.tensors, seen.axis, seen.channels, seen.output)
+        self._cut_over = [] if seen.output is None else groups_of(seen.output, seen.channels)
 
     def recurrent(self, call: FunctionCall, made: Any) -> None:
         """Keep the matrices of a recurrent layer, each once however often it runs."""
@@ -469,7 +473,11 @@ class FunctionListener(LayerListener):
         if is_functorch_wrapped_tensor(made):
             raise TypeError("values inside of torch.vmap cannot be kept")
         others = [dim for dim in range(made.ndim) if dim != axis]
-        self._forward.dead[site] = (made.amax(others) <= 0).float().mean()
+        dead = (gather_whole(made).amax(others) <= 0).float()
+        groups = () if hasattr(made, "full_tensor") else self._cut_over
+        if groups:
+            silent, units = sum_over(groups, torch.stack([dead.sum(), torch.ones_like(dead).sum()]))
+        self._forward.dead[site] = silent / units if groups else dead.mean()
 
     def watches_units(self) -> bool:
         """Return whether dead units are measured in this tier."""

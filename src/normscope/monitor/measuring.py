@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from ..core.whole_weights import gather_whole, is_sharded
 from ..listening.calls import NormalizerSeen, Site
 from .composing import Key, LayerMemory, Observed, StepInTransit, StepLosses, Transfer
-from .distributed import gather_whole, is_sharded, l2_norms
+from .distributed import l2_norms
 from .forward_listening import ForwardRecord
 from .history import Clearing
 from .probes import normalizer_probe, updates

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.whole_weights import gather_whole
 from ..listening.calls import LayerGeometry, NormalizerSeen, Site
-from .distributed import gather_whole
 from .probes import normalizer_probe
 from .probes.weight_probe import (
     MAX_SEARCH_STEPS,

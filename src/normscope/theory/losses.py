@@ -31,8 +31,8 @@ class Loss:
     Attributes:
         name: the name in messages and tables.
         targets: `"classes"` for the index of one class per row, `"values"` for as many numbers as outputs.
-        constant: the exact constant in the l2 norm of a row, given the number K of its outputs.
-        rows: the loss of every row: outputs `[R, K]` and targets (`[R]` or `[R, K]`) to `[R]`.
+        constant: the exact constant in the l2 norm of a row, given the number of its outputs.
+        rows: the loss of every row: outputs `[R, n]` and targets (`[R]` or `[R, n]`) to `[R]`.
         reference: where the constant comes from.
         as_printed: the constant a paper prints for it, if one does.
         reason: why the constant is infinite, if it is.
@@ -173,7 +173,7 @@ def margins(logits: Tensor, targets: Tensor) -> Tensor:
 def binary_cross_entropy() -> Loss:
     """Return the sum over outputs of binary cross entropies of logits, for targets in [0, 1].
 
-    sqrt(K), every slope sigmoid(h) - y being in (-1, 1); approached as the logits grow.
+    The root of the number of outputs, every slope sigmoid(h) - y being in (-1, 1); approached as the logits grow.
     """
 
     def rows(logits: Tensor, targets: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ def binary_cross_entropy() -> Loss:
 
 
 def l1() -> Loss:
-    """Return norm(h - y)_1: sqrt(K), the gradient being a vector of signs. Corollary 14 takes 1."""
+    """Return norm(h - y)_1: the root of the number of outputs, the gradient being signs. Corollary 14 takes 1."""
     return Loss(
         name="l1",
         targets="values",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -31,11 +32,12 @@ class ExperimentTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The end of a task: what it measured, or why it failed."""
+    """The end of a task: what it measured in how many seconds of processor time, or why it failed."""
 
     experiment: str
     job: Job
     measured: Measured | None
+    seconds: float | None = None
     reason: str = ""
 
     @property
@@ -46,7 +48,7 @@ class Finished:
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         named = {"experiment": self.experiment, "kind": self.job.kind, "seed": self.job.seed}
-        return named | {"measured": to_plain(self.measured)}
+        return named | {"measured": to_plain(self.measured), "seconds": self.seconds}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], /) -> Self:
@@ -54,7 +56,13 @@ class Finished:
         job, measured = Job(data["kind"], data["seed"]), from_plain(data["measured"])
         if not isinstance(measured, dict):
             raise ValueError("it has no figures")
-        return cls(experiment=data["experiment"], job=job, measured=measured)
+        seconds = data.get("seconds")  # older files lack them
+        return cls(
+            experiment=data["experiment"],
+            job=job,
+            measured=measured,
+            seconds=None if seconds is None else float(seconds),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +75,7 @@ class Measuring:
 
     def do(self, task: ExperimentTask) -> Finished:
         """Measure one job."""
-        experiment = registered()[task.experiment]
+        experiment, began = registered()[task.experiment], time.process_time()
         try:
             folder = None if self.folder is None else job_folder(self.folder, task)
             if folder is not None:
@@ -77,7 +85,8 @@ class Measuring:
             measured = from_plain(json.loads(json.dumps(to_plain(dict(measured)), allow_nan=False)))
         except Exception as error:
             return self.failed(task, describe_error(error))
-        return Finished(experiment=task.experiment, job=task.job, measured=measured)
+        seconds = round(time.process_time() - began, 3)
+        return Finished(experiment=task.experiment, job=task.job, measured=measured, seconds=seconds)
 
     def failed(self, task: ExperimentTask, reason: str) -> Finished:
         """Return the result of a job that could not be done, with the reason."""
@@ -138,7 +147,7 @@ def reproduce(
             settings=settings[source],
             measured=measured[source],
             failed=failed.get(source, {}),
-            origin=made_on,
+            origin=made_on | _time(ledgers[source].done.values()),
         )
         if source in resumed:
             readable(reproduction, str(ledgers[source].path))
@@ -147,6 +156,13 @@ def reproduce(
     if root is not None:
         result.save(root)
     return result
+
+
+def _time(finished: Iterable[Finished]) -> dict[str, str]:
+    """Return in words how long the jobs of an experiment took, all together; nothing where that of one is not known."""
+    seconds = [one.seconds for one in finished]
+    known = [one for one in seconds if one is not None]
+    return {"time": f"{sum(known):.1f} s of processor time"} if len(known) == len(seconds) else {}
 
 
 def _existing(data: str | os.PathLike[str]) -> str:

@@ -50,7 +50,7 @@ class JudgedClaim(Part):
         figures: the figures that the verdict was computed from; those over seeds have `median`, `low`, `high`, `seeds`.
         task: the one task on which the verdict stands; empty for a statement about formulas.
         command: the command that computes them again.
-        origin: day, commit, machine and versions of the result.
+        origin: day, commit, machine, versions and processor time of the result.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(sparse=("origin", "task", "corrected", "table"))
@@ -91,7 +91,7 @@ class Reproduction(Shown):
         settings: the settings of its jobs.
         measured: what each finished job measured.
         failed: why the other jobs did not finish, by job.
-        origin: day, commit, machine and versions.
+        origin: day, commit, machine, versions and processor time.
     """
 
     page = "normscope_lab.pages.reproduction:reproduction_document"

@@ -165,7 +165,7 @@ def origin_text(origin: object) -> str:
     """Return the origin of a stored result; empty for a result that was computed just now."""
     held = dict(origin) if isinstance(origin, dict) else {}
     named = {"commit": f"commit {held.get('commit')}", "torch": f"torch {held.get('torch')}"}
-    return ", ".join(named.get(key, held[key]) for key in ("date", "commit", "machine", "torch") if key in held)
+    return ", ".join(named.get(key, held[key]) for key in ("date", "commit", "machine", "torch", "time") if key in held)
 
 
 def _papers(items: Sequence[Reproduction], rows: Sequence[JudgedClaim]) -> list[Block]:

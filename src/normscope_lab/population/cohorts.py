@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from normscope.networks import cnn, mlp
 from normscope.toolkit import describe_error, ignore_warnings
 
-from .measures import MemberFigures, measured
+from .measures import MEASURES, MemberFigures, measured
 from .member import Member
 from .noisy import NoisyData
 from .recipes import Cohort, Recipe
@@ -46,12 +46,14 @@ class PopulationWork:
         network: the kind of network, a name in `NETWORKS`.
         stop: when a training ends.
         momentum: the momentum of SGD.
+        measures: the names of the measures to take.
     """
 
     data: NoisyData
     network: str
     stop: Stop
     momentum: float
+    measures: Sequence[str] = tuple(MEASURES)
 
     @property
     def local(self) -> bool:
@@ -93,7 +95,7 @@ class PopulationWork:
             figures["train_error"] = _error(trained.model, data.train_images, data.train_labels)
             figures["test_error"] = data.test_error(_error(trained.model, data.test_images, data.test_labels))
             if trained.status == "reached":
-                figures["measures"], figures["notes"] = measured(MemberFigures(trained, data))
+                figures["measures"], figures["notes"] = measured(MemberFigures(trained, data), self.measures)
         except Exception as error:
             return Member(status="failed", reason=describe_error(error), **figures)
         return Member(status=trained.status, **figures)

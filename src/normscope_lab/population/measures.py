@@ -8,10 +8,10 @@ it speaks of fresh samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -129,10 +129,20 @@ class MemberFigures:
             raise InputError(f"there is no bound {name} for this network")
         return values[0]
 
+    def _flatness(self, **options: Any) -> Flatness:
+        options |= {"loss": "cross_entropy", "levels": (NOISE,), "draws": DRAWS, "mode": "eval"}
+        return flatness(self.model, self.batches, **options)
+
     @cached_property
     def flatness(self) -> Flatness:
-        """Loss under noise and ascent, and the sharpness on the quotient."""
-        return flatness(self.model, self.batches, loss="cross_entropy", levels=(NOISE,), draws=DRAWS, mode="eval")
+        """The loss after ascent, and the sharpness on the quotient."""
+        return self._flatness()
+
+    @cached_property
+    def noise(self) -> tuple[float, float]:
+        """The loss under noise by group of weights, and under raw noise; neither needs the ascent."""
+        level = self._flatness(ascent_steps=1, ascent_starts=1, sharpness=False).noise[0]
+        return level.loss.value, level.raw_loss.value
 
     @cached_property
     def largest_eigenvalue(self) -> float:
@@ -245,11 +255,11 @@ MEASURES: dict[str, Measure] = {
     ),
     "noise": Measure(
         "training loss under noise of 10 % of every group of weights", "sharpness",
-        lambda s: s.flatness.noise[0].loss.value,
+        lambda s: s.noise[0],
     ),
     "raw-noise": Measure(
         "training loss under noise of one deviation for all weights, 10 % of their norm", "sharpness",
-        lambda s: s.flatness.noise[0].raw_loss.value,
+        lambda s: s.noise[1],
     ),
     "ascent": Measure(
         "increase of the training loss by ascent, in units of the weights (ASAM)", "sharpness",
@@ -262,13 +272,15 @@ MEASURES: dict[str, Measure] = {
 """The measures by name."""
 
 
-def measured(figures: MemberFigures) -> tuple[dict[str, float | None], tuple[str, ...]]:
-    """Return every measure of a network, None where it cannot be taken, and notes that say why."""
+def measured(
+    figures: MemberFigures, names: Sequence[str] = tuple(MEASURES)
+) -> tuple[dict[str, float | None], tuple[str, ...]]:
+    """Return measures of a network, None where one cannot be taken, and notes that say why."""
     summary: dict[str, float | None] = {}
     notes: list[str] = []
-    for name, measure in MEASURES.items():
+    for name in names:
         try:
-            value = float(measure.of(figures))
+            value = float(MEASURES[name].of(figures))
         except (NormscopeError, RuntimeError, ArithmeticError, ValueError) as error:
             summary[name] = None
             notes.append(f"`{name}` was not measured ({describe_error(error)})")

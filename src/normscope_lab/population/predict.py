@@ -13,6 +13,7 @@ from normscope.jobs import Ledger, runner
 from normscope.toolkit import InputError, Progress, outside_inference_mode
 
 from .cohorts import NETWORKS, PopulationWork
+from .measures import MEASURES
 from .member import Member
 from .noisy import drawn
 from .prediction import Prediction
@@ -35,6 +36,7 @@ def predictive_power(
     target_loss: float = LOSS,
     steps: int = STEPS,
     momentum: float = MOMENTUM,
+    measures: Sequence[str] | None = None,
     device: str | torch.device = "cpu",
     folder: str | os.PathLike[str] | None = None,
     engine: str = "local",
@@ -57,6 +59,7 @@ def predictive_power(
         target_loss: the cross entropy on the training samples, in eval mode, at which a training ends.
         steps: the largest number of steps for each network.
         momentum: the momentum of SGD.
+        measures: the names of the measures to take, of `MEASURES`; None for all.
         device: where to train and measure; a GPU is used from this process alone.
         folder: where to write one line of JSON per network. A population that was killed goes on from there with the
             same arguments, and one with a larger grid adds to it. Networks of an older folder lack the measures that
@@ -88,6 +91,8 @@ def predictive_power(
     """
     grid = grid or RecipeGrid()
     device = _checked(network, target_loss, steps, momentum, device)
+    if unknown := set(measures or ()) - set(MEASURES):
+        raise InputError(f"there is no measure {', '.join(sorted(unknown))}: take some of {', '.join(MEASURES)}")
     if device.type != "cpu" and engine == "ray":
         raise InputError('engine="ray" trains on processors: leave device out, or use engine="local"')
     data = drawn(split, samples=samples, label_noise=label_noise, generator=torch.Generator().manual_seed(seed))
@@ -102,7 +107,10 @@ def predictive_power(
         "steps": steps,
         "momentum": momentum,
     }
-    training = PopulationWork(data.to(device), network, Stop(loss=target_loss, steps=steps), momentum)
+    if measures is not None:
+        settings["measures"] = list(measures)
+    stop = Stop(loss=target_loss, steps=steps)
+    training = PopulationWork(data.to(device), network, stop, momentum, tuple(measures or MEASURES))
     ledger = Ledger(Member, folder, settings)
     recipes = grid.recipes()
     notes = _train(recipes, training, ledger, engine, workers)

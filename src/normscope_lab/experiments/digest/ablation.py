@@ -16,10 +16,12 @@ from normscope.report import Block, Column, Curve, Curves, Table
 
 from ...statistics import line, mean_interval
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
-from ..judging import FEWEST, TOO_FEW
+from ..judging import FEWEST, TOO_FEW, of_readings
 from .short_training import scores
 
 GAPS = {"error": "the error", "loss": "the cross entropy"}
+"""The two readings of the gap."""
+OPEN = " An interval contains zero: more seeds are needed to tell."
 
 
 def network(depth: int, width: int, count: int, generator: torch.Generator) -> nn.Module:
@@ -92,14 +94,10 @@ def _fewer(f: Figures) -> Judgement:
     evidence = evidence[0].upper() + evidence[1:]
     if f["seeds"] < FEWEST:
         return Judgement(Verdict.NOT_TESTABLE, f"{evidence} {TOO_FEW}")
-    if all(falls.values()):
-        return Judgement(Verdict.HOLDS, evidence)
-    if any(falls.values()):
-        which = " and ".join(GAPS[gap] for gap in GAPS if falls[gap])
-        return Judgement(Verdict.CONVENTION, f"{evidence} It falls as measured by {which} alone.")
-    if any(rises.values()):
-        return Judgement(Verdict.FAILS, evidence)
-    return Judgement(Verdict.NOT_TESTABLE, f"{evidence} Both intervals contain zero: more seeds are needed to tell.")
+    verdict = of_readings(
+        [Verdict.HOLDS if falls[gap] else Verdict.FAILS if rises[gap] else Verdict.NOT_TESTABLE for gap in GAPS]
+    )
+    return Judgement(verdict, evidence + (OPEN if verdict is Verdict.NOT_TESTABLE else ""))
 
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:

@@ -1,0 +1,214 @@
+"""How the work of each function grows with depth, width, batch and input size: counted, without a clock.
+
+    python benchmarks/growth.py                                all of it, as text and JSON lines (a few minutes)
+    python benchmarks/growth.py --along batch --only audit     one line of it
+
+Two families in eval mode, in which bounds are of one sample: residual blocks of linear layers behind a LayerNorm (along
+depth, width and batch), and residual convolutions with BatchNorm (along the side of the images). A mode counts every
+operator that torch runs and its multiplications: those of products and convolutions as torch's own counter knows them,
+and of factorisations as n^3 times the usual constant. Two slopes of logarithms are printed: over all sizes, and between
+the last two. Beside them stands what one forward and backward takes.
+
+`watch` is the work of four steps that are all measured (`every=1`, no limit of overhead) less that of the steps alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from machine import header
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+import normscope as ns
+from normscope.linalg import certify
+
+SIZES = {"depth": (2, 4, 8), "width": (16, 32, 64), "batch": (4, 8, 16), "side": (8, 16, 32)}
+USUAL = {"depth": 2, "width": 32, "batch": 8}
+CHANNELS, BLOCKS, IMAGES = 4, 2, 4
+WATCHED_STEPS = 4
+FACTORISED = {
+    "linalg_cholesky_ex": 1 / 3, "linalg_eigh": 9.0, "_linalg_eigh": 9.0, "linalg_eigvalsh": 4 / 3, "_linalg_svd": 20.0,
+    "linalg_svd": 20.0, "linalg_qr": 2.0, "linalg_inv_ex": 1.0, "linalg_solve_triangular": 1.0,
+}  # fmt: skip
+"""Multiplications of a factorisation of order n, in units of n^3."""
+
+
+class Counter(TorchDispatchMode):
+    """Counts operators and multiplications."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators, self.multiplications = 0, 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator and count it."""
+        made = func(*args, **(kwargs or {}))
+        self.operators += 1
+        packet = func.overloadpacket
+        if packet in flop_registry:
+            self.multiplications += flop_registry[packet](*args, **(kwargs or {}), out_val=made) / 2.0
+        elif (constant := FACTORISED.get(packet.__name__)) is not None and args[0].ndim > 1:
+            rows, columns = args[0].shape[-2:]
+            self.multiplications += (
+                constant * math.prod(args[0].shape[:-2]) * min(rows, columns) ** 2 * max(rows, columns)
+            )
+        return made
+
+
+@contextmanager
+def counting() -> Iterator[Counter]:
+    """Count what torch runs, and the Gram matrices, whose products are BLAS's own."""
+    taken, counter = certify.gram_of_rows, Counter()
+
+    def counted(pieces: Any, order: int) -> Tensor:
+        held = list(pieces)
+        counter.multiplications += sum(len(piece) for piece in held) * order**2 / 2.0
+        return taken(held, order)
+
+    certify.gram_of_rows = counted
+    try:
+        with counter:
+            yield counter
+    finally:
+        certify.gram_of_rows = taken
+
+
+class Block(nn.Module):
+    """A residual block of two linear layers behind a LayerNorm."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.first, self.second = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add what the layers return."""
+        return x + self.second(self.first(self.norm(x)).relu())
+
+
+class ConvBlock(nn.Module):
+    """A residual block of two convolutions with BatchNorm."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(channels, channels, 3, 1, 1, bias=False) for _ in range(2))
+        self.norm, self.last = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add what the layers return."""
+        return (x + self.last(self.second(self.norm(self.first(x)).relu()))).relu()
+
+
+def case(along: str, size: int) -> tuple[nn.Module, Tensor]:
+    """Return a network and a batch."""
+    torch.manual_seed(0)
+    if along == "side":
+        blocks: list[nn.Module] = [ConvBlock(CHANNELS) for _ in range(BLOCKS)]
+        ends = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, 10)]
+        return nn.Sequential(nn.Conv2d(3, CHANNELS, 3, 1, 1), *blocks, *ends).eval(), torch.randn(IMAGES, 3, size, size)
+    depth, width, batch = (size if along == name else usual for name, usual in USUAL.items())
+    inner = [Block(width) for _ in range(depth)]
+    return nn.Sequential(nn.Linear(16, width), *inner, nn.Linear(width, 10)).eval(), torch.randn(batch, 16)
+
+
+def labels_of(batch: Tensor) -> Tensor:
+    """Return one of ten classes for every sample."""
+    return torch.arange(len(batch)) % 10
+
+
+def train(model: nn.Module, batch: Tensor, watched: bool) -> None:
+    """Take some steps, watched or not."""
+    optimizer, labels = torch.optim.SGD(model.parameters(), lr=1e-3), labels_of(batch)
+
+    def steps(run: Any) -> None:
+        for _ in range(WATCHED_STEPS):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(batch), labels)
+            if run is not None:
+                run.observe(loss=loss)
+            loss.backward()
+            optimizer.step()
+
+    if not watched:
+        steps(None)
+        return
+    with ns.watch(model, optimizer, every=1, overhead=None) as run:
+        steps(run)
+
+
+def once(model: nn.Module, batch: Tensor) -> None:
+    """Take one forward and backward."""
+    nn.functional.cross_entropy(model(batch), labels_of(batch)).backward()
+
+
+WORK: dict[str, Callable[[nn.Module, Tensor], Any]] = {
+    "forward and backward": once,
+    "check": lambda model, batch: ns.check(model, batch),
+    "audit": lambda model, batch: ns.audit(model, batch),
+    "lipschitz fast": lambda model, batch: ns.lipschitz(model, batch, effort="fast"),
+    "lipschitz upper": lambda model, batch: ns.lipschitz(model, batch, effort="fast", sides="upper"),
+    "lipschitz tight": lambda model, batch: ns.lipschitz(model, batch, effort="tight"),
+    "hessian": lambda model, batch: ns.hessian(model, (batch, labels_of(batch)), loss="cross_entropy", k=2),
+    "watch": lambda model, batch: train(model, batch, True),
+}
+
+
+def counted(name: str, along: str, size: int) -> tuple[float, float]:
+    """Return the operators and the multiplications of one function at one size."""
+    model, batch = case(along, size)
+    with counting() as counter:
+        WORK[name](model, batch)
+    found = counter.operators, counter.multiplications
+    if name == "watch":
+        model, batch = case(along, size)
+        with counting() as alone:
+            train(model, batch, False)
+        found = found[0] - alone.operators, found[1] - alone.multiplications
+    return found
+
+
+def slope(sizes: list[int], values: list[float]) -> float:
+    """Return the slope of a straight line through logarithms."""
+    x, y = ([math.log(value) for value in each] for each in (sizes, values))
+    middle = sum(x) / len(x)
+    return sum((a - middle) * b for a, b in zip(x, y, strict=True)) / sum((a - middle) ** 2 for a in x)
+
+
+def main() -> None:
+    """Print one line for each function along each direction."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--along", nargs="+", default=list(SIZES), choices=list(SIZES))
+    parser.add_argument("--only", nargs="+", default=list(WORK), choices=list(WORK))
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead")
+    options = parser.parse_args()
+    print(header())
+    for along, name in itertools.product(options.along, options.only):
+        sizes = list(SIZES[along])
+        found = [counted(name, along, size) for size in sizes]
+        row: dict[str, Any] = {"along": along, "sizes": sizes, "function": name}
+        for kind, values in zip(("operators", "multiplications"), zip(*found, strict=True), strict=True):
+            each = [max(value, 1.0) for value in values]
+            row[kind] = [round(value) for value in values]
+            row[f"{kind}_slope"] = round(slope(sizes, each), 2)
+            row[f"{kind}_last"] = round(slope(sizes[-2:], each[-2:]), 2)
+        if options.json:
+            print(json.dumps(row), flush=True)
+            continue
+        told = "; ".join(
+            f"{kind} {' '.join(f'{value:.3g}' for value in row[kind])}, slope {row[f'{kind}_slope']:+.2f},"
+            f" last {row[f'{kind}_last']:+.2f}"
+            for kind in ("multiplications", "operators")
+        )
+        print(f"{along} {' '.join(map(str, sizes))}: {name}: {told}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
