@@ -153,7 +153,7 @@ def test_no_other_file_reads_a_clock() -> None:
     assert [name for name in reading if not name.startswith(MAY_READ_A_CLOCK)] == []
 
 
-def test_of_the_lab_only_the_day_of_a_result_is_read_off_a_clock() -> None:
+def test_of_the_lab_only_the_day_and_the_cost_of_a_result_are_read_off_a_clock() -> None:
     lab = Path(normscope_lab.__file__).parent
     reading = [path.relative_to(lab) for path in lab.rglob("*.py") if READS_A_CLOCK.search(path.read_text())]
     assert reading == [Path("experiments/origin.py")]

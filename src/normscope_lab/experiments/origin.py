@@ -1,9 +1,10 @@
-"""The origin of a result: day, commit, machine and versions."""
+"""The origin of a result: day, commit, machine, versions and processor time."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,6 +25,11 @@ def origin() -> dict[str, str]:
         "torch": versions["torch"],
         "normscope": versions["normscope"],
     }
+
+
+def processor_seconds() -> float:
+    """Return the processor time of this process so far: what a job took of it is the cost of its result."""
+    return time.process_time()
 
 
 def commit() -> str:

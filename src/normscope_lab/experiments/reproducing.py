@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from normscope.jobs import Ledger, runner
 from normscope.toolkit import InputError, Progress, describe_error, from_plain, to_plain
 
 from .base import Experiment, Job, Measured, Settings
-from .origin import origin
+from .origin import origin, processor_seconds
 from .registry import chosen, registered, source_of
 from .reproduction import Reproduction, Reproductions, readable
 
@@ -75,7 +74,7 @@ class Measuring:
 
     def do(self, task: ExperimentTask) -> Finished:
         """Measure one job."""
-        experiment, began = registered()[task.experiment], time.process_time()
+        experiment, began = registered()[task.experiment], processor_seconds()
         try:
             folder = None if self.folder is None else job_folder(self.folder, task)
             if folder is not None:
@@ -85,7 +84,7 @@ class Measuring:
             measured = from_plain(json.loads(json.dumps(to_plain(dict(measured)), allow_nan=False)))
         except Exception as error:
             return self.failed(task, describe_error(error))
-        seconds = round(time.process_time() - began, 3)
+        seconds = round(processor_seconds() - began, 3)
         return Finished(experiment=task.experiment, job=task.job, measured=measured, seconds=seconds)
 
     def failed(self, task: ExperimentTask, reason: str) -> Finished:
