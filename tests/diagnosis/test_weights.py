@@ -112,8 +112,8 @@ def test_a_kernel_of_one_tap_is_bounded_by_its_matrix():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn])
 @pytest.mark.parametrize("shape", [(70, 30), (30, 70), (40, 40)])
 def test_a_matrix_read_in_pieces_has_the_same_norm(shape, dtype, monkeypatch):
-    monkeypatch.setattr(weight_norms, "_SMALL", 0)
-    monkeypatch.setattr(weight_norms, "_PIECE", 333)
+    monkeypatch.setattr(weight_norms, "_WHOLE_ENTRIES", 0)
+    monkeypatch.setattr(weight_norms, "_PIECE_ENTRIES", 333)
     weight = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
     exact = float(torch.linalg.matrix_norm(weight.double(), 2))
     found = matrix_norm(weight)
@@ -135,7 +135,7 @@ def spectra(columns: int) -> dict[str, Tensor]:
 @pytest.mark.parametrize("kind", spectra(4))
 @pytest.mark.parametrize(("rows", "columns"), [(300, 200), (200, 300)])
 def test_a_sampled_upper_side_holds_and_says_how_surely(kind, rows, columns, monkeypatch):
-    monkeypatch.setattr(weight_norms, "_SAMPLED", 0)
+    monkeypatch.setattr(weight_norms, "_SAMPLED_ENTRIES", 0)
     generator = torch.Generator().manual_seed(2)
     values = spectra(200)[kind].sqrt()
     left = torch.linalg.qr(torch.randn(rows, 200, dtype=torch.float64, generator=generator)).Q
@@ -162,7 +162,7 @@ def test_the_error_of_a_step_in_float32_is_within_what_a_sampled_norm_allows(siz
             runs.append(self)
 
     monkeypatch.setattr(weight_norms, "Krylov", Kept)
-    monkeypatch.setattr(weight_norms, "_SAMPLED", 0)
+    monkeypatch.setattr(weight_norms, "_SAMPLED_ENTRIES", 0)
     # sums that cancel, and one that does not
     weight = size * (torch.randn(900, 600, generator=torch.Generator().manual_seed(3)) + 0.5)
     matrix_norm(weight, rtol=1e-3, missed=1e-4)
@@ -213,8 +213,8 @@ def odd_matrices(rows: int, columns: int) -> list[Tensor]:
 @pytest.mark.parametrize("missed", [0.0, 1e-5])
 @pytest.mark.parametrize(("rows", "columns"), [(160, 120), (300, 20)])
 def test_matrices_of_one_shape_are_measured_together_as_one_by_one(rows, columns, missed, monkeypatch):
-    monkeypatch.setattr(weight_norms, "_SAMPLED", 0)
-    monkeypatch.setattr(weight_norms, "_SMALL", 0)
+    monkeypatch.setattr(weight_norms, "_SAMPLED_ENTRIES", 0)
+    monkeypatch.setattr(weight_norms, "_WHOLE_ENTRIES", 0)
     matrices = odd_matrices(rows, columns)
     together = matrix_norms(matrices, rtol=5e-2, missed=missed)
     for place, (weight, found) in enumerate(zip(matrices, together, strict=True)):
@@ -232,7 +232,7 @@ def test_matrices_of_one_shape_are_measured_together_as_one_by_one(rows, columns
 
 def test_norms_that_wait_for_others_of_their_shape_come_to_their_rows(monkeypatch):
     """As on an accelerator."""
-    monkeypatch.setattr(weight_norms, "_SAMPLED", 0)
+    monkeypatch.setattr(weight_norms, "_SAMPLED_ENTRIES", 0)
     tensors = {f"layer{k}.weight": (k + 1.0) * torch.eye(30 + k % 2, 40)[:, : 40 - k % 3] for k in range(20)} | {
         "nan.weight": torch.full((30, 40), math.nan),
         "conv.weight": torch.ones(2, 2, 3),
@@ -259,7 +259,7 @@ def test_norms_that_wait_for_others_of_their_shape_come_to_their_rows(monkeypatc
 
 def test_a_sampled_upper_side_fails_when_no_start_has_the_top_vector(monkeypatch):
     """What a probability is stated for: starts that are all orthogonal to the top vector."""
-    monkeypatch.setattr(weight_norms, "_SAMPLED", 0)
+    monkeypatch.setattr(weight_norms, "_SAMPLED_ENTRIES", 0)
     weight = torch.diag(torch.cat([torch.tensor([3.0]), torch.linspace(0.1, 1.0, 199)]))
 
     def blind(*shape: int, generator: torch.Generator) -> Tensor:
@@ -287,8 +287,8 @@ def test_large_norms_of_a_file_are_sampled_and_the_report_says_so():
 
 @pytest.mark.parametrize("shape", [(70, 30), (30, 70)])
 def test_a_matrix_too_large_for_its_gram_matrix_is_still_bracketed(shape, monkeypatch):
-    monkeypatch.setattr(weight_norms, "_SMALL", 0)
-    monkeypatch.setattr(weight_norms, "_AFFORDABLE", 0)
+    monkeypatch.setattr(weight_norms, "_WHOLE_ENTRIES", 0)
+    monkeypatch.setattr(weight_norms, "_MAX_GRAM_MULTIPLICATIONS", 0)
     weight = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     exact = float(torch.linalg.matrix_norm(weight.double(), 2))
     found = matrix_norm(weight)
@@ -300,7 +300,7 @@ def test_a_matrix_too_large_for_its_gram_matrix_is_still_bracketed(shape, monkey
 
 @pytest.mark.parametrize("small", [0, 1 << 20])
 def test_norms_of_zero_and_of_what_is_no_number(small, monkeypatch):
-    monkeypatch.setattr(weight_norms, "_SMALL", small)
+    monkeypatch.setattr(weight_norms, "_WHOLE_ENTRIES", small)
     zero = matrix_norm(torch.zeros(5, 4))
     assert (zero.lower, zero.upper) == (0.0, 0.0)
     assert kernel_norm(torch.zeros(5, 4, 3)).upper == 0.0
@@ -311,7 +311,7 @@ def test_norms_of_zero_and_of_what_is_no_number(small, monkeypatch):
 def test_extreme_magnitudes_neither_overflow_nor_vanish(monkeypatch):
     weight = torch.randn(50, 20, generator=torch.Generator().manual_seed(1))
     for small, scale in itertools.product((0, 1 << 20), (1e-36, 1e36)):
-        monkeypatch.setattr(weight_norms, "_SMALL", small)
+        monkeypatch.setattr(weight_norms, "_WHOLE_ENTRIES", small)
         scaled = weight * scale
         exact = math.log10(float(torch.linalg.matrix_norm(scaled.double(), 2)))
         for found in (matrix_norm(scaled), kernel_norm(scaled[:, :, None])):

@@ -24,8 +24,8 @@ LARGE = [name for name, matrix in matrices().items() if matrix.shape == (100, 20
 @pytest.mark.parametrize("name", LARGE)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_coarse_norms_of_stored_matrices_are_certified(name: str, dtype: torch.dtype, monkeypatch) -> None:
-    monkeypatch.setattr(weight_norms, "_SMALL", 0)
-    monkeypatch.setattr(weight_norms, "_PIECE", 3333)
+    monkeypatch.setattr(weight_norms, "_WHOLE_ENTRIES", 0)
+    monkeypatch.setattr(weight_norms, "_PIECE_ENTRIES", 3333)
     matrix = matrices()[name].to(dtype)
     for whole in (matrix, matrix.T):
         truth, found = sigma(whole.double()), weight_norms.matrix_norm(whole, rtol=COARSE)

@@ -1,8 +1,9 @@
 """Models whose weights lie on several processes in parts, run as if every process had them whole.
 
-FSDP2 and tensor parallelism keep weights as DTensors, and hooks of modules gather these, or cut what goes in and out.
-Here the hooks rest, and a function that takes a weight gets all of it: so layers and values are those of the model that
-nobody cut. Every process has to run the same functions on the same batch.
+FSDP2 and tensor parallelism keep weights as DTensors. Hooks of their modules gather the weights, or split inputs and
+outputs over the processes. `whole_weights` takes these hooks off and hands each function the whole of a weight, so that
+layers and values are those of the model before it was split. Every process has to run the same functions on the same
+batch.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-_ABOUT = {
+_PASSED_ON = {
     "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "untyped_storage", "data_ptr",
     "element_size", "get_device", "is_contiguous", "is_floating_point", "is_complex", "register_hook", "retain_grad",
     "backward", "__len__", "__hash__", "__repr__", "__format__", "__get__", "__set__", "__delete__",
 }  # fmt: skip
-"""Functions of a tensor that ask for none of its values, or are of the very tensor."""
+"""Functions that get a DTensor as it is: they read none of its values, or concern the tensor object itself."""
 
 
 def is_sharded(tensors: Iterable[Tensor]) -> bool:
@@ -40,16 +41,16 @@ def gather_whole(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def whole_weights(model: nn.Module) -> Iterator[None]:
-    """Run a block in which a model whose weights lie in parts computes as if they were whole; others are as always.
+    """Run a block in which a model whose weights lie in parts computes as if they were whole; other models as always.
 
-    Weights are gathered where a function takes them, and once more where a backward does, so that no process holds
-    all of them at a time.
+    A weight is gathered when a function takes it, and again when the backward does, so that no process holds all
+    weights at the same time.
     """
     if not is_sharded((*model.parameters(), *model.buffers())):
         yield
         return
     gathered = _GatheredWeights()
-    with _hooks_resting(model), gathered, gathered.saved():
+    with _without_parallel_hooks(model), gathered, gathered.saving_parts():
         yield
 
 
@@ -58,14 +59,14 @@ class _GatheredWeights(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._whole = WeakValueDictionary[int, Tensor]()
-        self._parts = dict[int, Tensor]()
+        self._whole = WeakValueDictionary[int, Tensor]()  # by the address of its memory
+        self._parts = dict[int, Tensor]()  # the DTensor that was last gathered to that address
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the function; what it asks about a tensor itself goes to that tensor."""
+        """Run the function on whole tensors, unless it writes to its tensor or is of `_PASSED_ON`."""
         name = getattr(func, "__name__", "")
         writes = name.endswith("_") and not name.endswith("__")
-        if writes or name in _ABOUT or _is_of_autograd(func):
+        if writes or name in _PASSED_ON or _is_of_autograd(func):
             return func(*args, **(kwargs or {}))
         args, kwargs = tree_map_only(Tensor, self._gather, (args, kwargs or {}))
         return func(*args, **kwargs)
@@ -78,21 +79,21 @@ class _GatheredWeights(TorchFunctionMode):
         self._whole[address], self._parts[address] = whole, tensor.detach()
         return whole
 
-    def saved(self) -> Any:
-        """Keep what autograd saves of a gathered tensor as the parts of this process."""
-        return torch.autograd.graph.saved_tensors_hooks(self._put_away, self._take_out)
+    def saving_parts(self) -> Any:
+        """Let autograd save the part of this process in place of a gathered tensor."""
+        return torch.autograd.graph.saved_tensors_hooks(self._save_part, self._gather_saved)
 
-    def _put_away(self, tensor: Tensor) -> Any:
+    def _save_part(self, tensor: Tensor) -> Any:
         address = tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
         if address not in self._whole:
             return tensor
         return self._parts[address], tensor.size(), tensor.stride(), tensor.storage_offset()
 
     @staticmethod
-    def _take_out(held: Any) -> Tensor:
-        if isinstance(held, Tensor):
-            return held
-        parts, *form = held
+    def _gather_saved(saved: Any) -> Tensor:
+        if isinstance(saved, Tensor):
+            return saved
+        parts, *form = saved
         return gather_whole(parts).as_strided(*form)
 
 
@@ -101,8 +102,8 @@ def _is_of_autograd(func: Any) -> bool:
 
 
 @contextmanager
-def _hooks_resting(model: nn.Module) -> Iterator[None]:
-    """Take the hooks of torch.distributed off, and the classes that FSDP2 gives to modules."""
+def _without_parallel_hooks(model: nn.Module) -> Iterator[None]:
+    """Take off the hooks of torch.distributed, and give modules back the classes that FSDP2 replaced."""
     from torch.distributed.fsdp import FSDPModule  # takes a while to load
 
     taken: list[tuple[dict[int, Any], dict[int, Any]]] = []

@@ -1,4 +1,4 @@
-"""Tensors of a file, one after the other; for an accelerator a thread reads and copies the next while some are used."""
+"""Read the tensors of a file in order; for an accelerator a thread reads and copies the next ones while one is used."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from torch import Tensor
 Stored = Mapping[str, Callable[[], Tensor]]
 """Tensors by name, each with a function that reads it; a tensor lives until the next is read."""
 
-_AHEAD = 4
+_TENSORS_AHEAD = 4
 """How many tensors are read before they are asked for."""
 _PIECES, _PIECE_BYTES = 4, 1 << 26
-"""How many pieces of host memory a GPU copies from by itself, and their bytes: one is filled while others leave."""
+"""Pieces of pinned host memory, from which a GPU copies by itself, and bytes of each: one is filled while others are
+copied."""
 
 
 def read_ahead(tensors: Stored, device: torch.device) -> Iterator[tuple[str, Tensor]]:
@@ -29,23 +30,23 @@ def read_ahead(tensors: Stored, device: torch.device) -> Iterator[tuple[str, Ten
         return
     copier = _Copier(device)
     with ThreadPoolExecutor(1) as reader:
-        asked: deque[tuple[str, Future[tuple[Tensor, torch.cuda.Event | None]]]] = deque()
-        left = iter(tensors.items())
+        reading: deque[tuple[str, Future[tuple[Tensor, torch.cuda.Event | None]]]] = deque()
+        remaining = iter(tensors.items())
         try:
             while True:
-                while len(asked) <= _AHEAD and (following := next(left, None)) is not None:
-                    asked.append((following[0], reader.submit(copier.fetch, following[1])))
-                if not asked:
+                while len(reading) <= _TENSORS_AHEAD and (entry := next(remaining, None)) is not None:
+                    reading.append((entry[0], reader.submit(copier.fetch, entry[1])))
+                if not reading:
                     return
-                key, coming = asked.popleft()
-                tensor, arrived = coming.result()
+                key, future = reading.popleft()
+                tensor, arrived = future.result()
                 if arrived is not None:
                     arrived.wait(torch.cuda.current_stream(device))
                     tensor.record_stream(torch.cuda.current_stream(device))
                 yield key, tensor
         finally:
-            for _, coming in asked:
-                coming.cancel()
+            for _, future in reading:
+                future.cancel()
 
 
 class _Copier:
@@ -54,7 +55,7 @@ class _Copier:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self.pieces: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+        self.pieces: deque[tuple[Tensor, torch.cuda.Event]] = deque()  # each with the event of its last copy
 
     @torch.no_grad()
     def fetch(self, read: Callable[[], Tensor]) -> tuple[Tensor, torch.cuda.Event | None]:
@@ -66,23 +67,23 @@ class _Copier:
         if self.stream is None or not tensor.is_contiguous() or not tensor.numel():
             return tensor.to(self.device), None
         with torch.cuda.stream(self.stream):
-            copied = torch.empty_like(tensor, device=self.device)
+            target = torch.empty_like(tensor, device=self.device)
             sources = tensor.reshape(-1).view(torch.uint8).split(_PIECE_BYTES)
-            targets = copied.reshape(-1).view(torch.uint8).split(_PIECE_BYTES)
-            for source, target in zip(sources, targets, strict=True):
-                piece, left = self._free_piece()
+            targets = target.reshape(-1).view(torch.uint8).split(_PIECE_BYTES)
+            for source, part in zip(sources, targets, strict=True):
+                piece, copied = self._free_piece()
                 piece[: len(source)].copy_(source)
-                target.copy_(piece[: len(source)], non_blocking=True)
-                left.record(self.stream)
-                self.pieces.append((piece, left))
+                part.copy_(piece[: len(source)], non_blocking=True)
+                copied.record(self.stream)
+                self.pieces.append((piece, copied))
             arrived = torch.cuda.Event()
             arrived.record(self.stream)
-        return copied, arrived
+        return target, arrived
 
     def _free_piece(self) -> tuple[Tensor, torch.cuda.Event]:
-        """Return the piece that was filled first, once the device has copied it."""
+        """Return a piece to fill, with the event for its copy; where all are in use, wait for the oldest."""
         if len(self.pieces) < _PIECES:
             return torch.empty(_PIECE_BYTES, dtype=torch.uint8, pin_memory=True), torch.cuda.Event()
-        piece, left = self.pieces.popleft()
-        left.synchronize()
-        return piece, left
+        piece, copied = self.pieces.popleft()
+        copied.synchronize()
+        return piece, copied

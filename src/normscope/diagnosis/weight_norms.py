@@ -25,22 +25,23 @@ KERNEL_NOTE = (
     "inside the input (the output of a transposed one)"
 )
 
-_SMALL = 1 << 20
+_WHOLE_ENTRIES = 1 << 20
 """Matrices with more entries than this are read in pieces."""
-_PIECE = 1 << 20
+_PIECE_ENTRIES = 1 << 20
 """How many entries a piece has, in float64; on a GPU `GPU` times as many."""
-_CACHED = 1 << 16
+_CACHED_ENTRIES = 1 << 16
 """How many entries a piece has for a product with one vector on a CPU: it stays in the cache."""
-_AFFORDABLE = 6e11
+_MAX_GRAM_MULTIPLICATIONS = 6e11
 """Multiplications for a Gram matrix: some ten seconds on two cores, and `GPU` times as many on a GPU. Above it only
 cheap upper sides are taken."""
-_STEPS = 60
-_SAMPLED = 1 << 18
-"""Matrices with more entries than this may have a sampled upper side: of smaller ones a proof takes a moment."""
+_LANCZOS_STEPS = 60
+"""The most steps of the search for a vector that shows the lower side."""
+_SAMPLED_ENTRIES = 1 << 18
+"""Matrices with more entries than this may have a sampled upper side: for smaller ones a proof takes a moment."""
 _STARTS, _SAMPLED_STEPS = 16, 24
 """Random starts of a sampled norm, and the most steps from them; 16 vectors cost a CPU what three cost one by one."""
 _FIRST_TEST = 8
-"""After so many steps it is looked at first how close a sampled norm is: random matrices come within 5 % then."""
+"""Steps before the first test of how close a sampled norm is: random matrices come within 5 % by then."""
 _UNSCALED = 2.0**10
 """Matrices whose largest entry lies between one over this and this stay as they are: the squares of their steps, up to
 the fourth power of an entry times the square of their number, stay within float32."""
@@ -80,20 +81,20 @@ def matrix_norms(
 
     Args:
         weights: matrices of one shape and on one device, or transposes of such.
-        rtol: as for one matrix.
-        missed: the probability for each of them.
-        budget: as for one matrix.
+        rtol: as in `matrix_norm`.
+        missed: as in `matrix_norm`, for each matrix by itself.
+        budget: as in `matrix_norm`.
     """
     weights = [_working(weight) for weight in weights]
-    own = (budget or Budget()).closed_forms(BOUNDING)
+    forms = (budget or Budget()).closed_forms(BOUNDING)
     if not may_be_sampled(weights[0], missed):
-        return [_certified_norm(weight, rtol, budget, own) for weight in weights]
+        return [_certified_norm(weight, rtol, budget, forms) for weight in weights]
     brackets = []
     for weight, (bound, lower) in zip(
-        weights, _sampled([_Large(weight, own) for weight in weights], rtol, missed, own)
+        weights, _sampled([_Large(weight, forms) for weight in weights], rtol, missed, forms)
     ):
         notes = (f"the upper side is too small with a probability of at most {missed:.2g}, over random starts",)
-        advice = own.advice() or f"the search ended after {_SAMPLED_STEPS} steps: a certified norm is closer"
+        advice = forms.advice() or f"the search ended after {_SAMPLED_STEPS} steps: a certified norm is closer"
         shape, sampled = (weight.shape[1],), bound.evidence is Evidence.SAMPLED
         brackets.append(_closed(bound, lower, rtol, advice, input_shape=shape, notes=notes if sampled else ()))
     return brackets
@@ -101,16 +102,16 @@ def matrix_norms(
 
 def may_be_sampled(weight: Tensor, missed: float) -> bool:
     """Whether a matrix is so large that its upper side is sampled, where that is asked for."""
-    return missed > 0.0 and weight.numel() > _SAMPLED and weight.dtype != torch.float64
+    return missed > 0.0 and weight.numel() > _SAMPLED_ENTRIES and weight.dtype != torch.float64
 
 
-def _certified_norm(weight: Tensor, rtol: float, budget: Budget | None, own: Budget) -> Bracket:
-    if weight.numel() <= _SMALL or weight.dtype == torch.float64:
+def _certified_norm(weight: Tensor, rtol: float, budget: Budget | None, forms: Budget) -> Bracket:
+    if weight.numel() <= _WHOLE_ENTRIES or weight.dtype == torch.float64:
         return bracket(Matrix(weight), rtol=rtol, budget=budget)
-    large = _Large(weight, own)
+    large = _Large(weight, forms)
     bound, vector = large.certified(rtol)
-    lower = large.attained(vector if vector is not None else large.searched(rtol, own))[0]
-    advice = own.advice() or "too large for a Gram matrix: the upper side is a cheap one"
+    lower = large.attained(vector if vector is not None else large.search_vector(rtol, forms))[0]
+    advice = forms.advice() or "too large for a Gram matrix: the upper side is a cheap one"
     return _closed(bound, lower, rtol, advice, input_shape=(weight.shape[1],))
 
 
@@ -134,14 +135,14 @@ def kernel_norm(kernel: Tensor, *, rtol: float = 1e-2, budget: Budget | None = N
         budget: once it is over only cheap upper sides are taken, but for closed forms that take a moment.
 
     Returns:
-        The bracket, PROVEN; never closed, since the convolutions it speaks of have different norms.
+        The bracket, PROVEN; never closed, since the convolutions it covers have different norms.
 
     Raises:
         InputError: a value is NaN or infinite.
 
     Example:
-        >>> found = kernel_norm(torch.ones(1, 1, 3))  # 3 on a long signal, sqrt(3) on one of length 3 without padding
-        >>> round(found.lower**2, 9), round(found.upper, 9)
+        >>> bracket = kernel_norm(torch.ones(1, 1, 3))  # 3 on a long signal, sqrt(3) on one of 3 without padding
+        >>> round(bracket.lower**2, 9), round(bracket.upper, 9)
         (3.0, 3.0)
     """
     taps = _working(kernel).flatten(2)
@@ -149,11 +150,11 @@ def kernel_norm(kernel: Tensor, *, rtol: float = 1e-2, budget: Budget | None = N
     rows = taps.reshape(out, -1)
     longest = rows[torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).argmax()]
     root = Upper.of(math.sqrt(count), Evidence.PROVEN, allowance=2.0**-52)
-    own = (budget or Budget()).closed_forms(BOUNDING)
+    forms = (budget or Budget()).closed_forms(BOUNDING)
     bounds = [
-        total([_upper(taps[:, :, tap], rtol, own) for tap in range(count)]).named("sum over taps"),
-        root.times(_upper(rows, rtol, own)).named("windows"),
-        root.times(_upper(taps.transpose(1, 2).reshape(out * count, -1), rtol, own)).named("terms of an output"),
+        total([_upper(taps[:, :, tap], rtol, forms) for tap in range(count)]).named("sum over taps"),
+        root.times(_upper(rows, rtol, forms)).named("windows"),
+        root.times(_upper(taps.transpose(1, 2).reshape(out * count, -1), rtol, forms)).named("terms of an output"),
     ]
     lower = bracket(Matrix(longest[None])).log10_lower
     advice = "audit the model itself: with stride, padding, groups and input size known the bracket closes"
@@ -180,7 +181,7 @@ def _working(weight: Tensor) -> Tensor:
 
 
 def _upper(matrix: Tensor, rtol: float, budget: Budget) -> Upper:
-    if matrix.numel() <= _SMALL or matrix.dtype == torch.float64:
+    if matrix.numel() <= _WHOLE_ENTRIES or matrix.dtype == torch.float64:
         return upper(Matrix(matrix), rtol=rtol, budget=budget)
     return _Large(matrix, budget).certified(rtol)[0]
 
@@ -197,11 +198,11 @@ class _Large:
         self.slack = gamma(float(self.rows) * self.columns + 32.0)
         self.gpu = self.tall.device.type == "cuda"
         cost = float(self.rows) * self.columns * self.columns
-        self.affordable = cost <= _AFFORDABLE * (GPU if self.gpu else 1.0) and not budget.over
+        self.affordable = cost <= _MAX_GRAM_MULTIPLICATIONS * (GPU if self.gpu else 1.0) and not budget.over
 
     def pieces(self, entries: int = 0) -> Iterator[Tensor]:
         """Yield some rows at a time in float64."""
-        step = max(1, (int(_PIECE * GPU) if self.gpu else entries or _PIECE) // self.columns)
+        step = max(1, (int(_PIECE_ENTRIES * GPU) if self.gpu else entries or _PIECE_ENTRIES) // self.columns)
         for first in range(0, self.rows, step):
             yield self.tall[first : first + step].double()
 
@@ -265,20 +266,25 @@ class _Large:
             gram.addmm_(piece.T, piece)
         return gram
 
-    def searched(self, rtol: float, budget: Budget) -> Tensor:
+    def search_vector(self, rtol: float, budget: Budget) -> Tensor:
         """Return a vector that is stretched much, found by Lanczos in float32."""
         if self.frobenius == 0.0:
             return torch.zeros(self.columns, dtype=torch.float64, device=self.tall.device)
         noise = torch.randn(self.columns, generator=torch.Generator().manual_seed(0)).to(self.tall.device)
         search = largest_singular_vector(
-            Matrix(self.tall.float()), noise, rtol=rtol / 20.0, steps=_STEPS, budget=budget, scale=self.frobenius
+            Matrix(self.tall.float()),
+            noise,
+            rtol=rtol / 20.0,
+            steps=_LANCZOS_STEPS,
+            budget=budget,
+            scale=self.frobenius,
         )
         return search.vector.double()
 
     def attained(self, vector: Tensor) -> tuple[float, Tensor]:
         """Return log10 of the gain of a vector v, rounded inward, and A^T A v; take the Frobenius norm on the way."""
         normal, sums = torch.zeros_like(vector), vector.new_zeros(2)
-        for piece in self.pieces(_CACHED):
+        for piece in self.pieces(_CACHED_ENTRIES):
             image = piece @ vector
             normal.addmv_(piece.T, image)
             sums += torch.stack([torch.linalg.vector_norm(piece).square(), image.square().sum()])
@@ -311,7 +317,7 @@ def _sampled(larges: Sequence[_Large], rtol: float, missed: float, budget: Budge
     Reference: M. Hochstenbach, Probabilistic upper bounds for the matrix two-norm (2013).
     """
     columns, device = larges[0].columns, larges[0].tall.device
-    found: dict[int, tuple[Upper, float]] = {}
+    sides: dict[int, tuple[Upper, float]] = {}
     kept = {place: pair for place, pair in enumerate(large.single() for large in larges) if pair[1] > 0.0}
     singles = [single for single, _ in kept.values()]
 
@@ -348,5 +354,5 @@ def _sampled(larges: Sequence[_Large], rtol: float, missed: float, budget: Budge
                 Upper.of(math.sqrt(square) * scale, Evidence.SAMPLED, searched, allowance=2.0**-40),
                 Upper.of(large.frobenius, Evidence.PROVEN, "Frobenius norm", allowance=4.0 * large.slack),
             ]
-            found[place] = smallest(bounds), log10_lower
-    return [found.get(place, (ZERO, -math.inf)) for place in range(len(larges))]
+            sides[place] = smallest(bounds), log10_lower
+    return [sides.get(place, (ZERO, -math.inf)) for place in range(len(larges))]

@@ -18,10 +18,11 @@ from .calls import FunctionCall
 from .listener import ForwardListener
 
 NAN, INFINITE = 2, 1
+"""Grades of a tensor: the worse a tensor is, the larger."""
 MASKING = ("masked_fill", "where", "full", "new_full", "fill", "setitem", "triu", "tril")
-"""Beginnings of the names of functions that write minus infinity on purpose."""
-GUARDED = re.compile(r"div|sqrt|log|pow|norm|exp|reciprocal|acos|asin")
-"""Functions that break on single values, so that an eps or a clamp mends them; others break on what enters them."""
+"""How the names of functions begin that write minus infinity on purpose."""
+GUARDABLE = re.compile(r"div|sqrt|log|pow|norm|exp|reciprocal|acos|asin")
+"""Parts of the names of functions that break at single values, such as zero: an eps or a clamp in front mends them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class Origin:
     reached: str = ""
 
     def describe(self) -> str:
-        """Say it in one sentence."""
+        """Say in a sentence or two where the values broke."""
         place = f"`{self.where}`" if self.where else "the model's own forward"
         if not self.function:
             return f"The output of {place} is not finite."
@@ -49,9 +50,9 @@ class Origin:
         )
 
     @property
-    def is_guarded(self) -> bool:
-        """Whether an eps or a clamp in front of the function mends it."""
-        return GUARDED.search(self.function) is not None
+    def is_guardable(self) -> bool:
+        """Whether an eps or a clamp in front of the function would mend it."""
+        return GUARDABLE.search(self.function) is not None
 
 
 def grade(value: Any) -> int:
@@ -71,17 +72,17 @@ def is_mask(value: Tensor) -> bool:
 class OriginFinder(ForwardListener):
     """Follows values that are not finite back to the function that made the first of them.
 
-    Infinities that vanish again (masks in front of a softmax) are followed only as far as they last, and those that a
-    mask is made of are meant.
+    Infinities that vanish again (masks in front of a softmax) are followed only as far as they last. Minus infinities
+    that make a mask are on purpose and are not followed.
     """
 
     def __init__(self, model: nn.Module, *, dropout: bool = True) -> None:
         super().__init__(model, dropout=dropout)
-        self._origins = WeakIdKeyDictionary()
-        self._tensors: list[Tensor] = []
-        self._is_made_here, self._is_masked = True, False
-        self._origin: Origin | None = None
-        self._reached = ""
+        self._origins = WeakIdKeyDictionary()  # of tensors that are not finite; None where it is not known
+        self._tensors: list[Tensor] = []  # what the present function is called with
+        self._is_made_here, self._is_masked = True, False  # where its output is not finite: by itself, on purpose
+        self._origin: Origin | None = None  # of the worst tensor that enters it
+        self._reached = ""  # the first module that was called with NaN
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -102,14 +103,14 @@ class OriginFinder(ForwardListener):
         if path and not self._reached and any(grade(leaf) == NAN for leaf in tree_leaves(args)):
             self._reached = path
 
-    def _leave(self, module: nn.Module, args: Any, made: Any) -> None:
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         self._stack.pop()
 
     def before_call(self, call: FunctionCall) -> None:
-        """See which values that are not finite enter a function: those with an origin count first."""
+        """See whether values that are not finite enter a function; of several those with an origin count first."""
         self._tensors = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
         graded = [(value, leaf) for leaf in self._tensors if (value := grade(leaf))]
-        broken = [pair for pair in graded if pair[1] in self._origins or not is_mask(pair[1])]  # nobody broke a mask
+        broken = [pair for pair in graded if pair[1] in self._origins or not is_mask(pair[1])]  # a mask is not broken
         self._is_masked = call.name.strip("_").startswith(MASKING) or bool(graded and not broken)
         # statistics that the first forward broke have no origin, and are not the first to break
         worst = max(broken, key=lambda pair: (self._origins.get(pair[1]) is not None, pair[0]), default=None)
@@ -125,13 +126,13 @@ class OriginFinder(ForwardListener):
                 self._origins[leaf] = Origin(where=self.path, function=name) if self._is_made_here else self._origin
         return result
 
-    def find_origin(self, made: Any) -> Origin | None:
-        """Return where the worst value in the output of the model came from; without an origin, that is not known.
+    def find_origin(self, output: Any) -> Origin | None:
+        """Return where the worst value in the output of the model came from; None where all of the output is finite.
 
-        Returns:
-            None where all of the output is finite.
+        Where the function is not known, the `Origin` names none.
         """
-        leaves = tree_leaves(vars(made) if hasattr(made, "__dict__") and not isinstance(made, Tensor) else made)
+        has_fields = hasattr(output, "__dict__") and not isinstance(output, Tensor)  # such as a ModelOutput
+        leaves = tree_leaves(vars(output) if has_fields else output)
         worst = max((leaf for leaf in leaves if isinstance(leaf, Tensor)), key=grade, default=None)
         if worst is None or not grade(worst):
             return None

@@ -89,7 +89,7 @@ def non_finite_activations(examined: Examined) -> Iterator[Finding]:
         where=where,
         seen=origin.describe(),
         why="A value overflowed or was divided by zero here, and everything computed from it is lost.",
-        advice=GUARD_FUNCTION.format(function=origin.function) if origin.is_guarded else LOOK_INSIDE,
+        advice=GUARD_FUNCTION.format(function=origin.function) if origin.is_guardable else LOOK_INSIDE,
         numbers={},
     )
 
