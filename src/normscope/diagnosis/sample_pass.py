@@ -1,7 +1,7 @@
 """`compare_samples`: does an output depend on its own sample alone, and on every argument of the model?
 
-A few samples run once as they are and once with a change: one sample replaced by another shows which outputs of the
-other samples move; one argument with its samples moved by a place shows whether the output reads it.
+A few samples run once as they are and once with a change. One sample replaced by another shows whether the outputs of
+the other samples depend on it; one argument whose samples are moved by a place shows whether the output reads it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .loss_facts import NO_CLASS
 from .padding import FEW_VALUES, find_padding, runs_to_the_end
 
 FEW_SAMPLES = 7
-"""Samples that run once more: enough to see a change, cheap beside a batch, and hardly the width of anything."""
-MOVES = 1e-3
-"""A share of the size of a value: batched kernels round by far less."""
+"""Samples that run once more: enough to see a change, cheap beside a batch, and an unlikely width of any layer."""
+MOVED_SHARE = 1e-3
+"""A change of a value over its size that counts as one: batched kernels round by far less."""
 NEAR_ONE = 0.1
 """How far the deviation of a standardised column may be from 1: one sample more or less in its formula, and an eps."""
-TELLS = 0.6
-"""A share of the variance of a figure of the samples."""
+TOLD_SHARE = 0.6
+"""The share of the variance of a figure of the samples above which labels and figure go together."""
 FEWEST_STEPS = 4
-"""Of a sequence whose labels are its next steps: in fewer that may be chance."""
+"""The length of a sequence whose labels are its next steps: in a shorter one that may be chance."""
 NO_INFLUENCE = 1e-3
 """The change of the output by one argument, as a share of the change by all of them."""
-FAR = 3.0
-"""How far values are moved towards those of another sample: past them, so that a maximum takes notice."""
+MOVE_FACTOR = 3.0
+"""How far values are moved towards those of another sample, 1 being there: past them, so that a maximum notices."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +50,16 @@ class SampleFacts(Part):
         identical: whether all samples of the batch are the same.
         mixed_at: the first module whose output for one sample moves with another sample; `None` if there is none.
         certain: whether labels show that the first dimension counts samples, or the model knows no order in it.
-        idle: the arguments that the output does not depend on, by name, each with the first module that reads it.
+        idle: the arguments without influence on the output, by name, each with the first module that reads it.
         reads_ahead: where an argument holds the labels: the first module whose output at a step moves with the label
             of that step or later ones; `None` if there is none.
-        copies: the shape of token ids that are their own labels, step by step, in a model that reads the steps up to
-            each alone: it is to predict what it is given.
-        inverted_mask: the argument that hides what the labels count, or what is no padding, and shows the rest.
-        random: where the first output differs from sample to sample and does not depend on any argument: the last
-            module that does.
-        padding_moves: where rows are filled up at their ends: how far the output moves when some of that is taken away,
-            as a share of how much it differs from sample to sample.
-        erased: what of the values of a sample (`size`, `level`) tells the labels and does not move the output.
+        copies: the shape of token ids that are their own labels, in a model whose output at a step reads that step and
+            earlier ones alone: it learns to copy. Empty where that is not so.
+        inverted_mask: the attention mask that hides the positions with labels or words, and shows the padding.
+        random: where the first output is drawn at random and depends on no argument: the last module that does.
+        padding_moves: how far the output moves when some of the padding at the ends of rows is cut off, over how much
+            it differs from sample to sample; `None` without padding.
+        erased: what of a sample's values (`size` or `level`) tells the labels but does not move the output; or empty.
         forwards: passes of at most seven samples that this took.
         reason: why samples were not compared, where the model raised.
     """
@@ -86,8 +85,7 @@ class SampleFacts(Part):
 def compare_samples(model: nn.Module, batch: Any) -> SampleFacts:
     """Run a few samples with and without a change, in eval mode and with the same random numbers; leave all as found.
 
-    Nothing is said of models whose arguments do not all count samples by their first dimension, such as graphs, nor of
-    models that take no smaller batch.
+    Models whose arguments do not all have samples as their first dimension, such as graphs, are not compared.
     """
     try:
         facts = _compare(model, batch)
@@ -108,27 +106,26 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
     if pads is not None:
         longest = pads.sum(1).argsort(descending=True, stable=True)[:FEW_SAMPLES]
         few = call.changed(lambda leaf: leaf[longest.to(leaf.device)])
-    training, found = model.training, dict[str, Any]()
+    training, facts = model.training, dict[str, Any]()
     with uncompiled(), torch.no_grad():
         with untouched(model, "eval"):
             try:
                 plain = run(few)
-            except Exception:  # where samples are exchanged with something else, their number must be the same
+            except Exception:  # a model may be made for batches of one size
                 few = call
                 plain = run(few)
-            if not any(
-                map(have_moved, _ends(plain), _ends(run(few, inside=False)))
-            ):  # no state, no random numbers of its own
-                found = _probe(run, few, plain, call, batch)
+            repeated = run(few, inside=False)
+            if not any(map(have_moved, _ends(plain), _ends(repeated))):  # no state, no random numbers of its own
+                facts = _probe(run, few, plain, call, batch)
                 if pads is not None and few is not call:
                     trimmed = int(pads[longest].sum(1).min())
-                    found["padding_moves"] = _moved_by_padding(run, few, plain, pads.shape[1], trimmed)
-        if found.get("idle") and training:  # some arguments are read in training alone
+                    facts["padding_moves"] = _moved_by_padding(run, few, plain, pads.shape[1], trimmed)
+        if facts.get("idle") and training:  # some arguments are read in training alone
             with untouched(model, "train"):
                 in_training = _idle_arguments(run, few, run(few))
-            found["idle"] = tuple((name, reader) for name, reader in found["idle"] if name in in_training)
+            facts["idle"] = tuple((name, reader) for name, reader in facts["idle"] if name in in_training)
     count("passes", run.forwards * few.count)
-    return SampleFacts(**found, forwards=run.forwards)
+    return SampleFacts(**facts, forwards=run.forwards)
 
 
 def _probe(run: _Runs, few: Call, plain: Outputs, call: Call, batch: Any) -> dict[str, Any]:
@@ -136,10 +133,8 @@ def _probe(run: _Runs, few: Call, plain: Outputs, call: Call, batch: Any) -> dic
     shift = 0 if run.draws else 1  # noise does not move along
     # All samples at the next place, and the first replaced: the others must not see either of it.
     moved = run(few.changed(partial(_other_first, shift)))
-    mixed, certain = (
-        _first_mixed(plain, moved, few.count, call.count, shift),
-        _labels_count_samples(run.model, call, batch),
-    )
+    mixed = _first_mixed(plain, moved, few.count, call.count, shift)
+    certain = _labels_count_samples(run.model, call, batch)
     idle = {} if few is call else _idle_arguments(run, few, plain, moved if shift else None)
     if mixed is not None and not certain and _has_labels(call, batch):
         certain = _is_order_free(plain, run(few.rolled()))
@@ -147,7 +142,7 @@ def _probe(run: _Runs, few: Call, plain: Outputs, call: Call, batch: Any) -> dic
     mixing = None if mixed is None else run.model.get_submodule(mixed)
     if isinstance(mixing, _BatchNorm) or (mixing is not None and quantized(mixing)):
         mixed = None  # statistics of the batch, or a range of integers for the whole batch: it is meant to see it
-    found = {
+    facts = {
         "mixed_at": mixed,
         "certain": certain,
         "idle": tuple(idle.items()),
@@ -158,15 +153,15 @@ def _probe(run: _Runs, few: Call, plain: Outputs, call: Call, batch: Any) -> dic
         place, late = shifted
         changed = run(_with_other_ends(few, place))
         if late or _has_source(call, place):
-            found["reads_ahead"] = _first_ahead(plain, changed, few, place, late)
+            facts["reads_ahead"] = _first_ahead(plain, changed, few, place, late)
         elif _first_ahead(plain, changed, few, place, 1) is None:
             reads_itself = _first_ahead(plain, changed, few, place, late) is not None
-            found["copies"] = tuple(call.leaves[place].shape) if reads_itself else ()
+            facts["copies"] = tuple(call.leaves[place].shape) if reads_itself else ()
     if _ends(plain) and run.draws:
         rolled = run(few.rolled())
-        if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.ignores(few, _moved(plain, rolled)):
-            found["random"] = next(reversed(_moved(plain, rolled)), "")
-    return found
+        if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.ignores(few, _moving_modules(plain, rolled)):
+            facts["random"] = next(reversed(_moving_modules(plain, rolled)), "")
+    return facts
 
 
 def _has_table_of(model: nn.Module, samples: int) -> bool:
@@ -175,15 +170,15 @@ def _has_table_of(model: nn.Module, samples: int) -> bool:
 
 
 def _has_labels(call: Call, batch: Any) -> bool:
-    """Whether there are labels that count what the inputs count by their first dimension."""
+    """Whether there are labels, as many along their first dimension as the inputs have."""
     labels = next(iter(labels_of(batch, call)), None)
     return isinstance(labels, Tensor) and labels.shape[:1] == (call.count,)
 
 
 def _labels_count_samples(model: nn.Module, call: Call, batch: Any) -> bool:
-    """Whether the first dimension counts samples for sure: it is that of images, or there are as many labels.
+    """Whether the first dimension surely counts samples: inputs are images, or there are as many labels.
 
-    In recurrent models it may be that of time steps.
+    In recurrent models the first dimension may be that of time steps, so there each sample must have one label.
     """
     labels = next(iter(labels_of(batch, call)), None)
     time_first = any(
@@ -206,7 +201,7 @@ class _Runs:
         self.model, self.forwards, self.draws = model, 0, False
 
     def __call__(self, call: Call, *, inside: bool = True) -> Outputs:
-        """Return what the modules return; those of the model itself alone unless what is `inside` is asked for."""
+        """Return the outputs of all modules, or where `inside` is false those of the model itself alone."""
         copy = call.changed(torch.clone)  # a model may write to what it is given
         listener = _OutputListener(self.model, inside=inside)
         self.forwards += 1
@@ -218,23 +213,22 @@ class _Runs:
         return listener.outputs
 
     def ignores(self, call: Call, paths: Sequence[str]) -> bool:
-        """Whether weights take part in the first output, and no gradient comes back to those of some modules.
+        """Whether the first output is computed from weights, and no gradient comes back from it to some modules.
 
-        Noise that is handed out beside an output is none, and one that is chosen at random, or the likelihood of what
-        was drawn, teaches what it depends on all the same.
+        Without weights it is noise that is returned beside an output, which is no fault. Where a gradient comes back,
+        as from the likelihood of what was drawn, the modules learn all the same.
         """
         copy = call.changed(torch.clone)
         self.forwards += 1
         with torch.enable_grad():
-            made = as_floats(self.model(*copy.args, **copy.kwargs))
-        if not made or not (made[0].requires_grad or not any(p.requires_grad for p in self.model.parameters())):
+            outputs = as_floats(self.model(*copy.args, **copy.kwargs))
+        if not outputs or (not outputs[0].requires_grad and any(p.requires_grad for p in self.model.parameters())):
             return False
-        modules = [self.model.get_submodule(path) for path in paths]
-        own = [p for module in modules for p in module.parameters(recurse=False) if p.requires_grad]
-        if not own or not made[0].requires_grad:
+        output, modules = outputs[0], [self.model.get_submodule(path) for path in paths]
+        weights = [p for module in modules for p in module.parameters(recurse=False) if p.requires_grad]
+        if not weights or not output.requires_grad:
             return True
-        (value,) = made[:1]
-        gradients = torch.autograd.grad(value, own, torch.rand_like(value) + 0.5, allow_unused=True)
+        gradients = torch.autograd.grad(output, weights, torch.rand_like(output) + 0.5, allow_unused=True)
         return not any(gradient is not None and bool(gradient.any()) for gradient in gradients)
 
 
@@ -253,7 +247,7 @@ class _OutputListener(ForwardListener):
 
 
 def _ends(outputs: Outputs) -> list[Tensor]:
-    """Return what the model itself hands on."""
+    """Return the outputs of the model itself."""
     return [tensor for path, tensor in outputs if not path]
 
 
@@ -261,18 +255,23 @@ def have_moved(before: Tensor, after: Tensor) -> bool:
     """Whether values differ by more than rounding."""
     if before.shape != after.shape or not before.numel():
         return False
-    return bool((after - before).double().abs().amax() > MOVES * before.double().abs().amax())
+    return bool((after - before).double().abs().amax() > MOVED_SHARE * before.double().abs().amax())
 
 
 def _other_first(shift: int, leaf: Tensor) -> Tensor:
-    """Return samples moved by some places, with the second in place of what then comes first."""
+    """Return samples moved by `shift` places, and then the first of them replaced by the second of before."""
     return torch.cat([leaf[1:2], leaf.roll(shift, 0)[1:]])
 
 
 def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int, shift: int) -> str | None:
-    """Return the first module whose output of another sample than the first is not that of before, `shift` places on.
+    """Return the first module in which other samples than the replaced first one moved; None if no output moved.
 
-    None if those of the model itself are.
+    Args:
+        plain: the outputs of the samples as they are.
+        changed: those with all samples moved by `shift` places and the first replaced.
+        samples: how many there are.
+        whole: how many the batch has.
+        shift: by how many places the samples were moved.
     """
     ends = _ends(plain)
     if ends and ends[0].shape[:1] == (whole,) != (samples,):
@@ -288,19 +287,19 @@ def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int, shi
         return None  # as in most models: what lies inside of them need not be looked at
     place = next(place for place, (_, before, after) in enumerate(counted) if others_moved(before, after))
     while place and counted[place - 1][0] and _counts_others(*counted[place - 1][1:], samples):
-        place -= 1  # it has taken the samples for something else
+        place -= 1  # the module before has another first dimension, which it has taken for the samples
     if samples == whole > FEW_SAMPLES and samples not in counted[place][1].shape[1:]:
         return None  # a graph, whose nodes are meant to meet
     return counted[place][0]
 
 
 def _counts_others(before: Tensor, after: Tensor, samples: int) -> bool:
-    """Whether what depends on the samples counts something else by its first dimension."""
+    """Whether a value depends on the samples, and its first dimension counts something else."""
     return before.shape[:1] != (samples,) and have_moved(before, after)
 
 
 def _is_order_free(plain: Outputs, rolled: Outputs) -> bool:
-    """Whether outputs move along with the samples: the rows are no steps of time, whose order counts."""
+    """Whether outputs move along with the samples, which steps of time would not do: their order counts."""
     pairs = list(zip(_ends(plain), _ends(rolled), strict=True))
     return any(have_moved(before, after) for before, after in pairs) and not any(
         have_moved(before.roll(1, 0), after) for before, after in pairs
@@ -309,19 +308,18 @@ def _is_order_free(plain: Outputs, rolled: Outputs) -> bool:
 
 def _standardises_columns(plain: Outputs, path: str) -> bool:
     """Whether a module standardises each column over the samples of the batch."""
-    made = next(
-        (tensor for own, tensor in plain if own == path and path and tensor.ndim == 2 and len(tensor) > 2), None
-    )
-    if made is None or made.shape[1] < 2:
+    outputs = (value for module, value in plain if module == path and path and value.ndim == 2 and len(value) > 2)
+    table = next(outputs, None)
+    if table is None or table.shape[1] < 2:
         return False
-    deviation, mean = torch.std_mean(made.double(), 0)
-    return bool((mean.abs() < MOVES).all()) and bool(((deviation - 1.0).abs() < NEAR_ONE).all())
+    deviation, mean = torch.std_mean(table.double(), 0)
+    return bool((mean.abs() < MOVED_SHARE).all()) and bool(((deviation - 1.0).abs() < NEAR_ONE).all())
 
 
 def _find_shifted(call: Call, batch: Any) -> tuple[int, int] | None:
-    """Return the place of an argument that holds the labels, and by how many steps it is late: one, or none.
+    """Return the place of an argument that holds the labels, and by how many steps it is late: 1 or 0.
 
-    Numbers that are their own labels are what an autoencoder learns.
+    With 0 floats do not count: an autoencoder is to learn them.
     """
     labels = next(iter(labels_of(batch, call)), None)
     for place, leaf in enumerate(call.leaves):
@@ -337,7 +335,7 @@ def _find_shifted(call: Call, batch: Any) -> tuple[int, int] | None:
 
 
 def _has_source(call: Call, place: int) -> bool:
-    """Whether a model reads another sequence beside that of its labels, as one that translates does; masks are none."""
+    """Whether a model reads another argument beside its labels, masks left out, as one that translates does."""
     return any(
         isinstance(leaf, Tensor)
         and leaf.ndim > 0
@@ -349,7 +347,7 @@ def _has_source(call: Call, place: int) -> bool:
 
 
 def _find_inverted_mask(model: nn.Module, batch: Any) -> str | None:
-    """Return the attention mask among the arguments that is 0 where labels count, or words are, and 1 elsewhere."""
+    """Return the attention mask that is 0 at most positions with labels or words and 1 at most others; or None."""
     call = arguments(model, batch)
     named = {call.name(place): leaf for place, leaf in enumerate(call.leaves) if isinstance(leaf, Tensor)}
     rows = [leaf for leaf in (*named.values(), *labels_of(batch, call)) if isinstance(leaf, Tensor) and leaf.ndim == 2]
@@ -367,21 +365,21 @@ def _find_inverted_mask(model: nn.Module, batch: Any) -> str | None:
 
 
 def _steps_before_cuts(samples: int, steps: int, late: int = 1) -> Tensor:
-    """Return which steps of each sample lie before its own cut, and have a label that is `late` steps on at most."""
+    """Return which steps of each sample come before a cut of its own; with `late` of 0 the step at the cut, too."""
     cuts = torch.linspace(1, steps - 1, samples + 2)[1:-1].round()
     return torch.arange(steps) < cuts[:, None] + 1 - late
 
 
 def _find_erased(run: _Runs, few: Call, plain: Outputs, call: Call, batch: Any) -> str:
-    """Return what tells the labels of the samples and does not move any output, of the values of the only input."""
+    """Return what of the only float input, `size` or `level`, tells the labels and moves no output; empty for none."""
     labels = next(iter(labels_of(batch, call)), None)
     floats = [leaf for _, leaf in call.variables]
     if len(floats) != 1 or not isinstance(labels, Tensor) or labels.numel() != call.count or floats[0].ndim < 2:
         return ""
     values = floats[0].detach().double().flatten(1)
     figures = {"size": values.std(1).clamp(min=1e-300).log(), "level": values.mean(1)}
-    for name, told in figures.items():
-        if _share_told(told, labels.detach().flatten()) > TELLS:
+    for name, figure in figures.items():
+        if _share_told(figure, labels.detach().flatten()) > TOLD_SHARE:
             factor, summand = (2.0, 0.0) if name == "size" else (1.0, float(values.std()))
             moved = run(few.changed(partial(_rescaled, factor, summand)))
             if not any(map(have_moved, _ends(plain), _ends(moved))):
@@ -403,14 +401,17 @@ def _share_told(figure: Tensor, labels: Tensor) -> float:
     classes = labels.unique()
     if not 1 < len(classes) <= len(labels) // 4:
         return 0.0
-    rest = sum(float((own - own.mean()).square().sum()) for own in (figure[labels == label] for label in classes))
-    return 1.0 - rest / float((figure - figure.mean()).square().sum()) * (len(labels) - 1) / (
-        len(labels) - len(classes)
-    )
+    by_class = (figure[labels == label] for label in classes)
+    within = sum(float((values - values.mean()).square().sum()) for values in by_class)
+    chance = (len(labels) - 1) / (len(labels) - len(classes))
+    return 1.0 - within / float((figure - figure.mean()).square().sum()) * chance
 
 
 def _moved_by_padding(run: _Runs, call: Call, plain: Outputs, steps: int, trimmed: int) -> float | None:
-    """Return how far the first output moves without the last steps, which fill all rows up, beside other samples."""
+    """Return how far cutting the last `trimmed` steps off, which are padding in all rows, moves the first output.
+
+    The unit is how much it differs from sample to sample; None where that cannot be measured.
+    """
     if not trimmed:
         return None
     try:
@@ -429,7 +430,7 @@ def _moved_by_padding(run: _Runs, call: Call, plain: Outputs, steps: int, trimme
 
 
 def _with_other_ends(call: Call, place: int) -> Call:
-    """Return a call with the steps of one argument from the sample before, from a step on that each sample has."""
+    """Return a call in which the steps of one argument behind each sample's cut are those of the sample before."""
     chosen = call.leaves[place]
     early = _steps_before_cuts(len(chosen), chosen.shape[1]).to(chosen.device)
     early = early.reshape(*early.shape, *(1,) * (chosen.ndim - 2))
@@ -437,7 +438,7 @@ def _with_other_ends(call: Call, place: int) -> Call:
 
 
 def _first_ahead(plain: Outputs, changed: Outputs, call: Call, place: int, late: int) -> str | None:
-    """Return the first module whose early steps moved with late inputs, if those of the model's output did."""
+    """Return the first module whose steps before the cuts moved with inputs behind them; None if no output did."""
     steps = call.leaves[place].shape[1]
     early = _steps_before_cuts(call.count, steps, late)  # the last of them has its label behind the cut
     moved = [
@@ -445,12 +446,12 @@ def _first_ahead(plain: Outputs, changed: Outputs, call: Call, place: int, late:
         for (path, before), (_, after) in zip(plain, changed)
         if before.ndim > 2 and len(before) == call.count and steps in (before.shape[1], before.shape[-1])
         for axis in (1 if before.shape[1] == steps else -1,)
-        if have_moved(*(made.movedim(axis, 1)[early.to(made.device)] for made in (before, after)))
+        if have_moved(*(value.movedim(axis, 1)[early.to(value.device)] for value in (before, after)))
     ]
     return next(iter(moved)) if "" in moved else None
 
 
-def _moved(plain: Outputs, rolled: Outputs) -> list[str]:
+def _moving_modules(plain: Outputs, rolled: Outputs) -> list[str]:
     """Return the modules whose output depends on the samples, in their order."""
     return [path for (path, a), (_, b) in zip(plain, rolled) if path and have_moved(a, b)]
 
@@ -461,10 +462,10 @@ def _is_random(plain: Tensor, rolled: Tensor) -> bool:
 
 
 def _idle_arguments(run: _Runs, call: Call, plain: Outputs, moved: Outputs | None = None) -> dict[str, str]:
-    """Return the arguments without influence, each with the first module that reads it.
+    """Return the arguments without influence on the output, each with the first module that reads it.
 
-    `moved` are the outputs for other samples at each place, if there are some. With the samples of such an argument
-    moved by a place the values of that module move, and no output does.
+    With the samples of such an argument moved by a place the values of that module move, and no output does. `moved`
+    has the outputs with the samples of all arguments moved, where they are at hand.
     """
     if len(call.leaves) < 2:
         return {}
@@ -478,7 +479,7 @@ def _idle_arguments(run: _Runs, call: Call, plain: Outputs, moved: Outputs | Non
             continue
         changed = run(call.changed(partial(_rolled_if, leaf)))
         distances = _distances(plain, changed)
-        if any(whole) and all(own <= NO_INFLUENCE * most for own, most in zip(distances, whole, strict=True)):
+        if any(whole) and all(one <= NO_INFLUENCE * every for one, every in zip(distances, whole, strict=True)):
             readers = (path for (path, before), (_, after) in zip(plain, changed) if path and have_moved(before, after))
             idle[name] = next(readers, "")
     return idle
@@ -521,4 +522,4 @@ class PlaceChanger(ForwardListener):
         """Move the values at these places."""
         wide = [self._places[0][:, None], self._places[1]] if values.ndim == 3 else self._places
         there = reduce(torch.logical_or, (places.expand(values.shape[1:]) for places in wide))
-        return torch.where(there, values + FAR * (values.roll(1, 0) - values), values)
+        return torch.where(there, values + MOVE_FACTOR * (values.roll(1, 0) - values), values)
