@@ -9,7 +9,7 @@ import math
 import os
 import string
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -41,7 +41,7 @@ class Alarm:
     """One way in which a run goes wrong, in words.
 
     What stands in braces is filled in where the alarm is raised: `{where}`, its numbers, and other words. Behind a
-    colon stands how a number is written: `power` (of its log10), `percent`, `figure`, or `pluralise` with a noun.
+    colon stands how a number is written: `power` (of its log10), `percent`, `figure`, or `counted` with a noun.
 
     Attributes:
         code: its code; several alarms may share one.
@@ -103,6 +103,15 @@ def others_likewise(count: int, noun: str) -> str:
     return f" {pluralise(count - 1, noun)} likewise." if count > 1 else ""
 
 
+def losses_beside_constant(records: Iterable[Record]) -> list[tuple[Record, float, float]]:
+    """Return the records with the loss of their outputs and that of the best constant output, where both are known."""
+    return [
+        (record, loss, constant)
+        for record in records
+        if (loss := record.total.get("outputs_own")) is not None and (constant := record.total.get("outputs_constant"))
+    ]
+
+
 class History:
     """What is known of a run, record by record: a bounded number of figures, however long it is.
 
@@ -153,11 +162,7 @@ class History:
 
     def over_constant(self) -> list[float]:
         """Return the loss of outputs over that of the best constant in the last records, where both are known."""
-        return [
-            own / constant
-            for r in self.repeated()
-            if (own := r.total.get("outputs_own")) is not None and (constant := r.total.get("outputs_constant"))
-        ]
+        return [loss / constant for _, loss, constant in losses_beside_constant(self.repeated())]
 
     @property
     def beats_constant(self) -> bool:
@@ -408,13 +413,15 @@ class ParameterFollower:
         self._waiting = {name: p for name, p in trained.items() if p.grad is None}
         self.half_precision = any(p.dtype is torch.float16 for p in trained.values())
         self.ungraded = {name: self.ungraded.get(name) or Since(step) for name in self._waiting}
-        before = self.unmoved
-        held = trainable if whole is None else {n: p for n, p in whole.named_parameters() if p.requires_grad}
-        others = {n: p for n, p in held.items() if id(p) not in rates and p.grad is not None and not is_lazy(p)}
+        earlier = self.unmoved
+        all_trainable = trainable if whole is None else {n: p for n, p in whole.named_parameters() if p.requires_grad}
+        others = {
+            n: p for n, p in all_trainable.items() if id(p) not in rates and p.grad is not None and not is_lazy(p)
+        }
         self.unmoved = {name: Since(step, p._version) for name, p in others.items()}
         for name, since in self.unmoved.items():
-            if name in before and before[name].version == since.version:
-                self.unmoved[name] = before[name]
+            if name in earlier and earlier[name].version == since.version:
+                self.unmoved[name] = earlier[name]
         numbers = [rate for group in optimizer.param_groups if isinstance(rate := group.get("lr"), float)]
         limit = SLOW_GROUP_SHARE * max(numbers, default=0.0)
         some = any(0.0 < rate < limit for rate in numbers)
@@ -469,40 +476,41 @@ class ParameterFollower:
     def look_at_modules(self, modules: Mapping[str, nn.Module], optimizer: Optimizer, step: int) -> None:
         """Look at the modes of all modules and at what is frozen, in a measured forward in train mode."""
         trained = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
-        evaluated, self.dropout, matrices = [], (0.0, ""), []
+        evaluated, self.dropout, matrices = [], (0.0, ""), []  # matrices: layers with their weight and bias
         for inner, module in modules.items():
             if not isinstance(module, LOOKED_AT):
                 continue
             path = ".".join(filter(None, (self.part, inner)))
-            held = [p for p in module._parameters.values() if p is not None and not is_lazy(p)]
+            parameters = [p for p in module._parameters.values() if p is not None and not is_lazy(p)]
             if isinstance(module, nn.modules.dropout._DropoutNd) and module.training:
                 self.dropout = max(self.dropout, (module.p, path))
             elif isinstance(module, nn.modules.batchnorm._BatchNorm) and not module.training:
                 counted = module.num_batches_tracked
-                if counted is not None and any(id(p) in trained for p in held) and self._is_new(path, counted):
+                if counted is not None and any(id(p) in trained for p in parameters) and self._is_new(path, counted):
                     evaluated.append(path)
-            elif type(module) in DEFAULT_INITIALISED and held:
-                matrices.append((path, held))
+            elif type(module) in DEFAULT_INITIALISED and parameters:
+                matrices.append((path, parameters))
             elif isinstance(module, nn.LSTM | nn.GRU) and path not in self._initial:
                 self._initial[path] = True
                 gate = _find_shut_gate(module)
                 self.shut |= {path: gate} if gate else {}
-        first = next((i for i, (_, held) in enumerate(matrices) if held[0].requires_grad), len(matrices))
-        frozen = [(path, held) for path, held in matrices[first:] if not held[0].requires_grad]
+        first = next((i for i, (_, (weight, *_)) in enumerate(matrices) if weight.requires_grad), len(matrices))
+        frozen = [(path, parameters) for path, parameters in matrices[first:] if not parameters[0].requires_grad]
         many = 2 * len(frozen) >= len(matrices)  # a backbone, with an adapter in front of it
-        others = [held[0] for _, held in matrices if held[0].requires_grad]
-        chosen = {} if many else {path: held[0] for path, held in frozen if self._is_initial(path, held, others)}
+        others = [weight for _, (weight, *_) in matrices if weight.requires_grad]
+        untrained = {} if many else {path: ps[0] for path, ps in frozen if self._is_initial(path, ps, others)}
         # a single random layer in front is a projection on purpose
         reached = others or any(id(p) in trained for module in modules.values() for p in module._parameters.values())
         before = matrices[:first] if reached else []
         if len(before) >= MIN_BACKBONE_LAYERS and all(
-            self._is_initial(path, held, others, or_normal=True) for path, held in before
+            self._is_initial(path, parameters, others, or_normal=True) for path, parameters in before
         ):
-            chosen |= {path: held[0] for path, held in before}
+            untrained |= {path: weight for path, (weight, *_) in before}
         self.evaluated = {path: self.evaluated.get(path) or Since(step) for path in evaluated}
         earlier = self.frozen
         versions = {
-            path: 0 if is_lazy(weight) or weight.is_inference() else weight._version for path, weight in chosen.items()
+            path: 0 if is_lazy(weight) or weight.is_inference() else weight._version
+            for path, weight in untrained.items()
         }
         self.frozen = {path: Since(step, version) for path, version in versions.items()}
         for path, since in self.frozen.items():
@@ -518,25 +526,26 @@ class ParameterFollower:
         return self._initial[path]
 
     def _is_initial(
-        self, path: str, held: Sequence[Tensor], trained: Sequence[Tensor], *, or_normal: bool = False
+        self, path: str, parameters: Sequence[Tensor], trained: Sequence[Tensor], *, or_normal: bool = False
     ) -> bool:
-        """Return whether a weight has the values of a new layer.
+        """Return whether the weight of a layer, the first of its parameters, has the values of a new one.
 
-        Those of torch are uniform within 1/sqrt(fan in). Normal ones (`torch.nn.init`) are known by their deviation,
-        and by a bias that is zero or within 1/sqrt(fan in): of one layer alone that may be chance. A copy of one that
-        is trained is not taken for new: it belongs to a target network, which follows another one.
+        Torch draws new weights uniformly within 1/sqrt(fan in). Normal ones (`torch.nn.init`) are recognised by their
+        deviation and a bias that is zero or within 1/sqrt(fan in); in one layer alone that may be chance, so that they
+        count with `or_normal` only. A copy of a trained weight does not count as new: it belongs to a target network,
+        which follows another one.
         """
         if path not in self._initial:
-            weight, count = held[0].detach(), held[0].numel()
+            weight, count = parameters[0].detach(), parameters[0].numel()
             bound = math.sqrt(len(weight) / count)
             deviation, largest = float(weight.std()), float(weight.abs().amax())
             uniform = abs(deviation * math.sqrt(3.0) / bound - 1.0) < 3.0 / math.sqrt(count)
             uniform = uniform and 0.9 * bound < largest <= bound * 1.001
             outputs = bound * math.sqrt(len(weight) / weight[0].numel())  # 1/sqrt(fan in) times sqrt(out/in)
             usual = (bound, math.sqrt(2.0) * bound, bound * math.sqrt(2.0) / math.hypot(1.0, outputs / bound), 0.02)
-            normal = min(abs(deviation / one - 1.0) for one in usual) < 2.0 / math.sqrt(2.0 * count)
-            normal = normal and or_normal and len(held) > 1 and _is_new_bias(held[1].detach(), bound)
-            copied = any(one.shape == weight.shape and torch.equal(one.to(weight), weight) for one in trained)
+            normal = min(abs(deviation / other - 1.0) for other in usual) < 2.0 / math.sqrt(2.0 * count)
+            normal = normal and or_normal and len(parameters) > 1 and _is_new_bias(parameters[1].detach(), bound)
+            copied = any(w.shape == weight.shape and torch.equal(w.to(weight), weight) for w in trained)
             self._initial[path] = (uniform or normal) and not copied
         return self._initial[path]
 
@@ -546,7 +555,7 @@ class ParameterFollower:
         return bool(self._waiting)
 
     def pass_by(self) -> None:
-        """Look at those without a gradient alone, in front of any other step: a branch may be taken now and then."""
+        """In front of other steps look only whether parameters without a gradient got one: branches may be rare."""
         for name, parameter in list(self._waiting.items()):
             if parameter.grad is not None:
                 del self.ungraded[name], self._waiting[name]
@@ -609,7 +618,7 @@ def _is_new_bias(bias: Tensor, bound: float) -> bool:
 
 
 class Clearing:
-    """Says how much of a gradient was left from the step before when that of the present one was added to it.
+    """Measures how much of the last step's gradient was left when that of the present step was added to it.
 
     Args:
         parameter: whose gradient is looked at.
@@ -625,8 +634,8 @@ class Clearing:
 
     def _added(self, grad: Tensor) -> None:
         with torch.no_grad():
-            held = self._parameter.grad
-            largest = grad.new_zeros(()) if held is None else held.detach().abs().amax()
+            before = self._parameter.grad
+            largest = grad.new_zeros(()) if before is None else before.detach().abs().amax()
             self.left = largest if self.left is None else torch.minimum(self.left, largest.to(self.left))
 
     def close(self) -> Tensor | None:

@@ -1,9 +1,9 @@
 """How a training run is intercepted: the hooks around the forwards of a model and the steps of its optimizer.
 
-Each hook looks at a counter alone unless its step is measured: it is due, and there is time for it. Of such a step the
-first forward in train mode is listened to, gradients and weights are measured in front of the optimizer's step and the
-update behind it; what was measured is sent to the host when the next step begins. `TrainingHooks` is all of that. Below
-it stand the hooks that torch has not.
+A step is measured if it is due and there is time for it; in all others each hook only looks at a counter. In a measured
+step the first forward in train mode is listened to, gradients and weights are measured before the optimizer's step and
+the update after it, and what was measured is sent to the host when the next step begins. `TrainingHooks` does all of
+that. Below it stand the hooks that torch lacks.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class TrainingHooks:
         self._charged = 0  # up to which step the time of steps that are not measured is counted
         self._owed: Tier | None = None  # one that was due when there was no time for it
         self._domain, self._locator, self._memory = domain, Locator(), LayerMemory()
-        self._figures: dict[str, Observed] = {}  # what the loop observed since the last record
+        self._figures: dict[str, Observed] = {}  # what the loop has observed since the last record
         self._subject: Subject | None = None  # None before the first measured forward
         self._pending: Measurement | None = None  # the step that is being measured
         self._batch: tuple[Tensor | None, Tensor | None] = None, None  # its place in the domain, and its spread
@@ -159,7 +159,7 @@ class TrainingHooks:
         self._look_ahead()
 
     def _look_ahead(self) -> None:
-        """Hook on in front of the next step if it is due, or somebody waits for a gradient, and else do not."""
+        """Hook on in front of the next step if it is due or parameters wait for a gradient; else take that hook off."""
         due = self.step >= self._next_due or self._nests or self.history.standing.waits
         if due and self._before_hook is None and not self.role.idle:
             self._before_hook = self.optimizer.register_step_pre_hook(WeakHook(self._before_step))
@@ -227,8 +227,8 @@ class TrainingHooks:
             return
         self._forwards += 1
         tier, pending = self._decide(), self._pending
-        heard = pending is not None and pending.forward is not None and not pending.abandoned
-        if tier is None or heard:
+        has_forward = pending is not None and pending.forward is not None and not pending.abandoned
+        if tier is None or has_forward:
             return
         with self.budget.watching(self._task):
             try:
@@ -261,19 +261,19 @@ class TrainingHooks:
             )
             return None
 
-    def _after_forward(self, module: nn.Module, args: Any, made: Any) -> None:
+    def _after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         if not self._listener.listens:
             if self._pending is not None:
-                self._pending.take_outputs(made)
+                self._pending.take_outputs(output)
             return
         with self.budget.watching(self._task):
             try:
                 forward = self._listener.end()
-                raised = made is None and sys.exc_info()[0] is not None
+                raised = output is None and sys.exc_info()[0] is not None
                 if forward is not None and not raised:
                     self._take_forward(forward)
                     if self._pending is not None:
-                        self._pending.take_outputs(made)
+                        self._pending.take_outputs(output)
             except Exception as error:
                 self.recorder.complain("forward", f"this step's forward is not measured: {describe_error(error)}")
 
@@ -420,7 +420,7 @@ class TrainingHooks:
                 self._pending.end_backward()
 
     def validate(self) -> None:
-        """Take note of a validation; of one whose forward was in train mode, as dropout shows, alarms are raised."""
+        """Count a validation whose forward was in train mode with dropout on; an alarm is raised of these."""
         standing = self.history.standing
         standing.validated_in_train_mode += self._validates_in_train_mode and standing.dropout[0] > 0.0
         self._validates_in_train_mode = False
@@ -487,7 +487,7 @@ class WeakHook:
     """
 
     def __init__(self, method: Callable[..., Any] | None = None, module: nn.Module | None = None) -> None:
-        self._held: Callable[[], Any] = (lambda: None) if method is None else ref(method.__self__)  # type: ignore[attr-defined]
+        self._owner: Callable[[], Any] = (lambda: None) if method is None else ref(method.__self__)  # type: ignore[attr-defined]
         self._function: Any = None if method is None else method.__func__  # type: ignore[attr-defined]
         self._module = None if module is None else ref(module)
 
@@ -495,8 +495,8 @@ class WeakHook:
         """Call the method, if there is one left; nothing of it is compiled."""
         if is_compiling():
             return None
-        held = self._held()
-        return None if held is None else self._function(held, *args)
+        owner = self._owner()
+        return None if owner is None else self._function(owner, *args)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a saved model is loaded where there is no Normscope too: a callable of Python's own that does nothing
@@ -533,12 +533,12 @@ class CompiledCallback:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             before(module, args, kwargs)
-            made = None  # as for torch's hooks: nothing if it raised
+            output = None  # as for torch's hooks: nothing if it raised
             try:
-                made = self.compiled(*args, **kwargs)  # type: ignore[misc]
-                return made
+                output = self.compiled(*args, **kwargs)  # type: ignore[misc]
+                return output
             finally:
-                after(module, args, made)
+                after(module, args, output)
 
         module._compiled_call_impl = call
 
@@ -558,11 +558,11 @@ _backward: Callable[..., None] = torch.autograd.backward
 
 
 class BackwardListener:
-    """Calls a method with each loss whose backward begins, and one when it has ended, while it is open.
+    """While it is open, calls one method with each loss whose backward begins, and another when that has ended.
 
     Args:
-        hear: the bound method; its object is not kept alive.
-        end: the other one.
+        hear: the bound method that gets the loss; its object is not kept alive.
+        end: the bound method that is called at the end, without arguments.
     """
 
     def __init__(self, hear: Callable[[Tensor], None], end: Callable[[], None] | None = None) -> None:

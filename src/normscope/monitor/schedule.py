@@ -1,7 +1,8 @@
 """When a step is measured and how much of it, and what time there is for that.
 
-`Schedule` says which steps are due, `TimeBudget` how much of a run's time the watcher took and may take, and `Turns`
-whose turn it is where there is no time for all.
+`Schedule` says which steps are due. `TimeBudget` counts how much of a run's time the watcher has taken and says whether
+it may take more; it keeps that time in two `Purse`s, one for records and one for work that can wait. `Turns` says whose
+turn it is where there is no time for all.
 """
 
 from __future__ import annotations
@@ -19,31 +20,32 @@ import torch
 from ..core.errors import InputError
 
 WINDOW_SECONDS = 60.0
-"""The share of the time that watching may take is kept over every window of this length."""
+"""The share of the time that watching may take (`overhead`) is kept over every window of this length."""
 STEADY_SHARE = 0.75
-"""What of that share is earned as time passes. The rest of a window's may be held, and is there at the start: what is
-spent in a window is at most what is held when it begins and what is earned in it."""
+"""The part of `overhead` that is earned as time passes. The rest of what a window allows can be saved up, and is there
+at the start: so a window never spends more than what was saved when it began and what is earned in it."""
 RECORD_SHARE = 0.65
-"""What of that share is for records and looking for alarms in them; the rest is for what waits its turn, norms above
-all. Neither takes from the other."""
+"""The part of `overhead` for records and looking for alarms in them; the rest is for what waits its turn, above all
+norms. Neither takes from the other."""
 START_SECONDS, START_STEPS = 0.5, 800
-"""Records are made as often as asked until they have taken this long, or for so many steps: short runs, and the first
-steps of long ones, say most. Where records are further apart, a part of it will do. It is lent: records earn nothing
-until they would have earned what they took of it."""
+"""Records are made as often as asked for until they have taken so many seconds, or for so many steps: short runs, and
+the first steps of long ones, say most. Where records are further apart, fewer seconds will do. The time is lent: after
+it records earn nothing until they would have earned what they took."""
 KEPT_SHARE = 0.9
-"""What of the share is given out: caches and the allocator take some more, which no clock around the work sees."""
+"""The part of `overhead` that is given out: the work also slows caches and the allocator, which no clock around it
+sees."""
 EARLY_RECORDS = 2
-"""Records that are made in any case: the first takes longer than those that follow, and says little of them."""
+"""Records that are made in any case: the first takes longer than later ones, so that its cost says little of theirs."""
 MAX_LEFT_OUT = 8
-"""Of this many steps that are due one is measured, and of this many records one has the norms of some layers searched
-for or followed, whatever that costs."""
+"""Of so many steps that are due at least one is measured, and in at least one of so many records the norms of some
+layers are searched for or followed, whatever that costs."""
 USUAL_INTERVAL_STEPS, LEAST_SHARE = 10, 0.25
-"""The interval at which the whole share of the time may be used. Where records are further apart, less is: of what
-waits its turn in proportion, of records this part of it at least."""
+"""The interval of records, in steps, up to which all of `overhead` may be used. Where records are further apart, what
+waits its turn gets less in proportion, and records likewise, but this part of theirs at least."""
 IDLE_STEP_SECONDS = 9e-6
-"""What hooks are taken to cost at every step: those of torch, and a counter. Measured on the host of an H200."""
+"""What hooks are assumed to cost at every step, measured or not: those of torch, and a counter (host of an H200)."""
 OBSERVED_STEP_SECONDS = 6e-6
-"""What an observed figure is taken to cost."""
+"""What each figure that the loop observes is assumed to cost (host of an H200)."""
 
 Place = TypeVar("Place", bound=Hashable)
 
@@ -127,9 +129,9 @@ class Schedule:
 class TimeBudget:
     """Earns a share of a run's time, and counts what the watcher takes: on a GPU how long it holds up the stream.
 
-    What is spent is charged at once by the clock of the host. Two events on the stream around it say later how long the
-    kernels of the run had to wait: that replaces it. A task is expected to cost what it did at the cheaper of the last
-    two times: one that took long while the machine was busy says little.
+    What a task takes is charged at once by the clock of the host. On a GPU two events on the stream around it say later
+    how long the kernels of the run had to wait, and that replaces the charge. A task is expected to cost what the
+    cheaper of its last two times did: one that took long while the machine was busy says little.
 
     Args:
         share: the share of the time that may be spent; None for no limit.
@@ -140,7 +142,7 @@ class TimeBudget:
     Attributes:
         spent: seconds that the watcher took so far.
         records: how many records were made.
-        left_out: how many steps that were due have been left out in front of the last one that was measured.
+        left_out: how many steps that were due were left out just before the last measured one.
 
     Example:
         >>> budget = TimeBudget(share=1e-9)
@@ -175,7 +177,7 @@ class TimeBudget:
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew, with what may be held."""
+        """Begin anew, with the time that is there at the start of a run."""
         self.spent, self._began = 0.0, self._clock()
         share = KEPT_SHARE * (self.share or 0.0)
         waiting = (1.0 - RECORD_SHARE) * share
@@ -217,9 +219,9 @@ class TimeBudget:
         return task in self._costs
 
     def affords(self, task: Hashable, times: int = 1) -> bool:
-        """Return whether there is time for a task now, or for doing it several times, and for what it saves for.
+        """Return whether there is time now for doing a task so many times, beside the task that time is saved for.
 
-        One whose cost is not known needs any time.
+        A task whose cost is not known only needs some time to be left.
         """
         if self.share is None:
             return True
@@ -232,13 +234,13 @@ class TimeBudget:
         return self._purses[_is_record(task)].holds(expected, self._clock())
 
     def save_for(self, task: Hashable) -> None:
-        """Let other tasks of its kind wait until there is time for one, too; None for no such task."""
+        """Save time for a task: others from the same purse wait until there is time for it, too; None ends that."""
         self._saving_for = task
 
     def takes_record(self, task: Hashable) -> bool:
-        """Return whether a step that is due is measured, which is a task.
+        """Return whether a step that is due is measured: if there is time for that task, or it is its turn anyway.
 
-        It is if there is time for that. Of a few steps that are due one is measured in any case.
+        The first records are made in any case, and so is one of every `MAX_LEFT_OUT`.
         """
         self._due += 1
         early = self.records < EARLY_RECORDS or self._due >= MAX_LEFT_OUT
@@ -249,7 +251,7 @@ class TimeBudget:
 
     @contextmanager
     def watching(self, task: Hashable) -> Iterator[None]:
-        """Count what happens inside as the watcher's, for a task; that of a task inside of another is its own alone."""
+        """Charge the time of a block to a task; a task inside of another one is charged for its own part alone."""
         timer = _Timer(task, self._running[-1] if self._running else None, self._rounds.get(task, 0))
         self._running.append(timer)
         stream: Any = None
@@ -301,15 +303,16 @@ class TimeBudget:
         """Count seconds for the task of a timer, and not for the one around it; they may be a correction."""
         if timer.outer is None:
             self.spent += seconds
-        for one, signed in ((timer, seconds), (timer.outer, -seconds)):
-            if one is None:
+        for charged, signed in ((timer, seconds), (timer.outer, -seconds)):
+            if charged is None:
                 continue
-            self._purses[_is_record(one.task)].pay(signed)
-            ago = self._rounds.get(one.task, 0) - one.round
+            task = charged.task
+            self._purses[_is_record(task)].pay(signed)
+            ago = self._rounds.get(task, 0) - charged.round
             if ago == 0:
-                self._sums[one.task] = self._sums.get(one.task, 0.0) + signed
-            elif ago <= len(costs := self._costs[one.task]):
-                costs[-ago] = max(costs[-ago] + signed / self._times[one.task], 0.0)
+                self._sums[task] = self._sums.get(task, 0.0) + signed
+            elif ago <= len(costs := self._costs[task]):
+                costs[-ago] = max(costs[-ago] + signed / self._times[task], 0.0)
 
     def _read_events(self) -> None:
         """Correct what was charged by what the events say that have arrived; nothing is waited for."""
@@ -321,7 +324,7 @@ class TimeBudget:
 
 
 def _is_record(task: Hashable) -> bool:
-    """Return whether a task is that of measuring a step or of looking at it, and not of what waits its turn."""
+    """Return whether a task is paid from the purse of records: measuring a step, or looking for alarms in it."""
     return _kind_of(task) in ("step", "alarms")
 
 
@@ -331,12 +334,17 @@ def _kind_of(task: Hashable) -> Hashable:
 
 
 class Purse:
-    """Time that one kind of work may take: a share of what passes, and some of that in advance.
+    """Time that one kind of work may take: a share of the time that passes, and some of it in advance.
 
     Args:
         share: of the time that passes.
         now: when the run begins, in nanoseconds.
-        lent: seconds that are there at the start; what of them may not be held is earned later.
+        lent: seconds that are there at the start. What of them is above `most_held` is a loan: nothing is earned until
+            that would have been.
+
+    Attributes:
+        most_held: the most seconds that can be saved up.
+        earned_at: up to when time is earned, in nanoseconds; ahead of the clock while a loan is paid off.
     """
 
     def __init__(self, share: float, now: int, lent: float) -> None:
@@ -345,7 +353,7 @@ class Purse:
         self.earned_at = now + self._time_to_earn(lent)
 
     def _time_to_earn(self, lent: float) -> int:
-        """Return the nanoseconds after which more was earned than may not be held of what was lent."""
+        """Return the nanoseconds in which what was lent above `most_held` is earned."""
         return round(1e9 * max(lent - self.most_held, 0.0) / self._rate) if self._rate > 0.0 else 0
 
     def end_loan(self, began: int, now: int) -> None:
@@ -355,9 +363,9 @@ class Purse:
             self._held, self.earned_at = max(self.most_held - spent, 0.0), began + self._time_to_earn(spent)
 
     def holds(self, seconds: float, now: int) -> bool:
-        """Return whether there is time for something that takes so long; what is not known needs any time.
+        """Return whether there is time for something that takes so many seconds; for 0, whether any is left.
 
-        Something that costs more than may be held would wait for ever: then as much as it takes may be.
+        Something that costs more than `most_held` would wait for ever, so for that as much as it takes is saved up.
         """
         if now > self.earned_at:
             earned = self._rate * (now - self.earned_at) / 1e9
@@ -389,7 +397,7 @@ class _Timer:
 
 
 class Turns(Generic[Place]):
-    """Goes round a list of places: those that are due first, then who has waited longest."""
+    """Gives places, such as layers, their turns: first those that are due, then the one that has waited longest."""
 
     def __init__(self) -> None:
         self._served: dict[Place, int] = {}  # when each place last had its turn

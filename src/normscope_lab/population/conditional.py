@@ -1,15 +1,16 @@
 """The conditional independence test of Jiang et al. 2020 (section 2.2.3): what a measure says beyond hyperparameters.
 
 Of two networks, does knowing which has the larger measure say which has the larger gap, once some hyperparameters of
-both are known? For a set S of hyperparameters that is the mutual information of the two signs, given the values in S of
-both networks, over the entropy of the sign of the gap: 1 if the measure decides it, 0 if it says nothing. The figure is
-the least over all sets of at most two hyperparameters, so that a measure that only recognises one of them scores 0.
+both are known? For a set S of hyperparameters that is the mutual information of two signs, of the difference of the
+measure and of that of the gap, given the values in S of both networks, over the entropy of the sign of the gap given
+the same: 1 if the measure decides it, 0 if it says nothing. The share reported is the least over all sets of at most
+two hyperparameters, so that a measure that only tells the values of one of them apart scores 0.
 
-The information of counted signs is never below 0 and is the larger the fewer pairs there are. `chance` is therefore
-what a measure reaches that has nothing to do with the gaps: the 95 % quantile after the networks' values are shuffled.
-The interval is that of resampled configurations, as in `kendall.py`, and is flattered in the same way.
+An estimate from counted signs is never below 0, and chance makes it larger the fewer pairs there are. `chance` says by
+how much: it is the 95 % quantile of what is estimated after the measure's values are shuffled among the networks. The
+interval comes from resampled configurations, as in `kendall.py`, and is too high by chance in the same way.
 
-Pairs of networks of one configuration, which differ by their seed alone, are pairs like others.
+Pairs of networks with one configuration, which differ by their seed alone, count as all other pairs do.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..statistics import LEVEL, signs
 from .kendall import Array, Sample, Tau, draw_counts
 
 DRAWS = 200
-"""The number of resamples, and of shuffles."""
+"""The number of resamples, and of shuffles: ten shuffles lie beyond the 95 % quantile."""
 LARGEST_SET = 2
 """At most so many hyperparameters are known, as in the paper."""
 SIGNS = 3
@@ -33,12 +34,12 @@ SIGNS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Information:
-    """What a measure says about the order of gaps beyond hyperparameters, as a share of what there is to know.
+    """What a measure says about the order of gaps beyond hyperparameters, over the entropy of that order.
 
     Attributes:
         share: the least share over the sets of hyperparameters, with its interval.
-        chance: the share that a measure without any relation reaches in one of twenty shuffles.
-        known: the hyperparameters given which it is least.
+        chance: the share that one in twenty shuffles of the measure's values exceeds.
+        known: the set of hyperparameters given which the share is least.
     """
 
     share: Tau
@@ -58,24 +59,24 @@ def information(
     order = signs(values).astype(np.int64)
     cells = list(_cells(sample.configurations, axes, rows, columns))
     numbers, counts = draw_counts(sample.configurations, generator, DRAWS)
-    every = np.ones(len(rows))
+    equal_weights = np.ones(len(rows))
 
-    def shares(of: Array, weights: Array) -> list[float]:
-        return [_share(of * turned, gaps * turned, cell, size, weights) for cell, turned, size in cells]
+    def shares(pair_order: Array, weights: Array) -> list[float]:
+        return [_share(pair_order * turned, gaps * turned, cell, size, weights) for cell, turned, size in cells]
 
     measured = order[rows, columns]
-    found = shares(measured, every)
+    by_set = shares(measured, equal_weights)
     resampled = [min(shares(measured, row[numbers[rows]] * row[numbers[columns]])) for row in counts]
     shuffled = []
     for _ in range(DRAWS):
         places = generator.permutation(count)
-        shuffled.append(min(shares(order[places[rows], places[columns]], every)))
+        shuffled.append(min(shares(order[places[rows], places[columns]], equal_weights)))
     low, high = np.nanquantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    names = [tuple(chosen) for chosen in _sets(sample.configurations, axes)]
+    sets = list(_sets(sample.configurations, axes))
     return Information(
-        share=Tau(value=min(found), low=float(low), high=float(high)),
+        share=Tau(value=min(by_set), low=float(low), high=float(high)),
         chance=float(np.quantile(shuffled, LEVEL)),
-        known=tuple(axes[index] for index in names[int(np.argmin(found))]),
+        known=tuple(axes[index] for index in sets[int(np.argmin(by_set))]),
     )
 
 
@@ -89,12 +90,17 @@ def _sets(configurations: Sequence[tuple[Hashable, ...]], axes: Sequence[str]) -
 def _cells(
     configurations: Sequence[tuple[Hashable, ...]], axes: Sequence[str], rows: Array, columns: Array
 ) -> Iterator[tuple[Array, Array, int]]:
-    """Yield for each set the cell of every pair, -1 where its networks have to change places, and how many values."""
+    """Yield for each set of hyperparameters what `_share` sorts pairs by.
+
+    Yields:
+        The cell of every pair, a number for the values of both its networks; -1 where they change places, so that the
+        network with the earlier value comes first, else 1; and how many values there are.
+    """
     for chosen in _sets(configurations, axes):
         keys = [tuple(one[index] for index in chosen) for one in configurations]
         places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-        own = np.array([places[key] for key in keys])
-        first, second = own[rows], own[columns]
+        numbers = np.array([places[key] for key in keys])
+        first, second = numbers[rows], numbers[columns]
         cell = np.minimum(first, second) * len(places) + np.maximum(first, second)
         yield cell, np.where(first <= second, 1, -1), len(places)
 
@@ -111,9 +117,9 @@ def _share(order: Array, gaps: Array, cell: Array, size: int, weights: Array) ->
 
 
 def _entropy(table: Array, axes: tuple[int, ...]) -> float:
-    """Return the entropy of what the last axes count, given the first two."""
-    given = table.sum(axes)
-    return float(_xlogx(given).sum() - _xlogx(table).sum()) / float(given.sum() or 1.0)
+    """Return the entropy of what a table counts along some axes, given its place on the others."""
+    cells = table.sum(axes)
+    return float(_xlogx(cells).sum() - _xlogx(table).sum()) / float(cells.sum() or 1.0)
 
 
 def _xlogx(x: Array) -> Array:

@@ -12,7 +12,7 @@ from typing import Any
 from ...core.finding import Finding, percent
 from ...report.words import pluralise
 from ..courses import PLAIN_STEPS
-from ..history import Alarm, History
+from ..history import Alarm, History, losses_beside_constant
 from ..record import Record
 from .loss import is_held_out_loss
 
@@ -35,9 +35,9 @@ RATE_DECAYED = Alarm(
     "the run; raise the learning rate again.",
 )
 ENDED = ((1e-3, 0.2, 0.1), (0.05, 0.4, 0.4))
-"""A share of the largest rate, the share of the run so far for which the rate is below it before that is too early, and
-the share of the first loss that is then still left: a cosine is below the first in 2 % of its steps, in 14 % below the
-second."""
+"""Two ways in which a schedule ends too early: the rate is below the first number times the largest rate, for more than
+the second number times the run so far, while more than the third number times the first loss is left. A cosine is
+below a thousandth of its largest rate in 2 % of its steps, and below a twentieth in 14 %."""
 
 
 def rate_zero(history: History) -> Iterator[Finding]:
@@ -162,8 +162,8 @@ def weights_still(history: History) -> Iterator[Finding]:
     if gradient is None or gradient == -math.inf or not math.isfinite(max(steps)):
         return  # there is no gradient: that has an alarm of its own
     flat = history.step >= STILL_FLAT_STEPS and _is_flat(history)
-    own, constant = (records[-1].total.get(f"outputs_{name}") for name in ("own", "constant"))
-    if own is not None and constant is not None and own < constant / 2:
+    compared = losses_beside_constant(records[-1:])
+    if compared and compared[0][1] < compared[0][2] / 2:
         return  # it is fitted: gradients are small for a good reason
     loss = records[-1].total.get("outputs_own") or _mean_loss(records[-1])
     relative = _relative_gradient(records[-1])
@@ -190,16 +190,12 @@ def _relative_gradient(record: Record) -> float | None:
 
 
 def _stopped_records(history: History) -> list[Record]:
-    """Return the last records where none of them moves the weights any more though their batches differ; or none."""
+    """Return the last records if none of them moves the weights any more though their batches differ; else none."""
     records = history.repeated()
     means = {r.total.get("input_mean") for r in records}
     for record in records:
-        step, relative, own = (
-            record.total.get("log10_step"),
-            _relative_gradient(record),
-            record.total.get("outputs_own"),
-        )
-        if step is None or relative is None or own is None:
+        step, relative = record.total.get("log10_step"), _relative_gradient(record)
+        if step is None or relative is None or record.total.get("outputs_own") is None:
             return []
         if step > STOPPED_LOG10 or not -math.inf < relative <= STOPPED_GRADIENT_LOG10:
             return []
@@ -364,20 +360,21 @@ def no_better_than_constant(history: History) -> Iterator[Finding]:
 
 
 def _compare_squares(history: History) -> tuple[tuple[float, float, float], float] | None:
-    """Return what `_measure_progress` does, of squared errors, and what a constant output has for the same batches.
+    """Return the progress of squared errors as `_measure_progress` has it, and the loss of a constant output.
 
-    Both rise and fall with the targets of a batch, so that their difference says more. None where there are too few.
+    Both losses rise and fall with the targets of a batch, so that their difference on the same batches says more than
+    either. None where there are too few, or the loss is another one.
     """
     rows = [
-        (own, constant, r.loss / own)
-        for r in history.records
-        if (own := r.total.get("outputs_own")) and (constant := r.total.get("outputs_constant")) and r.loss
+        (loss, constant, record.loss / loss)
+        for record, loss, constant in losses_beside_constant(history.records)
+        if loss and record.loss
     ]
     rows = rows[len(rows) // 2 :]
     if len(rows) < 2 * MIN_CONSTANTS or history.records[-1].total.get("outputs_kinds") is not None:
         return None
     half, factor = len(rows) // 2, median(factor for *_, factor in rows)
-    parts = [[own - constant for own, constant, _ in part] for part in (rows[:half], rows[half:])]
+    parts = [[loss - constant for loss, constant, _ in part] for part in (rows[:half], rows[half:])]
     errors = [stdev(part) / math.sqrt(len(part)) for part in parts]
     early, late = map(fmean, parts)
     usual = fmean(constant for _, constant, _ in rows)
@@ -386,20 +383,16 @@ def _compare_squares(history: History) -> tuple[tuple[float, float, float], floa
 
 
 def _find_far_targets(history: History) -> Finding | None:
-    """Return that targets are too far from outputs for the steps that are made; None where they are not."""
-    rows = [
-        (r.step, own, constant)
-        for r in history.records
-        if (own := r.total.get("outputs_own")) is not None and (constant := r.total.get("outputs_constant"))
-    ]
+    """Return the alarm that targets are too far from outputs for steps of this size; None where they are not."""
+    rows = [(record.step, loss, constant) for record, loss, constant in losses_beside_constant(history.records)]
     if len(rows) <= MIN_CONSTANTS or history.records[-1].total.get("outputs_kinds") is not None:
         return None
     half = len(rows) // 2
     (then, early), (now, late) = (
-        (fmean(step for step, *_ in part), fmean(own for _, own, _ in part)) for part in (rows[:half], rows[half:])
+        (fmean(step for step, *_ in part), fmean(loss for _, loss, _ in part)) for part in (rows[:half], rows[half:])
     )
     constant = median(constant for *_, constant in rows)
-    least = min(own for _, own, _ in rows[half:])
+    least = min(loss for _, loss, _ in rows[half:])
     grown = median(c for *_, c in rows[half:]) > 2.0 * median(c for *_, c in rows[:half])
     rate = (early - late) / (now - then)
     needed = (late - constant) / rate if rate > 0.0 else math.inf
@@ -440,30 +433,29 @@ LOSS_EXPLAINED = (
 
 
 def _bound_loss_of_constant(history: History) -> float | None:
-    """Return what the best constant output has for a loss at most, in the units of the loss that is observed.
+    """Return an upper estimate of the loss of the best constant output, in the units of the loss that is observed.
 
-    None where that says nothing: the loss has other terms, outputs hardly depend on the inputs yet, or targets are too
-    few for their frequencies.
+    None where it says nothing: the loss has other terms, outputs hardly depend on the inputs yet, or there are too few
+    targets to estimate how often each comes.
     """
     rows = [
-        (own, constant, r.loss, r.total.get("outputs_differ") or 0.0)
-        for r in history.records[-MANY_CONSTANTS:]
-        if (own := r.total.get("outputs_own")) and (constant := r.total.get("outputs_constant")) and r.loss
+        (r.loss / loss, constant, r.total.get("outputs_differ") or 0.0)
+        for r, loss, constant in losses_beside_constant(history.records[-MANY_CONSTANTS:])
+        if loss and r.loss
         if (r.total.get("outputs_samples") or 0.0) >= TARGETS_PER_CLASS * (r.total.get("outputs_classes") or 4.0)
     ]
     if len(rows) < MIN_CONSTANTS or min(differ for *_, differ in rows[len(rows) // 2 :]) < INPUTS_USED_SHARE:
         return None
-    factors = [loss / own for own, _, loss, _ in rows]
-    constants = [constant for _, constant, _, _ in rows]
+    factors, constants = [factor for factor, _, _ in rows], [constant for _, constant, _ in rows]
     if min(constants) <= 1e-6 or max(factors) - min(factors) > 1e-3 * abs(median(factors)):
         return None
     return median(factors) * _bound_constant(constants, history.records[-1].total.get("outputs_kinds"))
 
 
 def _bound_constant(constants: Sequence[float], kinds: float | None) -> float:
-    """Return what the best constant output has for a loss at most, from estimates of some batches.
+    """Return an upper estimate of the loss of the best constant output, from its losses on some batches.
 
-    Of classes it is at most that of all alike.
+    With `kinds` classes it is at most the logarithm of their number, the loss where all are equally likely.
     """
     error = stdev(constants) / math.sqrt(len(constants)) if len(constants) > 1 else math.inf
     return min(fmean(constants) + 2.0 * error, math.inf if kinds is None else math.log(kinds))
@@ -525,8 +517,12 @@ def _is_flat(history: History) -> bool:
     return start is not None and now is not None and start > 0.0 and now >= FLAT_SHARE * start
 
 
+RECENT_STEPS = 30
+"""Steps over which a recent loss is averaged, so that single batches hardly show in it."""
+
+
 def _recent_loss(history: History) -> float | None:
-    """Return the mean loss since some records ago: of at least thirty steps where there are so many."""
+    """Return the mean loss over the latest records, as many as it takes for thirty steps, or over all but the first."""
     total = count = 0.0
     for record in reversed(history.records[1:]):
         mean = _mean_loss(record)
@@ -534,7 +530,7 @@ def _recent_loss(history: History) -> float | None:
             return None
         weight = record.metrics.get("loss_count", 1.0)
         total, count = total + weight * mean, count + weight
-        if count >= 30:
+        if count >= RECENT_STEPS:
             break
     return total / count if count else None
 
@@ -562,9 +558,10 @@ OUTPUT_COLLAPSED = replace(
     "stop-gradient (detach) with a predictor, or a term for the variance of outputs. Else lower the learning rate.",
 )
 COLLAPSED_SHARE, COLLAPSED_RATIO, COLLAPSED_STEPS = 0.1, 0.3, 50
-"""The deviation of the directions of outputs, that over the one at the start, and the steps before it is judged."""
+"""The deviation of the directions of outputs; the same over that at the start; the steps before it is judged."""
 COLLAPSED_AND_FITTED_SHARE, COLLAPSED_LOSS_SHARE = 0.2, 0.01
-"""The deviation that is small enough where the loss has all but vanished, and the share of the first it is then."""
+"""The deviation that is small enough where the loss has all but vanished, and the share of the first loss at which it
+has."""
 TARGETS_COLLAPSED = replace(
     OUTPUT_COLLAPSED,
     seen="The targets have become the same for every sample, and the outputs with them: their variance is "

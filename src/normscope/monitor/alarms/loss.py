@@ -15,7 +15,7 @@ from ...diagnosis.findings.scale import RESTORE
 from ...report.words import pluralise
 from ..composing import JUMP_RATIO
 from ..courses import PLAIN_STEPS, SPIKE_WINDOW_RECORDS
-from ..history import GUESSING_SHARE, Alarm, History
+from ..history import GUESSING_SHARE, Alarm, History, losses_beside_constant
 from ..record import Kind, Record
 
 LOSS_NOT_FINITE = Alarm(
@@ -90,8 +90,8 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
     if outlier and remedy is not CLEAN_DATA:
         cause, remedy = outlier, LOOK_AT_BATCH
     elif risen is not None and remedy is not CLEAN_DATA:
-        told = f"Before that the loss rose from {figure(risen[0])} to {figure(risen[1])}: steps are too large."
-        cause = f"{cause} {told}" if where else told
+        rise = f"Before that the loss rose from {figure(risen[0])} to {figure(risen[1])}: steps are too large."
+        cause = f"{cause} {rise}" if where else rise
         remedy = LOWER_RATE.format(rate=f" ({figure(record.lr[0])} now)" if record.lr else "")
     remedy += HALF_PRECISION if history.standing.half_precision else ""
     what = "Weights are not finite"
@@ -286,20 +286,16 @@ at which it is gone."""
 
 def _lost_to_constant(history: History) -> Iterator[Finding]:
     """A model that was better than a constant output and is not any more."""
-    rows = [
-        (r.step, own, own / constant)
-        for r in history.records
-        if (own := r.total.get("outputs_own")) is not None and (constant := r.total.get("outputs_constant"))
-    ]
+    rows = [(r.step, loss, loss / constant) for r, loss, constant in losses_beside_constant(history.records)]
     latest = rows[-LOST_RECORDS:]
     if len(rows) < 2 * LOST_RECORDS or fmean(ratio for *_, ratio in latest) < 1.0 or history.has_raised("loss-rising"):
         return
     if min(ratio for *_, ratio in latest) < GUESSING_SHARE or latest[-1][0] - latest[0][0] < PLAIN_STEPS:
         return
-    learned = [two for one, two in pairwise(rows) if max(one[2], two[2]) <= LEARNED_SHARE]
+    learned = [row for before, row in pairwise(rows) if max(before[2], row[2]) <= LEARNED_SHARE]
     if learned:
-        step, own, ratio = min(learned, key=lambda row: row[2])
-        words = {"best_step": step, "least": own, "share": ratio}
+        step, least, ratio = min(learned, key=lambda row: row[2])
+        words = {"best_step": step, "least": least, "share": ratio}
         rate = max(history.records[-1].lr, default=math.nan)
         yield LOST_TO_CONSTANT.at(history.step, words=words, loss=latest[-1][1], lr=rate)
 
@@ -426,7 +422,7 @@ OTHER_WORDS = (
     "regularise (weight decay, dropout, augmentation).",
 )
 VALIDATION_CODES = ("overfitting", "validation-worse", "validation-apart")
-HELD_OUT = r"(?:^|[^a-z])(?:val|valid|validation|eval|dev|test|heldout|held_out)[a-z]*(?:[^a-z]|$)"
+HELD_OUT_NAME = re.compile(r"(?:^|[^a-z])(?:val|valid|validation|eval|dev|test|heldout|held_out)[a-z]*(?:[^a-z]|$)")
 """How the name of a figure says that it is of other data than those of training."""
 LOSS_NAME = re.compile(r"loss|nll|mse|mae|perplexity|ppl|cross_?entropy|(?:^|[^a-z])(?:b?ce|err|error)(?:[^a-z]|$)")
 SAME_UNITS_NAME = re.compile(r"loss|nll|cross_?entropy|(?:^|[^a-z])b?ce(?:[^a-z]|$)")
@@ -445,9 +441,14 @@ ACCURACY_FALL = 0.1
 """By how much accuracies must have fallen."""
 
 
+def is_held_out(name: str) -> bool:
+    """Return whether a figure is by its name of other data than those of training."""
+    return HELD_OUT_NAME.search(name.lower()) is not None
+
+
 def is_held_out_loss(name: str) -> bool:
     """Return whether a figure is by its name a loss on other data than those of training, in the units of its loss."""
-    return bool(re.search(HELD_OUT, name.lower()) and SAME_UNITS_NAME.search(name.lower()))
+    return is_held_out(name) and SAME_UNITS_NAME.search(name.lower()) is not None
 
 
 VALIDATED_IN_TRAIN_MODE = Alarm(
@@ -471,11 +472,6 @@ REWARD_NAME = re.compile(r"(?:^|[^a-z])(?:reward|return)s?(?:[^a-z]|$)")
 """Figures that training is to raise; a score may be one that is to fall."""
 JUDGED_REWARDS, FALLEN_SHARE, FALLEN_ERRORS = (60, 120, 240), 0.2, 5.0
 """How often a reward is logged when it is judged, and its fall over itself and over the error of that."""
-
-
-def is_held_out(name: str) -> bool:
-    """Whether a figure is of other data than those of training."""
-    return re.search(HELD_OUT, name.lower()) is not None
 
 
 def _reward_falls(history: History, step: int) -> Iterator[Finding]:
@@ -507,7 +503,7 @@ def validation(history: History, step: int) -> Iterator[Finding]:
             finding.code in VALIDATION_CODES and finding.severity > Severity.INFO for finding in history.findings
         ):
             continue
-        if not re.search(HELD_OUT, name.lower()):
+        if not is_held_out(name):
             continue
         if LOSS_NAME.search(name.lower()):
             yield from _judge_losses(history, step, name, figures)
@@ -516,8 +512,10 @@ def validation(history: History, step: int) -> Iterator[Finding]:
             latest = [value for at, value in figures[-WORSE_LOGS:] if at > best_step]
             whole = 1.0 if best <= 1.0 else 100.0
             before = [value for at, value in figures if at <= best_step]
-            usual = max((one - two for one, two in pairwise(before)), default=0.0)  # it made that good again
-            fall = max(ACCURACY_FALL * whole, usual)
+            recovered = max(
+                (one - two for one, two in pairwise(before)), default=0.0
+            )  # the largest fall before the best
+            fall = max(ACCURACY_FALL * whole, recovered)
             if best <= whole and len(latest) == WORSE_LOGS and max(latest) <= best - fall:
                 words = {"name": name, "best_step": best_step, "at": figures[-1][0]}
                 yield VALIDATION_WORSE.at(step, words=words, best=best, now=latest[-1])
@@ -537,8 +535,12 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
         yield VALIDATION_LOST.at(step, words=words, best=best, now=latest[-1])
         return
     before = [value for at, value in figures if at <= best_step and value > 0.0]
-    usual = max((two / one for one, two in pairwise(before)), default=1.0)  # a rise that was made good again
-    if worse and latest[-1] >= max(RISEN_CLEARLY_SHARE, usual) * best and max(latest) - best > 0.02 * (start or 0.0):
+    recovered = max((two / one for one, two in pairwise(before)), default=1.0)  # the largest rise before the best
+    if (
+        worse
+        and latest[-1] >= max(RISEN_CLEARLY_SHARE, recovered) * best
+        and max(latest) - best > 0.02 * (start or 0.0)
+    ):
         falls = then is not None and now is not None and now < then
         alarm = OVERFITTING if falls else VALIDATION_WORSE
         if latest[-1] < RISEN_FAR_SHARE * best and _accuracy_holds(history, best_step):
@@ -546,8 +548,8 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
         yield alarm.at(step, words=words, best=best, now=latest[-1])
         return
     # the observed loss may have another scale, or other terms, than that of the validation: that of outputs has not
-    owns = [own for r in history.records if (own := r.total.get("outputs_own"))]
-    start, now = (owns[0], median(owns[-WORSE_LOGS:])) if len(owns) > WORSE_LOGS else (None, None)
+    losses = [loss for r in history.records if (loss := r.total.get("outputs_own"))]
+    start, now = (losses[0], median(losses[-WORSE_LOGS:])) if len(losses) > WORSE_LOGS else (None, None)
     if not is_held_out_loss(name):
         return
     stays = figures[-WORSE_LOGS][0] > best_step and min(latest) >= NOT_BETTER_SHARE * best > 0.0
@@ -565,7 +567,7 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
 def _accuracy_holds(history: History, best_step: int) -> bool:
     """Return whether a validation accuracy is logged too and is no worse than where the loss was best."""
     for name, pairs in history.validations.items():
-        if re.search(HELD_OUT, name.lower()) and ACCURACY_NAME.search(name.lower()):
+        if is_held_out(name) and ACCURACY_NAME.search(name.lower()):
             then = [value for at, value in pairs if at <= best_step]
             return bool(then) and pairs[-1][1] >= then[-1]
     return False

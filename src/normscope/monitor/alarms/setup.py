@@ -24,9 +24,9 @@ from ..forward_listening import compiled_functions
 from ..history import FAINT_ENTRIES, SLOW_GROUP_SHARE, Alarm, History, Since, others_likewise
 
 PLAIN_RECORDS = 2
-"""Records behind the first that show what no batch can cause by chance."""
+"""Records after the first that are enough for what no batch can cause by chance."""
 CONSECUTIVE_RECORDS = 3
-"""Records in a row: what is plain at one step and the same at three is no chance."""
+"""Records in a row that are enough for what one batch might show by chance."""
 
 # ---- data
 
@@ -328,13 +328,13 @@ STEP_NOT_SEEN = Alarm(
     advice="Pass ns.watch the optimizer that is stepped, and do not compile its step.",
 )
 STUCK_FORWARDS = 1000
-"""How many forwards in train mode pass without a step of the optimizer before the watcher says that it sees none."""
+"""How many forwards in train mode pass without a step of the optimizer before the watcher says so."""
 LISTENED_FORWARDS = 3
 """Forwards without a step after which backwards are listened to."""
 NO_STEP_BACKWARDS = 10
 """Backwards, each after gradients were cleared, without a step: accumulation does not clear them."""
 MAX_ACCUMULATED = 250
-"""Backwards without a step, and none so far had half as many: gradients are accumulated over fewer batches."""
+"""Backwards without a step, if there were never half as many before: nobody accumulates gradients over so many."""
 BLIND_STEPS = 3
 """How many steps of the optimizer pass without a forward before the watcher says that it sees nothing."""
 REPLACED_STEPS = 10
@@ -446,20 +446,23 @@ class Sight:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._versions = _sum_versions(optimizer)
-        self._waiting = self._unseen = self._evaluated = self._observed = self._others = 0
+        self._waiting = self._evaluated = 0  # forwards since the last step; forwards in eval mode in a row
+        self._unseen = self._others = 0  # steps since the last forward; of other optimizers since the last of ours
+        self._observed = 0  # losses
         self._seen = self._in_train_mode = False  # a forward or a step at all, and a forward in train mode
         self._counted = False  # whether the present forward, in eval mode, is one of training
         self._optimizer = ref(optimizer)
         self._hook: Any = None
-        self._held: tuple[Any, int] | None = None  # the gradient after the last backward, and its version
-        self._cleared = self._standing = 0
+        self._gradient: tuple[Any, int] | None = None  # that after the last backward, as a reference, and its version
+        self._cleared = 0  # backwards since the last step that found gradients cleared
+        self._listened_from = 0  # the sum of versions of the weights when listening began
         self._backwards = self._most_backwards = 0  # since the last step, and in front of any step so far
         self._told = False  # that steps never happen
         self._search: PartSearch | None = None
         self.part: tuple[str, nn.Module] | None = None
 
     def passes(self) -> bool:
-        """Count a forward in train mode if the last one was in train mode, too, and followed by a step; else do not."""
+        """Count a usual forward, in train mode as the last one was, with a step between them; else return false."""
         if self._waiting or self._evaluated or self._counted or not self._in_train_mode:
             return False
         self._unseen, self._waiting = 0, 1
@@ -499,10 +502,10 @@ class Sight:
         many = self._backwards >= max(NO_STEP_BACKWARDS, 2 * self._most_backwards)
         if self._told or (self._cleared < LISTENED_FORWARDS and not many) or optimizer is None:
             return None
-        if _sum_versions(optimizer) != self._standing:
+        if _sum_versions(optimizer) != self._listened_from:
             return None
         self._told = True
-        scalers = [held for held in gc.get_objects() if type(held).__name__ == "GradScaler" and held.is_enabled()]
+        scalers = [item for item in gc.get_objects() if type(item).__name__ == "GradScaler" and item.is_enabled()]
         scaler = " A GradScaler is in use: it skips steps whose gradients are not finite." if scalers else ""
         kept = "were cleared in between" if self._cleared else "accumulate, for more batches than there ever are"
         words = {"step": step, "count": max(self._waiting - 1, self._backwards), "scaler": scaler, "gradients": kept}
@@ -515,7 +518,7 @@ class Sight:
             [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad] if optimizer else []
         )
         if optimizer is not None and chosen and self._hook is None:
-            self._held, self._cleared, self._standing = None, 0, _sum_versions(optimizer)
+            self._gradient, self._cleared, self._listened_from = None, 0, _sum_versions(optimizer)
             with contextlib.suppress(RuntimeError):
                 self._hook = chosen[-1].register_post_accumulate_grad_hook(self._accumulated)
 
@@ -524,16 +527,16 @@ class Sight:
         grad = parameter.grad
         self._backwards += 1
         if grad is not None:
-            if self._held is not None:
-                self._cleared += self._held[0]() is not grad or grad._version > self._held[1] + 1
-            self._held = (ref(grad), grad._version)
+            if self._gradient is not None:
+                self._cleared += self._gradient[0]() is not grad or grad._version > self._gradient[1] + 1
+            self._gradient = (ref(grad), grad._version)
 
     def close(self) -> None:
         """Stop listening."""
         if self._hook is not None:
             self._hook.remove()
         self._most_backwards = max(self._most_backwards, self._backwards)
-        self._hook, self._held, self._cleared, self._backwards = None, None, 0, 0
+        self._hook, self._gradient, self._cleared, self._backwards = None, None, 0, 0
         if self._search is not None:
             self._search.finish()
         self._search = None
@@ -585,9 +588,9 @@ class Sight:
 
 
 def _sum_versions(optimizer: Optimizer) -> int:
-    """Return a number that every change of a weight in place raises; one that is not made yet counts none.
+    """Return a number that every change of a weight in place raises.
 
-    Nor do those of inference mode.
+    Weights that a lazy layer has not made yet, and those made in inference mode, count as 0.
     """
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     return sum(0 if is_lazy(p) or p.is_inference() else p._version for p in parameters)
