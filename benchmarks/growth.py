@@ -1,13 +1,13 @@
 """How the work of each function grows with depth, width, batch and input size: counted, without a clock.
 
-    python benchmarks/growth.py                                all of it, as text and JSON lines (a few minutes)
-    python benchmarks/growth.py --along batch --only audit     one line of it
+    python benchmarks/growth.py                                all lines, in a few minutes (--json: as JSON)
+    python benchmarks/growth.py --along batch --only audit     one of them
 
 Two families in eval mode, in which bounds are of one sample: residual blocks of linear layers behind a LayerNorm (along
-depth, width and batch), and residual convolutions with BatchNorm (along the side of the images). A mode counts every
-operator that torch runs and its multiplications: those of products and convolutions as torch's own counter knows them,
-and of factorisations as n^3 times the usual constant. Two slopes of logarithms are printed: over all sizes, and between
-the last two. Beside them stands what one forward and backward takes.
+depth, width and batch), and residual convolutions with BatchNorm (along the side of the images). Every operator that
+torch runs is counted, and its multiplications: those of products and convolutions as torch's own counter has them, and
+those of factorisations as n^3 times the usual constant. If work grows as size^p, p is the slope of log(work) over
+log(size): it is printed over all sizes, and between the last two. One forward and backward is counted for comparison.
 
 `watch` is the work of four steps that are all measured (`every=1`, no limit of overhead) less that of the steps alone.
 """
@@ -32,10 +32,12 @@ import normscope as ns
 from normscope.linalg import certify
 
 SIZES = {"depth": (2, 4, 8), "width": (16, 32, 64), "batch": (4, 8, 16), "side": (8, 16, 32)}
-USUAL = {"depth": 2, "width": 32, "batch": 8}
+USUAL_SIZES = {"depth": 2, "width": 32, "batch": 8}
+"""What the sizes are that do not vary along a line."""
 CHANNELS, BLOCKS, IMAGES = 4, 2, 4
+"""The convolutional network, and the images of a batch, where their side varies."""
 WATCHED_STEPS = 4
-FACTORISED = {
+N3_MULTIPLICATIONS = {
     "linalg_cholesky_ex": 1 / 3, "linalg_eigh": 9.0, "_linalg_eigh": 9.0, "linalg_eigvalsh": 4 / 3, "_linalg_svd": 20.0,
     "linalg_svd": 20.0, "linalg_qr": 2.0, "linalg_inv_ex": 1.0, "linalg_solve_triangular": 1.0,
 }  # fmt: skip
@@ -51,35 +53,35 @@ class Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator and count it."""
-        made = func(*args, **(kwargs or {}))
+        output = func(*args, **(kwargs or {}))
         self.operators += 1
         packet = func.overloadpacket
         if packet in flop_registry:
-            self.multiplications += flop_registry[packet](*args, **(kwargs or {}), out_val=made) / 2.0
-        elif (constant := FACTORISED.get(packet.__name__)) is not None and args[0].ndim > 1:
+            self.multiplications += flop_registry[packet](*args, **(kwargs or {}), out_val=output) / 2.0
+        elif (constant := N3_MULTIPLICATIONS.get(packet.__name__)) is not None and args[0].ndim > 1:
             rows, columns = args[0].shape[-2:]
             self.multiplications += (
                 constant * math.prod(args[0].shape[:-2]) * min(rows, columns) ** 2 * max(rows, columns)
             )
-        return made
+        return output
 
 
 @contextmanager
 def counting() -> Iterator[Counter]:
     """Count what torch runs, and the Gram matrices, whose products are BLAS's own."""
-    taken, counter = certify.gram_of_rows, Counter()
+    gram_of_rows, counter = certify.gram_of_rows, Counter()
 
-    def counted(pieces: Any, order: int) -> Tensor:
-        held = list(pieces)
-        counter.multiplications += sum(len(piece) for piece in held) * order**2 / 2.0
-        return taken(held, order)
+    def count_and_run(pieces: Any, order: int) -> Tensor:
+        rows = list(pieces)
+        counter.multiplications += sum(len(piece) for piece in rows) * order**2 / 2.0
+        return gram_of_rows(rows, order)
 
-    certify.gram_of_rows = counted
+    certify.gram_of_rows = count_and_run
     try:
         with counter:
             yield counter
     finally:
-        certify.gram_of_rows = taken
+        certify.gram_of_rows = gram_of_rows
 
 
 class Block(nn.Module):
@@ -114,7 +116,7 @@ def case(along: str, size: int) -> tuple[nn.Module, Tensor]:
         blocks: list[nn.Module] = [ConvBlock(CHANNELS) for _ in range(BLOCKS)]
         ends = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, 10)]
         return nn.Sequential(nn.Conv2d(3, CHANNELS, 3, 1, 1), *blocks, *ends).eval(), torch.randn(IMAGES, 3, size, size)
-    depth, width, batch = (size if along == name else usual for name, usual in USUAL.items())
+    depth, width, batch = (size if along == name else usual for name, usual in USUAL_SIZES.items())
     inner = [Block(width) for _ in range(depth)]
     return nn.Sequential(nn.Linear(16, width), *inner, nn.Linear(width, 10)).eval(), torch.randn(batch, 16)
 
@@ -144,13 +146,13 @@ def train(model: nn.Module, batch: Tensor, watched: bool) -> None:
         steps(run)
 
 
-def once(model: nn.Module, batch: Tensor) -> None:
+def forward_and_backward(model: nn.Module, batch: Tensor) -> None:
     """Take one forward and backward."""
     nn.functional.cross_entropy(model(batch), labels_of(batch)).backward()
 
 
 WORK: dict[str, Callable[[nn.Module, Tensor], Any]] = {
-    "forward and backward": once,
+    "forward and backward": forward_and_backward,
     "check": lambda model, batch: ns.check(model, batch),
     "audit": lambda model, batch: ns.audit(model, batch),
     "lipschitz fast": lambda model, batch: ns.lipschitz(model, batch, effort="fast"),
@@ -161,18 +163,18 @@ WORK: dict[str, Callable[[nn.Module, Tensor], Any]] = {
 }
 
 
-def counted(name: str, along: str, size: int) -> tuple[float, float]:
+def count_work(name: str, along: str, size: int) -> tuple[float, float]:
     """Return the operators and the multiplications of one function at one size."""
     model, batch = case(along, size)
     with counting() as counter:
         WORK[name](model, batch)
-    found = counter.operators, counter.multiplications
+    operators, multiplications = counter.operators, counter.multiplications
     if name == "watch":
         model, batch = case(along, size)
         with counting() as alone:
             train(model, batch, False)
-        found = found[0] - alone.operators, found[1] - alone.multiplications
-    return found
+        operators, multiplications = operators - alone.operators, multiplications - alone.multiplications
+    return operators, multiplications
 
 
 def slope(sizes: list[int], values: list[float]) -> float:
@@ -192,9 +194,9 @@ def main() -> None:
     print(header())
     for along, name in itertools.product(options.along, options.only):
         sizes = list(SIZES[along])
-        found = [counted(name, along, size) for size in sizes]
+        work = [count_work(name, along, size) for size in sizes]
         row: dict[str, Any] = {"along": along, "sizes": sizes, "function": name}
-        for kind, values in zip(("operators", "multiplications"), zip(*found, strict=True), strict=True):
+        for kind, values in zip(("operators", "multiplications"), zip(*work, strict=True), strict=True):
             each = [max(value, 1.0) for value in values]
             row[kind] = [round(value) for value in values]
             row[f"{kind}_slope"] = round(slope(sizes, each), 2)
@@ -202,12 +204,12 @@ def main() -> None:
         if options.json:
             print(json.dumps(row), flush=True)
             continue
-        told = "; ".join(
+        line = "; ".join(
             f"{kind} {' '.join(f'{value:.3g}' for value in row[kind])}, slope {row[f'{kind}_slope']:+.2f},"
             f" last {row[f'{kind}_last']:+.2f}"
             for kind in ("multiplications", "operators")
         )
-        print(f"{along} {' '.join(map(str, sizes))}: {name}: {told}", flush=True)
+        print(f"{along} {' '.join(map(str, sizes))}: {name}: {line}", flush=True)
 
 
 if __name__ == "__main__":

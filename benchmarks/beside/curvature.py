@@ -21,9 +21,10 @@ from .. import trace as traces
 from .turns import Row, Way, by_turns
 
 LANCZOS_STEPS = 30
-"""Of hessian-eigenthings: it does not stop by itself; its default of twice the eigenvalues is far from them."""
+"""Steps of hessian-eigenthings, which does not stop by itself: after its default, twice as many as eigenvalues, the
+values are still far off."""
 PROBES = 8
-"""Of `ns.hessian` for a trace; the others get as many products as it took."""
+"""Probes of `ns.hessian` for a trace; the peers get as many products as these take."""
 
 
 def eigenthings_operator(model: nn.Module, x: Tensor, y: Tensor, loss: Any) -> tuple[Any, Any]:
@@ -36,8 +37,8 @@ def eigenthings_operator(model: nn.Module, x: Tensor, y: Tensor, loss: Any) -> t
 def eigenthings_way(model: nn.Module, x: Tensor, y: Tensor, mode: str) -> tuple[np.ndarray, int]:
     """Return eigenvalues and products of hessian-eigenthings' Lanczos."""
     package, operator = eigenthings_operator(model, x, y, eigenvalues.LOSS)
-    found = package.lanczos(operator, k=eigenvalues.K, max_iter=LANCZOS_STEPS, which="LA", seed=0)
-    return found.eigenvalues.numpy(), LANCZOS_STEPS
+    pairs = package.lanczos(operator, k=eigenvalues.K, max_iter=LANCZOS_STEPS, which="LA", seed=0)
+    return pairs.eigenvalues.numpy(), LANCZOS_STEPS
 
 
 EIGENVALUE_WAYS = (*eigenvalues.WAYS, ("hessian-eigenthings", "hessian_eigenthings", ("eval",), eigenthings_way))
@@ -78,24 +79,24 @@ def trace() -> Iterator[Row]:
 
 def trace_ways(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Way | str]:
     """Return every way to the trace; each returns its value and the products that it took."""
-    matrix = traces.dense(model, x, y)
-    truth, size = float(matrix.trace()), float(torch.linalg.eigvalsh(matrix).abs().sum())
+    dense = traces.dense(model, x, y)
+    truth, size = float(dense.trace()), float(torch.linalg.eigvalsh(dense).abs().sum())
 
     def ours(turn: int) -> tuple[float, int]:
-        found = ns.hessian(model, (x, y), loss=traces.LOSS, k=5, probes=PROBES, deflate=False, seed=turn)
-        assert found.trace is not None
-        return found.trace.value, found.num_products
+        curvature = ns.hessian(model, (x, y), loss=traces.LOSS, k=5, probes=PROBES, deflate=False, seed=turn)
+        assert curvature.trace is not None
+        return curvature.trace.value, curvature.num_products
 
     _, products = ours(0)
 
     def pyhessian(turn: int) -> tuple[float, int]:
         peer: Any = import_module("pyhessian.hessian")
-        made = peer.hessian(copy.deepcopy(model), nn.CrossEntropyLoss(), data=(x, y), cuda=False)
-        values = made.trace(maxIter=products, tol=0.0)
+        matrix = peer.hessian(copy.deepcopy(model), nn.CrossEntropyLoss(), data=(x, y), cuda=False)
+        values = matrix.trace(maxIter=products, tol=0.0)
         return sum(values) / len(values), len(values)
 
     def curvlinops(name: str) -> Callable[[int], tuple[float, int]]:
-        count = products - products % (3 if name == "hutchpp_trace" else 2)  # what it divides evenly
+        count = products - products % (3 if name == "hutchpp_trace" else 2)  # curvlinops takes multiples of that
 
         def run(turn: int) -> tuple[float, int]:
             peer: Any = import_module("curvlinops")
@@ -117,7 +118,7 @@ def trace_ways(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Way | str]:
 
         return run
 
-    tried = (
+    estimators = (
         ("normscope", "normscope", ours),
         ("PyHessian, Hutchinson", "pyhessian", pyhessian),
         ("curvlinops, Hutchinson", "curvlinops", curvlinops("hutchinson_trace")),
@@ -125,4 +126,4 @@ def trace_ways(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Way | str]:
         ("curvlinops, XTrace", "curvlinops", curvlinops("xtrace")),
         ("hessian-eigenthings, Hutch++", "hessian_eigenthings", eigenthings),
     )
-    return {name: way(estimate) if find_spec(package) else "not installed" for name, package, estimate in tried}
+    return {name: way(estimate) if find_spec(package) else "not installed" for name, package, estimate in estimators}

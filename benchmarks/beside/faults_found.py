@@ -42,15 +42,15 @@ from ..faults import diagnose, judge, name_agrees
 from .turns import Row, quartiles
 
 TUNED = ("open", "first", "second", "third")
-"""Parts on which rules are tuned; the other is for scoring `ns.check` alone."""
-LARGE, SMALL = 100.0, 0.01
-"""Spreads of activations beyond which a person stops."""
-FAR = 10.0
-"""How many times the usual size of weights, or of inputs, a person notices."""
-APART = 1000.0
-"""How far a layer's gradient, over its weight, may lie from the median of the layers."""
-MOSTLY = 0.9
-"""Share of an activation that is zero or saturated at which a person notices."""
+"""Parts of the catalogue on which rules are tuned; the held-out part is for scoring alone."""
+LARGE_SPREAD, SMALL_SPREAD = 100.0, 0.01
+"""Standard deviations of activations above and below which a person notices."""
+UNUSUAL_RATIO = 10.0
+"""Factor on the usual size of weights, or of inputs, from which a person notices."""
+UNUSUAL_GRADIENT_RATIO = 1000.0
+"""Factor between a layer's gradient over its weight and the median of the layers, from which a person notices."""
+MOSTLY_SHARE = 0.9
+"""Share of an activation that is zero or saturated above which a person notices."""
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss}
 """Losses that cases name."""
 
@@ -75,12 +75,12 @@ def complaints_of_weightwatcher(case: Case) -> set[Complaint]:
     with warnings.catch_warnings(), contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
         warnings.simplefilter("ignore")
         details = weightwatcher.WeightWatcher(model=case.model).analyze()
-    found = set[Complaint]()
+    complaints = set[Complaint]()
     for row in details.to_dict("records"):
         where = str(row.get("longname", ""))
-        found |= {(row["warning"], where)} if row.get("warning") else set()
-        found |= {("fit failed", where)} if row.get("status") == "failed" else set()
-    return found
+        complaints |= {(row["warning"], where)} if row.get("warning") else set()
+        complaints |= {("fit failed", where)} if row.get("status") == "failed" else set()
+    return complaints
 
 
 def spread(values: Tensor) -> float:
@@ -88,7 +88,7 @@ def spread(values: Tensor) -> float:
     return float(values.double().std(correction=0)) if values.numel() else 0.0
 
 
-def of_inputs(data: Any) -> Iterator[Complaint]:
+def complaints_of_inputs(data: Any) -> Iterator[Complaint]:
     """Yield what a histogram of the inputs shows."""
     inputs = data if isinstance(data, dict) else {"input": data[0] if isinstance(data, tuple | list) else data}
     for value in inputs.values():
@@ -97,11 +97,11 @@ def of_inputs(data: Any) -> Iterator[Complaint]:
                 yield "inputs not finite", ""
             elif spread(value) == 0.0:
                 yield "inputs constant", ""
-            elif not 1 / FAR <= float(value.double().square().mean().sqrt()) <= FAR:
+            elif not 1 / UNUSUAL_RATIO <= float(value.double().square().mean().sqrt()) <= UNUSUAL_RATIO:
                 yield "inputs far from 1", ""
 
 
-def of_weights(model: nn.Module) -> Iterator[Complaint]:
+def complaints_of_weights(model: nn.Module) -> Iterator[Complaint]:
     """Yield what histograms of the parameters show."""
     for name, weight in model.named_parameters():
         if not weight.isfinite().all():
@@ -110,36 +110,38 @@ def of_weights(model: nn.Module) -> Iterator[Complaint]:
             usual = weight[0].numel() ** -0.5
             if spread(weight) == 0.0:
                 yield "weights constant", name
-            elif not usual / FAR <= spread(weight) <= 2 * FAR * usual:
+            elif not usual / UNUSUAL_RATIO <= spread(weight) <= 2 * UNUSUAL_RATIO * usual:
                 yield "weights of unusual size", name
 
 
-def of_activations(seen: dict[str, Tensor], kinds: dict[str, nn.Module], samples: int) -> Iterator[Complaint]:
+def complaints_of_activations(
+    outputs: dict[str, Tensor], kinds: dict[str, nn.Module], samples: int
+) -> Iterator[Complaint]:
     """Yield what histograms of the outputs of every layer show."""
-    for name, values in seen.items():
+    for name, values in outputs.items():
         if not values.isfinite().all():
             yield "activations not finite", name
             continue
         size = spread(values)
         if size == 0.0:
             yield "activations constant", name
-        elif not SMALL <= size <= LARGE:
+        elif not SMALL_SPREAD <= size <= LARGE_SPREAD:
             yield "activations of unusual size", name
-        if float((values == 0).double().mean()) > MOSTLY:
+        if float((values == 0).double().mean()) > MOSTLY_SHARE:
             yield "activations mostly zero", name
         bounds = {nn.Tanh: (-1.0, 1.0), nn.Sigmoid: (0.0, 1.0)}.get(type(kinds[name]))
         if bounds is not None:
             near = torch.minimum(values - bounds[0], bounds[1] - values) < 0.01 * (bounds[1] - bounds[0])
-            if float(near.double().mean()) > MOSTLY:
+            if float(near.double().mean()) > MOSTLY_SHARE:
                 yield "saturated", name
-    output = seen.get("")
+    output = outputs.get("")
     if output is not None and output.ndim > 1 and len(output) == samples > 1 and spread(output) > 0.0:
         across = float(output.double().std(dim=0, correction=0).mean())
         if across < 1e-4 * spread(output):
             yield "output the same for all samples", ""
 
 
-def of_gradients(model: nn.Module) -> Iterator[Complaint]:
+def complaints_of_gradients(model: nn.Module) -> Iterator[Complaint]:
     """Yield what histograms of the gradients show."""
     sizes = {}
     for name, weight in model.named_parameters():
@@ -153,7 +155,8 @@ def of_gradients(model: nn.Module) -> Iterator[Complaint]:
         elif weight.ndim > 1 and weight.detach().any():
             sizes[name] = float(gradient.double().norm() / weight.detach().double().norm())
     middle = statistics.median(sizes.values()) if sizes else 0.0
-    yield from (("gradient of unusual size", n) for n, s in sizes.items() if not middle / APART <= s <= middle * APART)
+    least, largest = middle / UNUSUAL_GRADIENT_RATIO, middle * UNUSUAL_GRADIENT_RATIO
+    yield from (("gradient of unusual size", name) for name, size in sizes.items() if not least <= size <= largest)
 
 
 def complaints_of_a_person(case: Case) -> set[Complaint]:
@@ -163,14 +166,14 @@ def complaints_of_a_person(case: Case) -> set[Complaint]:
     model, data = case.model, case.data
     inputs, target = (data, None) if isinstance(data, dict | Tensor) else (data[0], data[1])
     samples = len(next(iter(inputs.values())) if isinstance(inputs, dict) else inputs)
-    found = set(of_inputs(data)) | set(of_weights(model))
-    kinds, seen = dict(model.named_modules()), dict[str, Tensor]()
+    complaints = set(complaints_of_inputs(data)) | set(complaints_of_weights(model))
+    kinds, outputs = dict(model.named_modules()), dict[str, Tensor]()
 
     def keep(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, given: Any, output: Any) -> None:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
             value = output[0] if isinstance(output, tuple | list) and output else output
             if isinstance(value, Tensor) and value.is_floating_point() and (name == "" or not any(module.children())):
-                seen[name] = value.detach()
+                outputs[name] = value.detach()
 
         return hook
 
@@ -180,22 +183,22 @@ def complaints_of_a_person(case: Case) -> set[Complaint]:
     finally:
         for hook in hooks:
             hook.remove()
-    found |= set(of_activations(seen, kinds, samples))
+    complaints |= set(complaints_of_activations(outputs, kinds, samples))
     loss = case.objective or (LOSSES.get(case.loss) if isinstance(case.loss, str) else case.loss)
     if loss is not None and not (target is None and case.objective is None):
         value = loss(output) if loss is case.objective else loss(output, target)
-        found |= set() if value.isfinite() else {("loss not finite", "")}
+        complaints |= set() if value.isfinite() else {("loss not finite", "")}
         if value.requires_grad:
             value.backward()
-            found |= set(of_gradients(model))
+            complaints |= set(complaints_of_gradients(model))
         else:
-            found.add(("loss without a graph", ""))
+            complaints.add(("loss without a graph", ""))
     names = {id(module): name for name, module in kinds.items()}
     summary = torchinfo.summary(model, input_data=inputs, verbose=0, mode="train" if model.training else "eval")
     for layer in summary.summary_list:
         if not layer.executed and any(True for _ in layer.module.parameters(recurse=False)):
-            found.add(("does not run", names.get(id(layer.module), "")))
-    return found
+            complaints.add(("does not run", names.get(id(layer.module), "")))
+    return complaints
 
 
 TOOLS: dict[str, tuple[str, Callable[[Case], set[Complaint]]]] = {
@@ -206,7 +209,7 @@ TOOLS: dict[str, tuple[str, Callable[[Case], set[Complaint]]]] = {
 
 
 def points_at(fault: Fault, new: set[Complaint]) -> bool:
-    """Return whether a complaint that the mended twin does not get names a layer at fault."""
+    """Return whether one of the new complaints, which the mended twin does not get, names a layer at fault."""
     places = [SimpleNamespace(where=where) for _, where in new]
     return bool(new) and (
         not fault.layers or any(name_agrees(place, layer) for place in places for layer in fault.layers)
@@ -214,53 +217,53 @@ def points_at(fault: Fault, new: set[Complaint]) -> bool:
 
 
 def faults_found(stride: int = 2) -> Iterator[Row]:
-    """Yield a row per tool, over every so-manieth case of the parts on which rules are tuned."""
-    faults = [one for part in TUNED for one in PARTS[part][0]][::stride]
-    return scored(faults, [one for part in TUNED for one in PARTS[part][1]][::stride], list(TOOLS))
+    """Yield a row per tool, over every second case (`stride`) of the parts on which rules are tuned."""
+    faults = [fault for part in TUNED for fault in PARTS[part][0]][::stride]
+    return score_tools(faults, [model for part in TUNED for model in PARTS[part][1]][::stride], list(TOOLS))
 
 
 def faults_unseen() -> Iterator[Row]:
-    """Yield a row per peer over the held-out part, in totals; benchmarks/faults.py scores `ns.check` on it."""
-    return scored(*PARTS["held-out"], [name for name in TOOLS if name != "ns.check"])
+    """Yield a row per peer over the held-out part, on which benchmarks/faults.py scores `ns.check`."""
+    return score_tools(*PARTS["held-out"], [name for name in TOOLS if name != "ns.check"])
 
 
-def scored(faults: list[Fault], healthy: list[Healthy], tools: list[str]) -> Iterator[Row]:
-    """Yield a row per tool."""
-    case = f"{len(faults)} planted faults, {len(healthy)} healthy models"
+def score_tools(faults: list[Fault], healthy: list[Healthy], tools: list[str]) -> Iterator[Row]:
+    """Yield a row per tool, in totals; of one that is not among `tools`, or not installed, with the reason."""
+    title = f"{len(faults)} planted faults, {len(healthy)} healthy models"
     seconds: dict[str, list[float]] = defaultdict(list)
     counts: dict[str, dict[str, int]] = {name: defaultdict(int) for name in TOOLS}
 
-    def ask(name: str, built: Case) -> set[Complaint] | None:
+    def ask(name: str, case: Case) -> set[Complaint] | None:
         began = time.process_time()
         try:
-            return TOOLS[name][1](built)
+            return TOOLS[name][1](case)
         except Exception:
             return None
         finally:
             seconds[name].append(time.process_time() - began)
 
-    here = [name for name in tools if find_spec(TOOLS[name][0])]
+    installed = [name for name in tools if find_spec(TOOLS[name][0])]
     for fault in faults:
-        for name in here:
-            ill, well = ask(name, fault.build()), ask(name, fault.mend())
-            counts[name]["refused"] += ill is None
-            counts[name]["complained"] += bool(ill)
-            counts[name]["pointed"] += points_at(fault, (ill or set()) - (well or set()))
-        if "ns.check" in here:
+        for name in installed:
+            of_fault, of_mended = ask(name, fault.build()), ask(name, fault.mend())
+            counts[name]["refused"] += of_fault is None
+            counts[name]["complained"] += bool(of_fault)
+            counts[name]["pointed"] += points_at(fault, (of_fault or set()) - (of_mended or set()))
+        if "ns.check" in installed:
             counts["ns.check"]["cause"] += judge(fault, diagnose(fault.build())[0])[1]
-    for one in healthy:
-        for name in here:
-            counts[name]["alarms"] += bool(ask(name, one.build()))
-    for name, found in counts.items():
-        if name not in here:
+    for model in healthy:
+        for name in installed:
+            counts[name]["alarms"] += bool(ask(name, model.build()))
+    for name, count in counts.items():
+        if name not in installed:
             why_not = "not installed" if name in tools else "scored by benchmarks/faults.py: docs/results/faults.txt"
-            yield {"case": case, "way": name, "why_not": why_not}
+            yield {"case": title, "way": name, "why_not": why_not}
             continue
-        says = f"complained of {found['complained']}, pointed at {found['pointed']} faults of {len(faults)}"
-        says += f", its cause too {found['cause']}" if name == "ns.check" else ""
-        says += f", refused {found['refused']}, false alarms at {found['alarms']} of {len(healthy)} healthy models"
+        says = f"complained of {count['complained']}, pointed at {count['pointed']} faults of {len(faults)}"
+        says += f", its cause too {count['cause']}" if name == "ns.check" else ""
+        says += f", refused {count['refused']}, false alarms at {count['alarms']} of {len(healthy)} healthy models"
         yield {
-            "case": case, "way": name, "turns": len(seconds[name]), "seconds": quartiles(seconds[name]),
-            "quality": [100.0 * found["pointed"] / len(faults)] * 3, "alarms": 100.0 * found["alarms"] / len(healthy),
+            "case": title, "way": name, "turns": len(seconds[name]), "seconds": quartiles(seconds[name]),
+            "quality": [100.0 * count["pointed"] / len(faults)] * 3, "alarms": 100.0 * count["alarms"] / len(healthy),
             "says": says,
         }  # fmt: skip

@@ -29,21 +29,19 @@ from .. import stored_weights as stored
 from .turns import Row, Way, by_turns
 
 KERNELS = ("64->64 3x3 at 32x32", "32->32 3x3 at 8x8", "64->64 3x3 circular at 32x32")
-"""Of the cases of benchmarks/conv_norms.py those that fit into a few minutes with all peers."""
-
-
+"""Those cases of benchmarks/conv_norms.py that take a few minutes at most with all peers."""
 ROUNDING = 1e-5
-"""How far below the norm, relatively, a value may be and still count as the norm up to rounding in float32."""
+"""The relative distance from the norm within which a value in float32 counts as equal to it."""
 
 
-def beside(value: float, truth: float) -> dict[str, Any]:
+def compare_with_norm(value: float, truth: float) -> dict[str, Any]:
     """Return how far a value lies from the norm, and on which side."""
     away = value / truth - 1.0
     side = "below the norm: no bound" if away < -ROUNDING else "above the norm" if away > ROUNDING else "up to rounding"
     return {"quality": abs(away), "says": side}
 
 
-def divided_by(layer: nn.Conv2d, shape: tuple[int, ...]) -> float:
+def divisor_of_spectral_norm(layer: nn.Conv2d, shape: tuple[int, ...]) -> float:
     """Return what torch's `spectral_norm` divides the weight by."""
     twin = nn.Conv2d(layer.in_channels, layer.out_channels, layer.kernel_size, bias=False)
     twin.weight.data.copy_(layer.weight)
@@ -72,13 +70,13 @@ def convolution_ways(layer: nn.Conv2d, shape: tuple[int, ...]) -> dict[str, Way 
         return {"quality": bracket.upper / truth - 1.0, "says": f"upper side, {bracket.evidence.name}"}
 
     def way(peer: Callable[[nn.Conv2d, tuple[int, ...]], float]) -> Way:
-        return lambda turn: beside(peer(layer, shape), truth)
+        return lambda turn: compare_with_norm(peer(layer, shape), truth)
 
     peers = {
         "power iteration, 100 steps": conv_norms.PEERS["power 100"],
         "FFT and SVD (Sedghi et al.)": conv_norms.PEERS["FFT + SVD"],
         "Gram iteration, 6 steps": conv_norms.PEERS["Gram 6"],
-        "torch's spectral_norm": divided_by,
+        "torch's spectral_norm": divisor_of_spectral_norm,
     }
     return {"normscope": ours} | {name: way(peer) for name, peer in peers.items()}
 
@@ -96,29 +94,32 @@ def network_ways(weights: lipsdp.Weights) -> dict[str, Way | str]:
     captured = Captured.of(model, batch)
     steps = plan(captured.segments, upper_sides(captured).nodes)
     assert steps is not None
-    seen = ns.lipschitz(model, batch, effort="tight").lower
+    growth = ns.lipschitz(model, batch, effort="tight").lower
     matrices = [torch.from_numpy(weight) for weight in weights]
 
     def ours(effort: str) -> Way:
         def run(turn: int) -> dict[str, Any]:
-            found = ns.lipschitz(model, batch, effort=effort, sides="upper")
-            return {"quality": found.upper / seen, "says": found.evidence.name}
+            bracket = ns.lipschitz(model, batch, effort=effort, sides="upper")
+            return {"quality": bracket.upper / growth, "says": bracket.evidence.name}
 
         return run
 
     def solver(name: str) -> Way:
         def run(turn: int) -> dict[str, Any]:
             solved = lipsdp.solve(lipsdp.compressed(weights), name)
-            sure = lipsdp.proved(steps, solved)
-            says = "its multipliers prove nothing" if math.isnan(sure) else f"proves {sure / seen:.4f}"
-            return {"quality": solved.value / seen, "says": says}
+            proven = lipsdp.proved(steps, solved)
+            says = "its multipliers prove nothing" if math.isnan(proven) else f"proves {proven / growth:.4f}"
+            return {"quality": solved.value / growth, "says": says}
 
         return run
 
     ways: dict[str, Way | str] = {
         "normscope, fast": ours("fast"),
         "normscope, tight": ours("tight"),
-        "ECLipsE-Fast": lambda turn: {"quality": eclipse.eclipse_fast(matrices) / seen, "says": "not rounded outward"},
+        "ECLipsE-Fast": lambda turn: {
+            "quality": eclipse.eclipse_fast(matrices) / growth,
+            "says": "not rounded outward",
+        },
     }
     solvers = {"LipSDP, SCS": "SCS", "LipSDP, Clarabel": "CLARABEL"}
     for label, name in solvers.items():
@@ -176,13 +177,13 @@ def matrix_ways(weight: Tensor) -> dict[str, Way | str]:
 
     def ours(missed: float) -> Way:
         def run(turn: int) -> dict[str, Any]:
-            found = matrix_norm(weight, rtol=5e-2, missed=missed)
-            return {"quality": found.upper / truth - 1.0, "says": f"upper side, {found.evidence.name}"}
+            bracket = matrix_norm(weight, rtol=5e-2, missed=missed)
+            return {"quality": bracket.upper / truth - 1.0, "says": f"upper side, {bracket.evidence.name}"}
 
         return run
 
     def way(value: Callable[[], float]) -> Way:
-        return lambda turn: beside(value(), truth)
+        return lambda turn: compare_with_norm(value(), truth)
 
     def weightwatcher() -> float:
         import weightwatcher
@@ -194,11 +195,11 @@ def matrix_ways(weight: Tensor) -> dict[str, Way | str]:
             details = weightwatcher.WeightWatcher(model=nn.Sequential(layer)).analyze()
         return 10.0 ** (float(details["log_spectral_norm"].iloc[0]) / 2.0)
 
-    here = find_spec("weightwatcher") is not None
+    installed = find_spec("weightwatcher") is not None
     return {
         "normscope": ours(MISSED / sum(stored.SHAPES.values())),
         "normscope, certify": ours(0.0),
         "power iteration, 30 steps": way(lambda: stored.power_iteration(weight)),
         "torch.linalg.matrix_norm, float32": way(lambda: float(torch.linalg.matrix_norm(weight.float(), 2))),
-        "weightwatcher (all of its figures)": way(weightwatcher) if here else "not installed",
+        "weightwatcher (all of its figures)": way(weightwatcher) if installed else "not installed",
     }

@@ -20,11 +20,11 @@ import normscope as ns
 
 from .. import sphere_optimizers
 from .. import watching as watched
-from .turns import Row, Way, by_turns, told, with_children
+from .turns import Row, Way, by_turns, describe_failure, seconds_with_children
 
 EVERY = 50
 """Steps from one record, or histogram, to the next; a turn is as many steps, so that each turn has one."""
-BATCH = 16
+BATCH = 16  # images
 
 
 def spheres() -> Iterator[Row]:
@@ -41,7 +41,7 @@ def spheres() -> Iterator[Row]:
     ways[name] = partial(_call, sphere_optimizers.riemannian(weights).step) if find_spec("geoopt") else "not installed"
     for way in ways.values():
         if callable(way):
-            way(0), way(0)  # states are made in the first step
+            way(0), way(0)  # an optimizer makes its state in the first step
     yield from by_turns("one step, 11.2 million weights in 20 tensors", ways, 12)
 
 
@@ -65,15 +65,15 @@ def first_look() -> Iterator[Row]:
 def look_ways(model: nn.Module, x: Tensor, labels: Tensor) -> dict[str, Way | str]:
     """Return every way to look at a model."""
 
-    def check(turn: int) -> dict[str, Any]:
-        found = ns.check(model, (x, labels), loss="cross_entropy")
-        return {"says": f"verdict, {len(found.findings)} findings and notes, values and gradients by depth"}
+    def normscope_check(turn: int) -> dict[str, Any]:
+        check = ns.check(model, (x, labels), loss="cross_entropy")
+        return {"says": f"verdict, {len(check.findings)} findings and notes, values and gradients by depth"}
 
     def torchinfo(turn: int) -> dict[str, Any]:
         import torchinfo
 
-        found = torchinfo.summary(model, input_data=x, verbose=0)
-        return {"says": f"shapes, parameters and multiplications of {len(found.summary_list)} modules"}
+        summary = torchinfo.summary(model, input_data=x, verbose=0)
+        return {"says": f"shapes, parameters and multiplications of {len(summary.summary_list)} modules"}
 
     def weightwatcher(turn: int) -> dict[str, Any]:
         import weightwatcher
@@ -85,7 +85,7 @@ def look_ways(model: nn.Module, x: Tensor, labels: Tensor) -> dict[str, Way | st
         return {"says": f"spectra of {len(details)} layers, {flagged} of them flagged"}
 
     peers = {"torchinfo": torchinfo, "weightwatcher": weightwatcher}
-    return {"normscope check": check} | {
+    return {"normscope check": normscope_check} | {
         name: way if find_spec(name) else "not installed" for name, way in peers.items()
     }
 
@@ -111,8 +111,8 @@ class CockpitLoop(watched.Loop):
             x, labels = self.data[self.count % 4], self.labels[self.count % 4]
             self.optimizer.zero_grad()
             loss, losses = self.loss(self.model(x), labels), self.each_loss(self.model(x), labels)
-            told = {"batch_size": BATCH, "individual_losses": losses, "loss": loss, "optimizer": self.optimizer}
-            with self.cockpit(self.count, info=told):
+            info = {"batch_size": BATCH, "individual_losses": losses, "loss": loss, "optimizer": self.optimizer}
+            with self.cockpit(self.count, info=info):
                 loss.backward(create_graph=self.cockpit.create_graph(self.count))
             self.optimizer.step()
             self.count += 1
@@ -129,7 +129,7 @@ def watching() -> Iterator[Row]:
     for case, build in (("with BatchNorm", watched.convolutions), ("without a normalizer", plain_convolutions)):
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             ways = watching_ways(build, Path(folder), stack)
-            yield from by_turns(f"{EVERY} steps of three convolutions {case}", ways, 6, clock=with_children)
+            yield from by_turns(f"{EVERY} steps of three convolutions {case}", ways, 6, clock=seconds_with_children)
             watched.LOGS.clear()
 
 
@@ -149,15 +149,15 @@ def watching_ways(build: Callable[[], nn.Module], folder: Path, stack: ExitStack
             continue
         loop = watched.Loop(build, BATCH, "cpu", attach)
         stack.callback(loop.stack.close)
-        ways[name] = started(loop)
+        ways[name] = warm_up(loop)
     try:
-        ways["Cockpit, economy, every 50"] = started(CockpitLoop(build))
+        ways["Cockpit, economy, every 50"] = warm_up(CockpitLoop(build))
     except Exception as error:
-        ways["Cockpit, economy, every 50"] = told(error)
+        ways["Cockpit, economy, every 50"] = describe_failure(error)
     return ways
 
 
-def started(loop: watched.Loop) -> Way:
+def warm_up(loop: watched.Loop) -> Way:
     """Run the first steps of a loop, and return what runs the next."""
     loop.run(EVERY)
     return lambda turn: _call(partial(loop.run, EVERY), turn)

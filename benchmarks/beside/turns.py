@@ -1,4 +1,4 @@
-"""Measure several ways to do one thing, by turns, and keep what was found with versions, machine and commit.
+"""Measure several ways to do one thing, by turns, and keep the results with versions, machine and commit.
 
 Other work on the machine slows all ways of one turn alike, so ways are compared within a turn: a row holds the
 quartiles of processor seconds, and of the seconds over those of the case's first way in the same turn.
@@ -22,8 +22,9 @@ import torch
 from ..machine import commit
 
 Way = Callable[[int], Mapping[str, Any]]
-"""Does the thing in the turn of that number; returns `quality` (a number), `says` (a few words), or nothing."""
+"""Does the thing once, in the turn of that number; returns `quality` (a number), `says` (a few words), or nothing."""
 Row = dict[str, Any]
+"""One way in one case, as the record has it; `why_not` where it was not measured."""
 
 
 def quartiles(values: list[float]) -> list[float]:
@@ -31,12 +32,12 @@ def quartiles(values: list[float]) -> list[float]:
     return [values[0]] * 3 if len(values) == 1 else statistics.quantiles(values, n=4, method="inclusive")
 
 
-def with_children() -> float:
+def seconds_with_children() -> float:
     """Return the processor seconds of this process and of its children, for tools that work in a service."""
     import psutil
 
-    times = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
-    return time.process_time() + sum(one.user + one.system for one in times)
+    children = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
+    return time.process_time() + sum(child.user + child.system for child in children)
 
 
 def by_turns(
@@ -47,7 +48,7 @@ def by_turns(
     A way that is a text was not measured, and the text says why. A way that raises is not called again.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    found: dict[str, list[Mapping[str, Any]]] = {name: [] for name in ways}
+    results: dict[str, list[Mapping[str, Any]]] = {name: [] for name in ways}
     reasons = {name: way for name, way in ways.items() if isinstance(way, str)}
     names = list(ways)
     for turn in range(turns):
@@ -58,9 +59,9 @@ def by_turns(
                 continue
             began = clock()
             try:
-                found[name].append(way(turn) or {})
+                results[name].append(way(turn) or {})
             except Exception as error:  # another program's trouble is part of the comparison
-                reasons[name] = told(error)
+                reasons[name] = describe_failure(error)
             else:
                 seconds[name].append(clock() - began)
     for name in names:
@@ -70,13 +71,13 @@ def by_turns(
         first = seconds[names[0]]
         row: Row = {"case": case, "way": name, "turns": turns, "seconds": quartiles(seconds[name])}
         if len(first) == turns:
-            row["ratio"] = quartiles([own / base for own, base in zip(seconds[name], first) if base > 0.0])
-        if qualities := [float(one["quality"]) for one in found[name] if "quality" in one]:
+            row["ratio"] = quartiles([mine / base for mine, base in zip(seconds[name], first) if base > 0.0])
+        if qualities := [float(result["quality"]) for result in results[name] if "quality" in result]:
             row["quality"] = quartiles(qualities)
-        yield row | {key: value for key, value in found[name][-1].items() if key != "quality"}
+        yield row | {key: value for key, value in results[name][-1].items() if key != "quality"}
 
 
-def told(error: Exception) -> str:
+def describe_failure(error: Exception) -> str:
     """Return the kind of an error and the end of what it says, without the folders of this machine."""
     words = re.sub(r"(?<![\w.])/[^\s\"']*/", "", " ".join(str(error).split()))
     return f"{type(error).__name__}: {words if len(words) <= 200 else '... ' + words[-200:]}"
