@@ -11,22 +11,24 @@ from torch import Tensor
 
 from ..geometry.batches import LossFunction
 
-FEW_LABELS, FEWEST_OF_A_LABEL, FEWEST_CLASSES = 10, 8, 3
-FAR = 3.0
+MAX_LABELS, MIN_SAMPLES_OF_LABEL, MIN_CLASSES = 10, 8, 3
+"""The most different labels that count as names of kinds, not as numbers; the fewest samples of a label that share
+something not by chance; the fewest classes, for two values may be names of any two kinds."""
+MOVE_FACTOR = 3.0
 """How far outputs are moved, as a multiple of the largest of them and of the targets."""
 SAME_LOSS = 1e-4
 """The share by which a loss may differ by rounding."""
-SURE = 16.0
+SURE_SCORE = 16.0
 """A score of this size leaves a sigmoid 1e-7 from its end."""
-NEARLY_NONE, MUCH = 0.05, 0.2
-"""Shares of the loss."""
-NO_LOSS = 1e-3
+NEARLY_NO_LOSS_SHARE, MUCH_LOSS_SHARE = 0.05, 0.2
+"""The loss at perfect answers over that at the outputs: below the first they fit the loss, above the second not."""
+SOLVED_LOSS = 1e-3
 """Samples with a smaller loss need no gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossAtOutput:
-    """The only output of a model, with samples as its first dimension, its gradient, and the loss of it and labels."""
+    """The one output of a model, samples along its first dimension, with the gradient there, the loss and its labels."""
 
     loss: LossFunction
     labels: Sequence[Any]
@@ -50,9 +52,9 @@ class LossAtOutput:
             return None
         moves, kind = (self.gradient != 0).reshape(samples, -1).any(1).cpu(), kinds[0].detach().flatten().cpu()
         values = kind.unique()
-        if not 2 <= len(values) <= FEW_LABELS:
+        if not 2 <= len(values) <= MAX_LABELS:
             return None
-        idle = [float(v) for v in values if not moves[kind == v].any() and (kind == v).sum() >= FEWEST_OF_A_LABEL]
+        idle = [float(v) for v in values if not moves[kind == v].any() and (kind == v).sum() >= MIN_SAMPLES_OF_LABEL]
         if len(idle) != 1 or not bool(moves.any()):
             return None
         rows = (kind == idle[0]).nonzero().flatten().to(self.output.device)
@@ -61,23 +63,25 @@ class LossAtOutput:
             left = float(self.loss(self.output[rows], *chosen))
         except Exception:  # a loss may need samples of every label
             return None
-        return idle[0] if left > NO_LOSS else None
+        return idle[0] if left > SOLVED_LOSS else None
 
     def reads_means_alone(self) -> bool:
         """Whether the loss is the same for outputs that differ from these, and have the same mean over the samples."""
         samples = len(self.output)
         differ = [v for v in self.labels if isinstance(v, Tensor) and v.shape[:1] == (samples,) and v.numel()]
-        if samples < FEWEST_OF_A_LABEL:
+        if samples < MIN_SAMPLES_OF_LABEL:
             return False
         if not bool((self.gradient == self.gradient[:1]).all() & (self.gradient != 0).any()):
             return False
         if not any(bool((v != v[:1]).any()) for v in differ):
             return False
         noise = torch.linspace(-1.0, 1.0, samples, dtype=self.output.dtype, device=self.output.device)
-        spread = FAR * (self.output.abs().amax() + max(float(v.abs().max()) for v in differ if not v.is_complex()))
+        spread = MOVE_FACTOR * (
+            self.output.abs().amax() + max(float(v.abs().max()) for v in differ if not v.is_complex())
+        )
         moved = self.output + spread * noise.reshape(-1, *(1,) * (self.output.ndim - 1))
         try:
-            before, after = (float(self.loss(made, *self.labels)) for made in (self.output, moved))
+            before, after = (float(self.loss(output, *self.labels)) for output in (self.output, moved))
         except Exception:  # a loss may refuse such values
             return False
         return abs(after - before) <= SAME_LOSS * abs(before)
@@ -94,11 +98,11 @@ class LossAtOutput:
         columns = target.ndim == output.ndim and all(
             n in (1, m) for n, m in zip(target.shape, output.shape, strict=True)
         )
-        if target.is_floating_point() and columns and len(target.unique()) > FEW_LABELS:
+        if target.is_floating_point() and columns and len(target.unique()) > MAX_LABELS:
             towards = gradient * (output - target)
         elif target.dtype == torch.long and target.shape == output.shape[:1] and output.ndim == 2:
             inside = output.shape[1] > 2 and int(target.min()) >= 0 and int(target.max()) < output.shape[1]
-            if not inside or len(target.unique()) < FEWEST_CLASSES:
+            if not inside or len(target.unique()) < MIN_CLASSES:
                 return 0.0
             towards = -gradient.gather(1, target[:, None])
         else:
@@ -106,28 +110,32 @@ class LossAtOutput:
         return float((towards < 0).double().mean())
 
     def find_wanted(self, limits: tuple[float, float] | None) -> str:
-        """Return whether the loss takes probabilities or scores, where the outputs are none of them; or nothing.
+        """Return `probabilities` or `scores`, whichever the loss takes, if the outputs are the other; else nothing.
 
-        It is asked what it thinks of perfect answers, made of labels that are classes or zeros and ones: a loss of
-        probabilities is small where these are outputs, and one of scores where outputs are far from zero on the right
-        side. The first has no business being still smaller beyond them.
+        The loss is taken at perfect answers, made of labels that are classes or zeros and ones. A loss of probabilities
+        is small where the outputs are these zeros and ones, and should not be smaller still beyond them. A loss of
+        scores is small where outputs are far from zero on the right side.
         """
         right = self._right_answers()
         if right is None:
             return ""
         inside = limits is not None and limits[0] >= 0.0 and limits[1] <= 1.0
         try:
-            asked = (self.output, right, SURE * (2 * right - 1), 2 * right)
-            now, certain, far, beyond = (float(self.loss(made, *self.labels)) for made in asked)
+            outputs = (self.output, right, SURE_SCORE * (2 * right - 1), 2 * right)
+            now, certain, far, beyond = (float(self.loss(output, *self.labels)) for output in outputs)
         except Exception:  # a loss may refuse such values
             return ""
         if inside:
-            return "scores" if certain > MUCH * now > 0.0 and far < NEARLY_NONE * certain else ""
+            return "scores" if certain > MUCH_LOSS_SHARE * now > 0.0 and far < NEARLY_NO_LOSS_SHARE * certain else ""
         leaves = bool((self.output < 0).any()) and limits is None
-        return "probabilities" if leaves and abs(certain) < NEARLY_NONE * now and beyond < -MUCH * now else ""
+        return (
+            "probabilities"
+            if leaves and abs(certain) < NEARLY_NO_LOSS_SHARE * now and beyond < -MUCH_LOSS_SHARE * now
+            else ""
+        )
 
     def _right_answers(self) -> Tensor | None:
-        """Return the outputs that say the labels with certainty: 1 for what is true, and 0."""
+        """Return the outputs that know the labels: 1 for what is true, else 0; None for other labels than classes."""
         labels = [v for v in self.labels if isinstance(v, Tensor)]
         if len(labels) != 1 or labels[0].is_complex() or not self.output.is_floating_point() or self.output.ndim < 1:
             return None

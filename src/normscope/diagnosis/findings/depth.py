@@ -17,14 +17,14 @@ from ...theory.initialisation import LIMIT, batch_norm_growth
 from ..examined import DataSeen, Examined, WeightOverData
 from ..signal import RANDOM, Signal, SignalRow
 
-RUN = 4
+MIN_RUN_LAYERS = 4
 """A chain of fewer layers than this shows no trend."""
-RUN_STEP = 1.5
-"""Growth per layer: He's initialisation gives 1, and layers add up to 1.5^20 = 3,000 over twenty."""
-RESIDUAL = 2
-"""A run needs this many residual blocks: with one, depth is not the cause."""
-RUN_TOTAL = 30.0
-"""Growth in all, so that a short run with a lively layer is left alone."""
+RUN_LAYER_RATIO = 1.5
+"""Growth of the signal per layer: He's initialisation gives 1; this much over twenty layers is 1.5^20 = 3,000."""
+MIN_RESIDUAL_BLOCKS = 2
+"""With fewer residual blocks in a run their additions are not the cause."""
+RUN_TOTAL_RATIO = 30.0
+"""Growth over a whole run, below which a short run with one steep layer is left alone."""
 
 
 def backward_raises(examined: Examined) -> Iterator[Finding]:
@@ -60,7 +60,7 @@ def exploding_run(examined: Examined) -> Iterator[Finding]:
         first, last, total = paths[chain[0]], paths[chain[-1]], log_growth / math.log(10.0)
         step = math.exp(log_growth / len(chain))
         branches = [paths[number] for number in chain if number in ends]
-        residual = len(branches) >= RESIDUAL
+        residual = len(branches) >= MIN_RESIDUAL_BLOCKS
         yield Finding(
             code="exploding-run",
             severity=Severity.WARNING,
@@ -165,7 +165,9 @@ def _grown(
     for last in inner & longest.keys():
         for first, (length, _) in longest[last].items():
             log_growth = _log_ratio(sizes[last].rms_output, sizes[first].rms_input)
-            if length >= RUN and log_growth >= max(math.log(RUN_TOTAL), length * math.log(RUN_STEP)):
+            if length >= MIN_RUN_LAYERS and log_growth >= max(
+                math.log(RUN_TOTAL_RATIO), length * math.log(RUN_LAYER_RATIO)
+            ):
                 yield log_growth, first, last
 
 
@@ -194,7 +196,7 @@ def _steady(layers: Sequence[WeightOverData]) -> bool:
     """Whether a chain still grows without its steepest layer: depth is the cause, not one layer."""
     marks = [layer.rms_input for layer in layers] + [layers[-1].rms_output]
     steps = sorted(_log_ratio(after, before) for before, after in itertools.pairwise(marks))
-    return sum(steps[:-1]) >= (len(steps) - 1) * math.log(RUN_STEP)
+    return sum(steps[:-1]) >= (len(steps) - 1) * math.log(RUN_LAYER_RATIO)
 
 
 def _log_ratio(after: float, before: float) -> float:
@@ -205,17 +207,17 @@ def _log_ratio(after: float, before: float) -> float:
 
 
 WEIGHTS = ("linear", "convolution")
-FEW = 4
+MIN_DEEP_LAYERS = 4
 """A network with fewer weight layers than this has no depth to speak of."""
 FADED_DECADES = 3.0
 """Decades that a gradient loses over all layers by its typical step; healthy models of the tests stay within 2."""
-DECADES = 5.0
+EXPLODED_DECADES = 5.0
 """Decades that a gradient, or a signal, gains over all layers by its typical step.
 
 Healthy models of the tests stay within 2. A BatchNorm network without skips gains 0.083 a layer at the start (Yang et
 al. 2019): 50 layers are 4.
 """
-BOTH = 2.0
+EXPLODED_BOTH_WAYS_DECADES = 2.0
 """Decades that suffice for an explosion where values grow forward as gradients do backward: a plain expanding chain.
 
 Healthy models of the tests stay within 0.8.
@@ -228,11 +230,11 @@ At a batch of 64 it takes 24 layers without skips.
 
 JUMP_DECADES = 6.0
 """Decades between gradients of layers that learn; healthy models of the tests stay within 3."""
-LEARNING = (*WEIGHTS, "embedding", "lstm", "gru", "rnn")
+KINDS_WITH_WEIGHTS = (*WEIGHTS, "embedding", "lstm", "gru", "rnn")
 """Kinds of rows that have weights."""
 
-ENOUGH_LEFT = -1.0
-"""log10 of a gradient at the first layer beside that at the output."""
+KEPT_GRADIENT_LOG10 = -1.0
+"""log10 of a gradient at the first layer over that at the output, above which it has not vanished."""
 
 
 def gradient_vanishing(examined: Examined) -> Iterator[Finding]:
@@ -245,7 +247,10 @@ def gradient_vanishing(examined: Examined) -> Iterator[Finding]:
         return
     first, count = _first(signal), pluralise(len(signal.layers), "layer")
     left = -back if first.log10_gradient in (None, -math.inf) else first.log10_gradient
-    if max(left, *(row.log10_gradient or left for row in signal.layers if row.path == first.path)) > ENOUGH_LEFT:
+    if (
+        max(left, *(row.log10_gradient or left for row in signal.layers if row.path == first.path))
+        > KEPT_GRADIENT_LOG10
+    ):
         return  # a path around the layers brings it back, or the layer runs once more near the output
     step = figure(10.0 ** (-back / (len(_gradients(signal)) - 1)))
     squashing = next((row.kind for row in signal.layers if row.kind in ("sigmoid", "tanh")), None)
@@ -273,14 +278,16 @@ def gradient_explosion(examined: Examined) -> Iterator[Finding]:
     if signal is None or any(seen.untaken for _, seen in examined.normalizers()):
         return  # what does not normalize yet is another finding
     back, forth = -_back(signal), _trend(_sizes(signal))
-    if not (max(back, forth) >= DECADES or min(back, forth) >= BOTH) or any(exploding_run(examined)):
+    if not (max(back, forth) >= EXPLODED_DECADES or min(back, forth) >= EXPLODED_BOTH_WAYS_DECADES) or any(
+        exploding_run(examined)
+    ):
         return
     if any(batch_norm_depth(examined)):
         return  # which says why, and advises otherwise
     repeated, runs = Counter(row.path for row in signal.layers if row.kind in WEIGHTS).most_common(1)[0]
-    first = _first(signal) if runs < FEW else next(row for row in signal.layers if row.path == repeated)
-    grown = [f"values grow {power(forth)} times"] if forth >= BOTH else []
-    grown += [f"the gradient grows {power(back)} times on its way back"] if back >= BOTH else []
+    first = _first(signal) if runs < MIN_DEEP_LAYERS else next(row for row in signal.layers if row.path == repeated)
+    grown = [f"values grow {power(forth)} times"] if forth >= EXPLODED_BOTH_WAYS_DECADES else []
+    grown += [f"the gradient grows {power(back)} times on its way back"] if back >= EXPLODED_BOTH_WAYS_DECADES else []
     yield Finding(
         code="gradient-explosion",
         severity=Severity.WARNING,
@@ -298,7 +305,7 @@ def gradient_explosion(examined: Examined) -> Iterator[Finding]:
 def gradient_jump(examined: Examined) -> Iterator[Finding]:
     """Layers whose gradient is decades away from that of the others, whatever the reason."""
     signal = examined.signal
-    rows = [] if signal is None else [row for row in signal.layers if row.kind in LEARNING]
+    rows = [] if signal is None else [row for row in signal.layers if row.kind in KINDS_WITH_WEIGHTS]
     levels = [
         (row.log10_gradient, place) for place, row in enumerate(rows) if row.log10_gradient not in (None, -math.inf)
     ]
@@ -337,7 +344,7 @@ def batch_norm_depth(examined: Examined) -> Iterator[Finding]:
         return
     rows = [row for row in signal.layers if row.kind == "batch_norm"]
     gradients = [row.log10_gradient for row in rows if row.log10_gradient not in (None, -math.inf)]
-    if len(gradients) < FEW or len(gradients) < len(rows):
+    if len(gradients) < MIN_DEEP_LAYERS or len(gradients) < len(rows):
         return
     back = -_trend([value for value in gradients if value is not None])
     if not back >= BATCH_NORM_DECADES:
@@ -442,7 +449,7 @@ def _zero_buffers(examined: Examined) -> str:
 def _deep(examined: Examined) -> Signal | None:
     """Return the signal of a network that is deep enough to have a trend."""
     signal = examined.signal
-    if signal is None or sum(row.kind in WEIGHTS for row in signal.layers) < FEW:
+    if signal is None or sum(row.kind in WEIGHTS for row in signal.layers) < MIN_DEEP_LAYERS:
         return None
     return signal
 
@@ -457,13 +464,13 @@ def _back(signal: Signal) -> float:
 
 
 def _gradients(signal: Signal) -> list[float]:
-    found = [row.log10_gradient for row in signal.layers]
-    return [value for value in found if value is not None and value > -math.inf]
+    gradients = [row.log10_gradient for row in signal.layers]
+    return [value for value in gradients if value is not None and value > -math.inf]
 
 
 def _sizes(signal: Signal) -> list[float]:
-    found = [row.root_mean_square for row in signal.layers]
-    return [math.log10(value) for value in found if value]
+    sizes = [row.root_mean_square for row in signal.layers]
+    return [math.log10(size) for size in sizes if size]
 
 
 def _trend(values: Sequence[float]) -> float:
@@ -483,18 +490,18 @@ def _trend(values: Sequence[float]) -> float:
 
 def gradient_mismatch(examined: Examined) -> Iterator[Finding]:
     """Modules whose backward is not the derivative of their forward."""
-    for found in examined.mismatches:
-        name = f"`{found.path}`" if found.path else "the model"
-        if math.isinf(found.share):
+    for mismatch in examined.mismatches:
+        name = f"`{mismatch.path}`" if mismatch.path else "the model"
+        if math.isinf(mismatch.share):
             what = "autograd gives a gradient along a direction in which the output does not change"
-        elif found.share == 0.0:
+        elif mismatch.share == 0.0:
             what = "no gradient comes back along a direction in which the output changes"
         else:
-            what = f"along one direction autograd gives {figure(found.share)} times the change of the output"
+            what = f"along one direction autograd gives {figure(mismatch.share)} times the change of the output"
         yield Finding(
             code="gradient-mismatch",
             severity=Severity.WARNING,
-            where=found.path,
+            where=mismatch.path,
             seen=f"The backward of {name} is not the derivative of its forward: {what}.",
             why="Training follows this gradient and not that of the loss, and whatever differentiates the model "
             "(attacks, saliency maps, gradient penalties) sees another function. The Jacobians of this audit are those "
@@ -502,5 +509,5 @@ def gradient_mismatch(examined: Examined) -> Iterator[Finding]:
             advice="Straight-through estimators, gradient reversal and stopped gradients do this on purpose: then "
             "there is nothing to do. Otherwise check the custom autograd.Function with torch.autograd.gradcheck, and "
             "look for tensor hooks, detach() and no_grad() on the path.",
-            numbers=figures(factor=None if math.isinf(found.share) else found.share),
+            numbers=figures(factor=None if math.isinf(mismatch.share) else mismatch.share),
         )

@@ -15,45 +15,49 @@ from .parameters import is_judged_by_frozen
 
 LOSS = "the loss"
 """The place of what no module is to blame for."""
-APPLIED = {"cross_entropy": "softmax", "bce_with_logits": "sigmoid"}
+APPLIED_BY_LOSS = {"cross_entropy": "softmax", "bce_with_logits": "sigmoid"}
 """The activation that a loss applies itself."""
-MORE_OFTEN_RIGHT = 2.0
-"""A factor between a model's accuracy and the share of the largest class. Where a batch has hardly more samples than
-classes, the best constant fits their frequencies by chance, and a model that knows much has no smaller loss."""
-FAR_WORSE = 3.0
-"""A share of that loss that no model has that is merely still in training."""
-NEARLY_CONSTANT = 0.05
+BETTER_ACCURACY_RATIO = 2.0
+"""A model's accuracy over the share of the largest class, from which it has learned something whatever its loss: where
+a batch has hardly more samples than classes, the best constant output fits their frequencies by chance."""
+FAR_WORSE_LOSS_RATIO = 3.0
+"""The loss over that of the best constant output, from which a model is not merely still in training."""
+NEARLY_CONSTANT_SHARE = 0.05
 """The deviation of outputs over the samples, as a share of their size."""
-STEEP = 5.0
-"""A factor between what a layer hands on and what it reads: a fresh layer's is about 1."""
-FAR_ABOVE = 10.0
-"""A fresh model starts near the loss of a blind guess."""
-OTHER_SCALE = 30.0
-"""A factor between the size of targets and that of outputs; training makes up for less soon."""
-SMALL_TARGETS = 1e-3
-"""Root mean square: a fresh network's outputs are a hundred times as large."""
-FEW_HUNDREDTHS = 0.03
-"""Targets of a size below this may be too small for the outputs; larger ones are learned soon."""
-MOST_SMOOTHING = 0.5
+STEEP_LAYER_RATIO = 5.0
+"""The size of what a layer hands on over that of what it reads, beyond which it stands out: fresh layers have 1."""
+FIRST_LOSS_RATIO = 10.0
+"""The first loss over that of a blind guess, from which it is too large: a fresh model starts near 1."""
+TARGET_SCALE_RATIO = 30.0
+"""The size of targets over that of outputs, beyond which scales do not fit: training soon makes up for less."""
+SMALL_TARGET_SIZE = 1e-3
+"""The root mean square of targets, below which they are too small: a fresh network's outputs are a hundred times as
+large."""
+LARGEST_SMALL_TARGET_SIZE = 0.03
+"""The root mean square of targets from which they are never too small, however large outputs are: they are learned
+soon."""
+MAX_SMOOTHING_SHARE = 0.5
+"""The part of a label that smoothing may spread over the classes: beyond it less of the label is left than spread."""
 NOT_FITTED = 1e-3
 """A loss above this is no perfect fit."""
 LARGEST_EXPONENT = 88.0
 """Beyond it the exponential overflows in float32."""
-LARGE_SUM = 256
+LARGE_SUM_SAMPLES = 256
 """Samples from which a sum instead of a mean makes steps far too long."""
-SMALL_FACTOR = 0.2
-"""Scores that are made smaller than this share hardly tell the classes apart."""
-SMALL_LIMIT = 3.0
-"""Scores between its two signs leave a class at least a twentieth beside the other."""
-MOSTLY_PADDING = 0.5
-NEARLY_ALL = 0.95
-"""A share of the outputs that a loss of the right sign does not move away from their targets."""
-NEGATIVE_REST = 1e-4
-"""A share of the loss, above rounding."""
-ENOUGH_LABELS = 48
-"""Samples from which a share of 95 % is no chance."""
-ONE_SIDED = 0.95
-"""A share of samples of one class at which always guessing it is hard to beat."""
+SMALL_SCORE_FACTOR = 0.2
+"""A factor on the scores below which they hardly tell the classes apart."""
+SMALL_SCORE_LIMIT = 3.0
+"""Of two classes whose scores lie between this and minus this, each keeps a probability of a twentieth or more."""
+MAX_PADDING_SHARE = 0.5
+"""The share of padding among the targets that count, beyond which it outweighs them."""
+PUSHED_AWAY_SHARE = 0.95
+"""The share of outputs that a step moves away from their targets, beyond which the sign of the loss is wrong."""
+NEGATIVE_PART_SHARE = 1e-4
+"""A negative part of the loss over the loss, beyond which it is not rounding."""
+MIN_LABELS = 48
+"""Samples from which a share of 95 % of one class is not chance."""
+ONE_CLASS_SHARE = 0.95
+"""The share of samples of one class at which always guessing it is hard to beat."""
 
 
 def loss_not_finite(examined: Examined) -> Iterator[Finding]:
@@ -90,12 +94,8 @@ def loss_not_finite(examined: Examined) -> Iterator[Finding]:
 
 def activation_before_loss(examined: Examined) -> Iterator[Finding]:
     """A last activation that the loss applies itself, or that keeps the outputs from where the loss needs them."""
-    told = False
-    for facts in _every_loss(examined):
-        for finding in _activation_before(examined, facts):
-            told = True
-            yield finding
-    yield from _wrong_kind(examined) if not told else ()
+    findings = [finding for facts in _every_loss(examined) for finding in _activation_before(examined, facts)]
+    yield from findings or _wrong_kind(examined)
 
 
 def _wrong_kind(examined: Examined) -> Iterator[Finding]:
@@ -154,7 +154,7 @@ def _wrong_kind(examined: Examined) -> Iterator[Finding]:
 
 def _activation_before(examined: Examined, facts: LossFacts) -> Iterator[Finding]:
     """What stands before one of the losses."""
-    applied = APPLIED.get(facts.name)
+    applied = APPLIED_BY_LOSS.get(facts.name)
     if facts.name in CLASSES and len(facts.output_shape) > 1 and facts.output_shape[1] == 1:
         yield _mismatch(
             facts,
@@ -243,7 +243,7 @@ def _activation_before(examined: Examined, facts: LossFacts) -> Iterator[Finding
             "A softmax shares one certainty among all labels: two of them cannot both be certain.",
             "Remove the softmax and use the loss bce_with_logits, or replace it by a sigmoid.",
         )
-    if facts.sum_of >= LARGE_SUM and examined.signal is not None and facts.value == examined.signal.loss_value:
+    if facts.sum_of >= LARGE_SUM_SAMPLES and examined.signal is not None and facts.value == examined.signal.loss_value:
         yield _mismatch(
             facts,
             f"The loss is the sum over {facts.sum_of:,} samples.",
@@ -253,7 +253,7 @@ def _activation_before(examined: Examined, facts: LossFacts) -> Iterator[Finding
             where=LOSS,
         )
     factor = _last_factor(examined, facts)
-    if facts.name in (*CLASSES, *BINARY[1:]) and factor is not None and factor < SMALL_FACTOR:
+    if facts.name in (*CLASSES, *BINARY[1:]) and factor is not None and factor < SMALL_SCORE_FACTOR:
         yield _mismatch(
             facts,
             f"The scores of the last layer are multiplied by {figure(factor)} before the loss.",
@@ -322,7 +322,7 @@ def _miscounts(facts: LossFacts) -> Iterator[Finding]:
             code="loss-does-not-fit",
             where=LOSS,
         )
-    if facts.smoothing > MOST_SMOOTHING:
+    if facts.smoothing > MAX_SMOOTHING_SHARE:
         yield _mismatch(
             facts,
             f"The loss spreads {percent(facts.smoothing)} of each label over all classes (label_smoothing).",
@@ -335,12 +335,12 @@ def _miscounts(facts: LossFacts) -> Iterator[Finding]:
 
 def _is_narrow(facts: LossFacts, factor: float) -> bool:
     """Whether cosines times a factor stay within small limits; a temperature inside of them shows in larger values."""
-    return abs(factor) < SMALL_LIMIT and facts.output_greatest < 1.001 * max(abs(factor), 1.0)
+    return abs(factor) < SMALL_SCORE_LIMIT and facts.output_greatest < 1.001 * max(abs(factor), 1.0)
 
 
 def _is_held_narrow(facts: LossFacts) -> bool:
     """Whether outputs are held between limits that are both small."""
-    return facts.limits is not None and max(map(abs, facts.limits)) < SMALL_LIMIT
+    return facts.limits is not None and max(map(abs, facts.limits)) < SMALL_SCORE_LIMIT
 
 
 def _last_factor(examined: Examined, facts: LossFacts) -> float | None:
@@ -375,7 +375,7 @@ def wrong_sign(examined: Examined) -> Iterator[Finding]:
     if signal is None or signal.loss_value is None:
         return
     ascends = signal.steps is not None and (signal.steps.promised_fall or 0.0) < 0.0  # what is given is a reward
-    if facts is None and signal.pushed_away > NEARLY_ALL and is_fresh(examined.model) and not ascends:
+    if facts is None and signal.pushed_away > PUSHED_AWAY_SHARE and is_fresh(examined.model) and not ascends:
         yield Finding(
             code="loss-does-not-fit",
             severity=Severity.WARNING,
@@ -390,7 +390,7 @@ def wrong_sign(examined: Examined) -> Iterator[Finding]:
     if (
         facts is not None
         and signal.draws
-        and facts.rest < -NEGATIVE_REST * abs(signal.loss_value)
+        and facts.rest < -NEGATIVE_PART_SHARE * abs(signal.loss_value)
         and not facts.negated
     ):
         yield Finding(
@@ -582,7 +582,11 @@ def _targets_beyond(facts: LossFacts) -> Iterator[Finding]:
             "do.",
             code="loss-does-not-fit",
         )
-    elif 0.0 < facts.target_size < max(SMALL_TARGETS, min(facts.output_size / OTHER_SCALE**1.5, FEW_HUNDREDTHS)):
+    elif (
+        0.0
+        < facts.target_size
+        < max(SMALL_TARGET_SIZE, min(facts.output_size / TARGET_SCALE_RATIO**1.5, LARGEST_SMALL_TARGET_SIZE))
+    ):
         yield _mismatch(
             facts,
             f"The targets have size {figure(facts.target_size)}.",
@@ -591,7 +595,7 @@ def _targets_beyond(facts: LossFacts) -> Iterator[Finding]:
             "Standardise the targets (subtract their mean, divide by their deviation), and undo it at the end.",
             code="targets-scale",
         )
-    elif facts.target_size > OTHER_SCALE * max(facts.output_size, 1.0):
+    elif facts.target_size > TARGET_SCALE_RATIO * max(facts.output_size, 1.0):
         yield _mismatch(
             facts,
             f"The targets have size {figure(facts.target_size)} and the outputs {figure(facts.output_size)}.",
@@ -610,19 +614,19 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
     head = dict(examined.model.named_modules()).get(_last_linear(examined))
     fresh = is_fresh(examined.model) or (head is not None and looks_fresh(head))
     share = facts.share_of_blind or 0.0
-    told = f"The loss is {figure(facts.value)}; the best constant output has {figure(facts.blind)}"
+    losses = f"The loss is {figure(facts.value)}; the best constant output has {figure(facts.blind)}"
     if facts.accuracy is not None:
-        told += f" (accuracy {percent(facts.accuracy)}, the largest class has {percent(facts.largest_class or 0.0)})"
-    knows = facts.accuracy is not None and facts.accuracy >= MORE_OFTEN_RIGHT * (facts.largest_class or 1.0)
-    far_above = _fresh_share(facts) >= (FAR_ABOVE if facts.name in (*CLASSES, *BINARY) else FAR_ABOVE**2)
+        losses += f" (accuracy {percent(facts.accuracy)}, the largest class has {percent(facts.largest_class or 0.0)})"
+    knows = facts.accuracy is not None and facts.accuracy >= BETTER_ACCURACY_RATIO * (facts.largest_class or 1.0)
+    far_above = _fresh_share(facts) >= (FIRST_LOSS_RATIO if facts.name in (*CLASSES, *BINARY) else FIRST_LOSS_RATIO**2)
     steepest = _steepest(examined) if far_above else LOSS
-    if not fresh and share >= (FAR_WORSE if knows else NO_BETTER) and steepest == LOSS:
+    if not fresh and share >= (FAR_WORSE_LOSS_RATIO if knows else NO_BETTER) and steepest == LOSS:
         layer, left = _forgetting_layer(examined)
         yield Finding(
             code="no-better-than-constant",
-            severity=Severity.INFO if examined.mode == "train" and share < FAR_WORSE else Severity.WARNING,
+            severity=Severity.INFO if examined.mode == "train" and share < FAR_WORSE_LOSS_RATIO else Severity.WARNING,
             where=layer or LOSS,
-            seen=f"{told}."
+            seen=f"{losses}."
             + (
                 f" The outputs hardly differ from sample to sample, and in `{layer}` most of that is lost."
                 * bool(layer)
@@ -641,7 +645,7 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
             code="first-loss",
             severity=Severity.WARNING,
             where=steepest,
-            seen=f"{told}"
+            seen=f"{losses}"
             + (", and the model looks fresh." if fresh else f", and `{steepest}` makes values far larger."),
             why="A fresh model that is sure of wrong answers spends the first steps on unlearning them, and they are "
             "long.",
@@ -668,7 +672,7 @@ def _forgetting_layer(examined: Examined) -> tuple[str, float]:
         return "", 1.0
     shares = [(row.sample_deviation or 0.0) / (row.root_mean_square or 1.0) for row in signal.rows]
     ends = [share for share, row in zip(shares, signal.rows, strict=True) if row.path == facts.made_by]
-    if not ends or ends[-1] > NEARLY_CONSTANT:
+    if not ends or ends[-1] > NEARLY_CONSTANT_SHARE:
         return "", 1.0
     losses = [
         (shares[number] / most, row.path)
@@ -683,7 +687,7 @@ def _forgetting_layer(examined: Examined) -> tuple[str, float]:
 def _steepest(examined: Examined) -> str:
     """Return the layer whose values are largest beside those that it reads, if one stands out; otherwise the loss."""
     signal = examined.signal
-    growths = [(LOSS, STEEP)]
+    growths = [(LOSS, STEEP_LAYER_RATIO)]
     for row, feeds in zip(signal.rows, signal.feeds, strict=False) if signal is not None else ():
         sizes = [signal.rows[feed].root_mean_square or 0.0 for feed in feeds] if signal is not None else []
         read = 1.0 if row.kind == "embedding" else max(sizes, default=0.0)
@@ -710,7 +714,7 @@ def one_class(examined: Examined) -> Iterator[Finding]:
             code="one-class",
             where=LOSS,
         )
-    elif facts.padding > MOSTLY_PADDING:
+    elif facts.padding > MAX_PADDING_SHARE:
         yield _mismatch(
             facts,
             f"{percent(facts.padding)} of the targets fill up the ends of the rows with one value, and the loss "
@@ -720,11 +724,11 @@ def one_class(examined: Examined) -> Iterator[Finding]:
             code="one-class",
             where=LOSS,
         )
-    elif facts.largest_class is not None and facts.largest_class > ONE_SIDED:
+    elif facts.largest_class is not None and facts.largest_class > ONE_CLASS_SHARE:
         yield Finding(
             code="one-class",
             severity=Severity.WARNING
-            if examined.signal.samples >= ENOUGH_LABELS and not several and not facts.weighted
+            if examined.signal.samples >= MIN_LABELS and not several and not facts.weighted
             else Severity.INFO,  # of many labels each is rare
             where="the targets",
             seen=f"{percent(facts.largest_class)} of the targets are of one class.",

@@ -12,10 +12,11 @@ from ..examined import Examined
 from ..sample_pass import SampleFacts
 from ..signal import MOST_SILENT, Signal
 
-SOME_PADDING, MOVED_BY_PADDING = 0.2, 1.0
-"""A share of the positions; a change of the output as a share of what other samples change: a mask leaves none."""
-MOST_LEAK = 0.01
-"""A share of a softmax; what is hidden gets none."""
+PADDING_SHARE, MOVED_BY_PADDING_RATIO = 0.2, 1.0
+"""The share of padding among positions, above which an inverted mask shows; and how far the output moves when some of
+it is cut off, over how far other samples move it, from which the padding is read: behind a mask it does not move."""
+MAX_LEAK_SHARE = 0.01
+"""The share of a softmax that hidden entries may get: what is hidden should get none."""
 
 
 def constant_input(examined: Examined) -> Iterator[Finding]:
@@ -178,7 +179,7 @@ def inverted_mask(examined: Examined) -> Iterator[Finding]:
 def mask_leaks(examined: Examined) -> Iterator[Finding]:
     """A softmax whose hidden entries get a share all the same."""
     for row in () if examined.signal is None else examined.signal.rows:
-        if row.leak is not None and row.leak > MOST_LEAK:
+        if row.leak is not None and row.leak > MAX_LEAK_SHARE:
             where = f"the softmax of `{row.path}`" if row.path else "a softmax of the model"
             yield Finding(
                 code="mask-leaks",
@@ -199,8 +200,8 @@ def padding_read(examined: Examined) -> Iterator[Finding]:
     if signal is None or padding is None or facts is None or any(mask_leaks(examined)):
         return
     attention = next((row.path for row in signal.layers if row.kind == "attention"), None)
-    inverted = padding.share > SOME_PADDING and padding.words_read < 0.5 < padding.pads_read
-    if not inverted and (facts.padding_moves or 0.0) < MOVED_BY_PADDING:
+    inverted = padding.share > PADDING_SHARE and padding.words_read < 0.5 < padding.pads_read
+    if not inverted and (facts.padding_moves or 0.0) < MOVED_BY_PADDING_RATIO:
         return
     yield Finding(
         code="mask-leaks",
@@ -232,7 +233,9 @@ def _silent_places(signal: Signal) -> Iterator[Finding]:
     attention = next((row.path for row in signal.layers if row.kind == "attention"), None)
     for number, row in enumerate(signal.rows):
         readers = zip(signal.rows, signal.feeds, strict=False)
-        recurrent = next((own.path for own, feeds in readers if number in feeds and own.kind in RECURRENT), None)
+        recurrent = next(
+            (reader.path for reader, feeds in readers if number in feeds and reader.kind in RECURRENT), None
+        )
         if row.cut is not None and row.log10_gradient not in (None, -math.inf):
             path, share = row.cut
             place = f"`{path}`" if path else "the forward of the model"

@@ -64,9 +64,9 @@ def non_finite_activations(examined: Examined) -> Iterator[Finding]:
     if origin is None:
         return
     where = origin.where.partition(".parametrizations")[0]  # what computes a weight belongs to the layer
-    own, broken = f"{where}." if where else "", broken_tensors(examined.model)
-    if any(name.removeprefix(own).count(".") == 0 and name.startswith(own) for name in broken):
-        return
+    prefix, broken = f"{where}." if where else "", broken_tensors(examined.model)
+    if any(name.startswith(prefix) and "." not in name.removeprefix(prefix) for name in broken):
+        return  # the weights of this very module
     if broken and not origin.function:
         return  # no function made them: they stood in the weights
     spoiled = next((row.path for row in examined.signal.inputs if not row.finite), None) if examined.signal else None
@@ -97,40 +97,42 @@ def non_finite_activations(examined: Examined) -> Iterator[Finding]:
 LARGE_INPUT, SMALL_INPUT = 18.0, 0.008
 """Root mean squares: standardised inputs have 1, pixels in [0, 1] half of that, waveforms a tenth; bytes have 100, and
 pixels that were divided by 255 twice 0.002."""
-OFF_CENTRE, OFF_CENTRE_SIZE = 8.0, 2.0
+OFF_CENTRE_DEVIATIONS, OFF_CENTRE_SIZE = 8.0, 2.0
 """A mean that is this many deviations from zero, in inputs of at least this size: what varies is lost beside it."""
-FAR_OFF = 50.0
+FAR_OFF_CENTRE_DEVIATIONS = 50.0
 """The same in inputs of any size."""
-FAR_LARGER = 10.0
-"""A factor between what a layer reads and the inputs that are seen to reach it."""
-SAME_SCALE = 2.0
+LARGER_THAN_INPUTS_RATIO = 10.0
+"""The size of what a layer reads over that of the inputs that reach it, beyond which it must be something else."""
+SAME_SCALE_RATIO = 2.0
 """Within this factor the first layer reads the input as it is, and the model does not scale it itself."""
-BYTES = 255.0
-OTHER_SCALE = 300.0
-"""A factor between the largest column of a table and a usual one."""
-NEAR = 4.0
+LARGEST_BYTE = 255.0
+"""The largest pixel of an image that is stored as bytes."""
+LARGE_COLUMN_RATIO = 300.0
+"""The size of the largest column of a table over that of a usual one, from which it outweighs the others."""
+NEAR_OVERFLOW_RATIO = 4.0
 """Another batch, or a few steps of training, may well bring values this many times as large as those seen."""
-FAINT = 2.0**-21
+FAINT_GRADIENT = 2.0**-21
 """Eight times the smallest float16: a gradient of this size has three digits, in base two."""
-MOSTLY = 0.5
-"""A share of a layer's values: any bell curve has fewer small ones than this."""
+SMALL_VALUES_SHARE = 0.5
+"""The share of a layer's values below the smallest normal number, beyond which it loses digits: any bell curve has
+fewer."""
 
 
 def input_scale(examined: Examined) -> Iterator[Finding]:
     """An input far from the scale of what networks are usually trained on, and that the model does not scale itself."""
     for row, reader, read in _raw_reads(examined):
         size = row.root_mean_square
-        most = OFF_CENTRE if (size or 0.0) > OFF_CENTRE_SIZE else FAR_OFF
+        most = OFF_CENTRE_DEVIATIONS if (size or 0.0) > OFF_CENTRE_SIZE else FAR_OFF_CENTRE_DEVIATIONS
         shifted = abs(row.mean or 0.0) > most * (row.deviation or 0.0)
         usual = SMALL_INPUT <= read <= LARGE_INPUT and not shifted
-        if usual or not size or not read / SAME_SCALE <= size <= read * SAME_SCALE or row.deviation == 0.0:
+        if usual or not size or not read / SAME_SCALE_RATIO <= size <= read * SAME_SCALE_RATIO or row.deviation == 0.0:
             continue
         if _statistics_agree(examined):
             return
         assert row.least is not None
         assert row.greatest is not None
-        bytes_ = row.least >= 0.0 and 1.0 < row.greatest <= BYTES and size > LARGE_INPUT
-        twice = row.least >= 0.0 and 0.5 < row.greatest * BYTES <= 1.001 and len(row.shape) > 3
+        bytes_ = row.least >= 0.0 and 1.0 < row.greatest <= LARGEST_BYTE and size > LARGE_INPUT
+        twice = row.least >= 0.0 and 0.5 < row.greatest * LARGEST_BYTE <= 1.001 and len(row.shape) > 3
         stale = next((f.where for f in stale_statistics(examined) if f.severity > Severity.INFO), "")
         yield Finding(
             code="input-scale",
@@ -174,8 +176,8 @@ def unscaled_numbers(examined: Examined) -> Iterator[Finding]:
         if row.kind not in WEIGHTS or number not in weights or any(signal.rows[feed].kind != INPUT for feed in feeds):
             continue
         read = weights[number].rms_input
-        known = max((signal.rows[feed].root_mean_square or 0.0 for feed in feeds), default=1.0)
-        if LARGE_INPUT < read < math.inf and read > FAR_LARGER * max(known, 1.0):
+        largest_input = max((signal.rows[feed].root_mean_square or 0.0 for feed in feeds), default=1.0)
+        if LARGE_INPUT < read < math.inf and read > LARGER_THAN_INPUTS_RATIO * max(largest_input, 1.0):
             yield Finding(
                 code="input-scale",
                 severity=Severity.WARNING,
@@ -196,7 +198,7 @@ def one_column(examined: Examined) -> Iterator[Finding]:
     if signal is None:
         return
     for number, column in enumerate(signal.columns):
-        if column is None or not column.size >= OTHER_SCALE * column.usual:
+        if column is None or not column.size >= LARGE_COLUMN_RATIO * column.usual:
             continue
         table, weights = signal.rows[number], rows_of_weights(signal, examined.data)
         readers = [reader for reader, feeds in enumerate(signal.feeds) if number in feeds]
@@ -225,7 +227,7 @@ def _scales_columns(table: SignalRow, reader: SignalRow, weight: WeightOverData 
     """Whether a layer that reads a table reads its columns scaled, or scales each of them itself."""
     if weight is not None:
         size = table.root_mean_square or 0.0
-        return not size / SAME_SCALE <= weight.rms_input <= size * SAME_SCALE
+        return not size / SAME_SCALE_RATIO <= weight.rms_input <= size * SAME_SCALE_RATIO
     return reader.kind == "batch_norm" and len(table.shape) == 2
 
 
@@ -256,9 +258,9 @@ def half_precision(examined: Examined) -> Iterator[Finding]:
     if not rows:
         return
     for name, limit in (("float16", FLOAT16_LARGEST), ("bfloat16", BFLOAT16_LARGEST)):
-        own = max((row for row in rows if row.dtype == name), key=_size, default=None)
-        if own is not None and _size(own) * NEAR > limit:
-            yield _overflow(own, name, limit, Severity.WARNING)
+        largest_half = max((row for row in rows if row.dtype == name), key=_size, default=None)
+        if largest_half is not None and _size(largest_half) * NEAR_OVERFLOW_RATIO > limit:
+            yield _overflow(largest_half, name, limit, Severity.WARNING)
             return
     assert examined.signal is not None
     if examined.signal.rounded is not None:
@@ -276,7 +278,7 @@ def half_precision(examined: Examined) -> Iterator[Finding]:
         )
         return
     largest = max(rows, key=_size)
-    if _size(largest) * NEAR > FLOAT16_LARGEST and largest.dtype != "bfloat16":
+    if _size(largest) * NEAR_OVERFLOW_RATIO > FLOAT16_LARGEST and largest.dtype != "bfloat16":
         yield _overflow(largest, "float16", FLOAT16_LARGEST, Severity.INFO)
         return
     lost = [row for row in rows if row.dtype == "float16" and row.kind in WEIGHTS and row.log10_gradient == -math.inf]
@@ -308,7 +310,7 @@ def half_precision(examined: Examined) -> Iterator[Finding]:
         )
         return
     small = max(halves, key=lambda row: row.below_float16 or 0.0, default=None)
-    if small is not None and small.below_float16 is not None and small.below_float16 > MOSTLY:
+    if small is not None and small.below_float16 is not None and small.below_float16 > SMALL_VALUES_SHARE:
         yield Finding(
             code="half-precision",
             severity=Severity.WARNING,
@@ -328,7 +330,7 @@ def _faint_gradients(examined: Examined) -> float | None:
         return None
     trained = [row for row in signal.parameters if row.trainable and row.gradient is not None and len(row.shape) > 1]
     sizes = [(row.gradient or 0.0) / math.sqrt(math.prod(row.shape)) for row in trained]
-    return max(sizes) if sizes and max(sizes) < FAINT else None
+    return max(sizes) if sizes and max(sizes) < FAINT_GRADIENT else None
 
 
 def _size(row: SignalRow) -> float:

@@ -17,31 +17,36 @@ from .depth import rows_of_weights
 from .loss import LOSS, NOT_FITTED
 from .structure import constant_output
 
-TOO_LONG = 2.0
-"""A step that makes the loss this many times as large is too long."""
+DOUBLED_LOSS_RATIO = 2.0
+"""The loss after a step over that before, beyond which the step is too long, whatever its length."""
 TOO_MANY_STEPS = 3e4
-"""Nobody means to make as many to lose a loss of this size; fresh models with usual rates need a few hundred."""
-SHALLOW = 0.02
-"""A factor between the sizes of what an operator without weights hands on and reads; means keep a tenth."""
-STRONG_DECAY = 0.01
-"""A share of the weights; a usual decay takes less than a thousandth of them at each step."""
-STRONG_PULL = 3.0
-"""A weight decay so many times as large as the gradient decides where a network goes that has learned nothing."""
-RISES = 1.1
-"""A factor on the loss: a step that is as long as the next two say should not raise it at all."""
-WHOLE_WEIGHTS, QUARTER = 1.0, 0.25
-"""The change of one matrix, and of all of them, as a share of their size: fresh networks of usual rates stay below a
-twentieth."""
-FAR_BEYOND_STABLE = 2.5
+"""Steps to bring the loss to zero at the pace of the next one, beyond which the pace is too slow: fresh models at usual
+rates need a few hundred."""
+VANISHED_RATIO = 0.02
+"""The size of what an operator without weights hands on over that of what it reads, below which values vanish: a mean
+keeps a tenth."""
+STRONG_DECAY_SHARE = 0.01
+"""The share of the weights that decay takes at each step, beyond which it is too strong: a usual one takes less than a
+thousandth."""
+STRONG_PULL_RATIO = 3.0
+"""A weight decay over the gradient that it is added to, beyond which it decides where an untrained network goes."""
+HIGHER_LOSS_RATIO = 1.1
+"""The loss after a step over that before, beyond which it rises clearly: enough where the step is long, too, by one of
+the next three constants."""
+REWRITTEN_MATRIX_SHARE, REWRITTEN_SHARE = 1.0, 0.25
+"""The change of one matrix, and of all of them, over their size, beyond which a step is long: in fresh networks at
+usual rates both are below a twentieth."""
+BEYOND_STABLE_RATIO = 2.5
 """A multiple of the rate at which steps along the gradient begin to climb; some runs go well at up to twice as much."""
-LONG_MEMORY = 0.995
+LONG_MOMENTUM = 0.995
 """A momentum beyond which more than two hundred gradients add up."""
-HARDLY_MOMENTUM, LIKE_A_MOMENTUM = 0.2, 0.5
-"""Nobody sets a momentum below the first beside a rate above the second: the two are in the wrong order."""
-MOSTLY_LOST = 0.9
-"""A share of the weights: in bfloat16 small steps move few of them at once, and the others later."""
-SLOW_PACE, SLOW_MOVES = 0.03, 1e-3
-"""A share of the rate by which a typical weight moves, and of the weights that one step changes."""
+LEAST_MOMENTUM, LARGEST_RATE = 0.2, 0.5
+"""A momentum below the first with a rate above the second: their arguments are in the wrong order."""
+ROUNDED_AWAY_SHARE = 0.9
+"""The share of the weights that a step leaves as they were, beyond which steps are lost: in bfloat16 a small step moves
+few weights at once, and the others later."""
+SLOW_PACE_SHARE, SLOW_MOVE_SHARE = 0.03, 1e-3
+"""The move of a typical weight over the rate, and of all weights over their size, below which eps outweighs."""
 
 
 def wrong_parameters(examined: Examined) -> Iterator[Finding]:
@@ -94,7 +99,7 @@ def next_step(examined: Examined) -> Iterator[Finding]:
             "Lower the weight decay: usual values are 1e-4 to 5e-4 for SGD and Adam and 0.01 to 0.1 for AdamW.",
             figures(pull=steps.decay_pull, rate=steps.rate),
         )
-    elif steps.decay is not None and steps.decay > STRONG_DECAY:
+    elif steps.decay is not None and steps.decay > STRONG_DECAY_SHARE:
         yield _of_optimizer(
             "decay-too-strong",
             f"Weight decay takes {percent(steps.decay)} of the weights at each step ({rate}).",
@@ -143,7 +148,7 @@ def next_step(examined: Examined) -> Iterator[Finding]:
             figures(rate=steps.rate, momentum=steps.momentum),
         )
     elif steps.momentum is not None and (
-        steps.momentum > LONG_MEMORY or (steps.betas is not None and steps.betas[0] > steps.betas[1])
+        steps.momentum > LONG_MOMENTUM or (steps.betas is not None and steps.betas[0] > steps.betas[1])
     ):
         yield _of_optimizer(
             "step-too-long",
@@ -160,7 +165,7 @@ def next_step(examined: Examined) -> Iterator[Finding]:
 
 def _too_short(examined: Examined, steps: StepFacts, rate: str) -> Iterator[Finding]:
     """A rate, or an eps, with which a network that has learned nothing learns nothing."""
-    if steps.unmoved is not None and steps.unmoved > MOSTLY_LOST:
+    if steps.unmoved is not None and steps.unmoved > ROUNDED_AWAY_SHARE:
         half = _is_half(examined)
         if half or _is_untrained(examined):
             yield _of_optimizer(
@@ -177,7 +182,7 @@ def _too_short(examined: Examined, steps: StepFacts, rate: str) -> Iterator[Find
         return  # at the least loss there is nothing to gain by longer steps
     count = steps.loss / steps.promised_fall
     scheduled = steps.scheduled_rate is not None and steps.scheduled_rate > (steps.rate or 0.0)
-    outweighed = steps.is_new and (steps.pace or 1.0) < SLOW_PACE and (steps.moved_share or 1.0) < SLOW_MOVES
+    outweighed = steps.is_new and (steps.pace or 1.0) < SLOW_PACE_SHARE and (steps.moved_share or 1.0) < SLOW_MOVE_SHARE
     if outweighed or count > TOO_MANY_STEPS:
         yield _of_optimizer(
             "step-too-short",
@@ -217,12 +222,12 @@ def _of_optimizer(
 
 def _is_pulled(steps: StepFacts) -> bool:
     """Whether a weight decay that is added to the gradient is far larger than it."""
-    return steps.decay_pull is not None and steps.decay_pull > STRONG_PULL
+    return steps.decay_pull is not None and steps.decay_pull > STRONG_PULL_RATIO
 
 
 def _are_swapped(steps: StepFacts) -> bool:
     """Whether rate and momentum look as if each stood in the place of the other."""
-    return steps.betas is None and 0.0 < (steps.momentum or 0.0) < HARDLY_MOMENTUM < LIKE_A_MOMENTUM < (steps.rate or 0)
+    return steps.betas is None and 0.0 < (steps.momentum or 0.0) < LEAST_MOMENTUM < LARGEST_RATE < (steps.rate or 0)
 
 
 def _is_too_long(steps: StepFacts, loss: LossFacts | None) -> bool:
@@ -230,11 +235,13 @@ def _is_too_long(steps: StepFacts, loss: LossFacts | None) -> bool:
     if steps.next_loss is None or not math.isfinite(steps.next_loss):
         return steps.next_loss is not None
     blind = 0.0 if loss is None or loss.blind is None else loss.blind
-    if steps.loss > 0.0 and steps.next_loss - steps.loss > (TOO_LONG - 1.0) * max(steps.loss, blind):
+    if steps.loss > 0.0 and steps.next_loss - steps.loss > (DOUBLED_LOSS_RATIO - 1.0) * max(steps.loss, blind):
         return True
-    rewritten = (steps.most_moved or 0.0) > WHOLE_WEIGHTS and (steps.moved_share or 0.0) > QUARTER
-    climbs = steps.optimizer == "SGD" and (steps.rate or 0.0) > FAR_BEYOND_STABLE * (steps.stable_rate or math.inf)
-    return steps.next_loss > RISES * max(steps.loss, 0.0) and steps.loss > NOT_FITTED and (rewritten or climbs)
+    rewritten = (steps.most_moved or 0.0) > REWRITTEN_MATRIX_SHARE and (steps.moved_share or 0.0) > REWRITTEN_SHARE
+    climbs = steps.optimizer == "SGD" and (steps.rate or 0.0) > BEYOND_STABLE_RATIO * (steps.stable_rate or math.inf)
+    return (
+        steps.next_loss > HIGHER_LOSS_RATIO * max(steps.loss, 0.0) and steps.loss > NOT_FITTED and (rewritten or climbs)
+    )
 
 
 def loss_rises(examined: Examined) -> Iterator[Finding]:
@@ -281,21 +288,17 @@ def shrinking_values(examined: Examined) -> Iterator[Finding]:
         return
     weights, falls = rows_of_weights(signal, examined.data), list[tuple[float, str, str]]()
     for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False)):
-        made = weights[number].rms_input if number in weights else row.root_mean_square
-        known = [feed for feed in feeds if signal.rows[feed].kind != INPUT]
-        given = max((signal.rows[feed].root_mean_square or 0.0 for feed in feeds), default=0.0)
-        if examined.data.other and not known and number in weights and (made or 0.0) < SHALLOW * given:
+        size = weights[number].rms_input if number in weights else row.root_mean_square
+        inner = [feed for feed in feeds if signal.rows[feed].kind != INPUT]
+        largest_read = max((signal.rows[feed].root_mean_square or 0.0 for feed in feeds), default=0.0)
+        if examined.data.other and not inner and number in weights and (size or 0.0) < VANISHED_RATIO * largest_read:
             return  # the data are smaller than the batch, not what layers make of it
-        size, feed = max(((signal.rows[feed].root_mean_square or 0.0, feed) for feed in known), default=(0.0, 0))
-        bends = row.kind in (
-            *NORMALIZERS,
-            *ACTIVATIONS,
-            "relu",
-        )  # units that are off, or shares, have findings of theirs
-        if len(known) == len(feeds) and size > 0.0 and made and not bends:
-            falls.append((made / size, signal.rows[feed].path, row.path))
+        read, feed = max(((signal.rows[feed].root_mean_square or 0.0, feed) for feed in inner), default=(0.0, 0))
+        has_own_finding = row.kind in (*NORMALIZERS, *ACTIVATIONS, "relu")  # of units that are off or saturated
+        if len(inner) == len(feeds) and read > 0.0 and size and not has_own_finding:
+            falls.append((size / read, signal.rows[feed].path, row.path))
     factor, before, after = min(falls, default=(1.0, "", ""))
-    if factor >= SHALLOW:
+    if factor >= VANISHED_RATIO:
         return
     yield Finding(
         code="gradient-vanishing",

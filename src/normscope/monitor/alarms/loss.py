@@ -12,6 +12,7 @@ from typing import Any
 
 from ...core.finding import Finding, Severity, figure
 from ...diagnosis.findings.scale import RESTORE
+from ...listening.not_finite import GUARDABLE
 from ...report.words import pluralise
 from ..composing import JUMP_RATIO
 from ..courses import PLAIN_STEPS, SPIKE_WINDOW_RECORDS
@@ -146,10 +147,11 @@ def _choose_remedy(history: History, cause: str) -> str:
     """Return what to do about the cause: the data, the loss, or steps that were too large."""
     if "batch itself" in cause:
         return CLEAN_DATA
-    function = re.match(r"The output of `(\w*(?:div|sqrt|log|pow|norm|exp|reciprocal|acos|asin)\w*)`", cause)
-    if function:
-        return GUARD_FUNCTION.format(function=function[1])
-    if re.match(r"The output of `\w*(?:softmax|attention)\w*`", cause):
+    named = re.match(r"The output of `(\w+)`", cause)  # as `Origin.describe` names it
+    function = named[1] if named else ""
+    if GUARDABLE.search(function):
+        return GUARD_FUNCTION.format(function=function)
+    if "softmax" in function or "attention" in function:
         return LOOK_AT_MASK
     return LOOK_AT_LOSS if "targets" in cause or "the loss itself" in cause else RESTORE + LOOK_AT_GRADIENTS
 
