@@ -28,7 +28,7 @@ SOLVED_LOSS = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class LossAtOutput:
-    """The one output of a model, samples along its first dimension, with the gradient there, the loss and its labels."""
+    """The one output of a model, with samples as its first dimension, its gradient, the loss and the labels of that."""
 
     loss: LossFunction
     labels: Sequence[Any]
