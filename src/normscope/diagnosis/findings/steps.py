@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+from torch import nn
 
 from ...core.finding import Finding, Severity, figure, figures, percent
 from ...listening.calls import NORMALIZERS
@@ -23,6 +25,8 @@ TOO_MANY_STEPS = 3e4
 """Nobody means to make as many to lose a loss of this size; fresh models with usual rates need a few hundred."""
 SHALLOW = 0.02
 """A factor between the sizes of what an operator without weights hands on and reads; means keep a tenth."""
+LEARNED_SCALE_RATIO = 2.0
+"""How far the size of a trainable vector may be from a factor that it makes: values do not all have one size."""
 STRONG_DECAY = 0.01
 """A share of the weights; a usual decay takes less than a thousandth of them at each step."""
 STRONG_PULL = 3.0
@@ -293,7 +297,11 @@ def shrinking_values(examined: Examined) -> Iterator[Finding]:
             "relu",
         )  # units that are off, or shares, have findings of theirs
         if len(known) == len(feeds) and size > 0.0 and made and not bends:
-            falls.append((made / size, signal.rows[feed].path, row.path))
+            fall = (made / size, signal.rows[feed].path, row.path)
+            # blocks that begin small on purpose, as those of ConvNeXt and CaiT, by a vector that training enlarges
+            is_meant = fall[0] < SHALLOW and _is_learned_scale(examined.model, *fall)
+            if not (is_meant and _has_way_around(number, signal.feeds)):
+                falls.append(fall)
     factor, before, after = min(falls, default=(1.0, "", ""))
     if factor >= SHALLOW:
         return
@@ -309,6 +317,29 @@ def shrinking_values(examined: Examined) -> Iterator[Finding]:
         "layer behind it.",
         numbers=figures(factor=factor),
     )
+
+
+def _is_learned_scale(model: nn.Module, factor: float, before: str, after: str) -> bool:
+    """Whether a factor between two layers is that of a trainable vector of a module around them."""
+    for name, parameter in model.named_parameters():
+        owner, dot, _ = name.rpartition(".")
+        around = any(f"{path}.".startswith(owner + dot) for path in (before, after))
+        if around and parameter.requires_grad and parameter.numel() == max(parameter.shape, default=1):
+            size = float(parameter.detach().double().square().mean().sqrt())
+            if factor / LEARNED_SCALE_RATIO <= size <= factor * LEARNED_SCALE_RATIO:
+                return True
+    return False
+
+
+def _has_way_around(number: int, feeds: Sequence[Sequence[int]]) -> bool:
+    """Whether something joins what follows from a row with what does not: the row is part of a branch."""
+    following = {number}
+    for place, read in enumerate(feeds):
+        if not following.isdisjoint(read):
+            if not following.issuperset(read):
+                return True
+            following.add(place)
+    return False
 
 
 def _is_untrained(examined: Examined) -> bool:
