@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import normscope as ns
+from normscope.core.finding import Severity
 from normscope.diagnosis.rows import branch_lines, main_line, standings
 
 from .audits import weight
@@ -129,3 +130,30 @@ def test_standings_of_a_deep_network_stay_cheap_and_right():
     assert len(found) == 120
     assert all(stand.follows == ((index - 1,) if index else ()) for index, stand in enumerate(found))
     assert [index for index, stand in enumerate(found) if stand.begins] == list(range(0, 120, 3))
+
+
+class ScaledBlock(nn.Module):
+    """What a block adds is multiplied by a millionth: by a vector that is trained, or by a number."""
+
+    def __init__(self, *, is_learned: bool, has_skip: bool) -> None:
+        super().__init__()
+        self.norm, self.wide, self.act, self.narrow = nn.LayerNorm(16), nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)
+        self.scale = nn.Parameter(1e-6 * torch.ones(16)) if is_learned else 1e-6
+        self.drop_path, self.has_skip = nn.Identity(), has_skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        added = self.drop_path(self.scale * self.narrow(self.act(self.wide(self.norm(x)))))
+        return x + added if self.has_skip else added
+
+
+@pytest.mark.parametrize(
+    ("is_learned", "has_skip", "told"), [(True, True, False), (False, True, True), (True, False, True)]
+)
+def test_blocks_may_begin_small_by_a_vector_that_is_trained(is_learned: bool, has_skip: bool, told: bool) -> None:
+    torch.manual_seed(0)
+    blocks = [ScaledBlock(is_learned=is_learned, has_skip=has_skip) for _ in range(3)]
+    model = nn.Sequential(nn.Linear(8, 16), *blocks, nn.Linear(16, 5))
+    codes = {
+        finding.code for finding in ns.check(model, torch.randn(32, 8)).findings if finding.severity > Severity.INFO
+    }
+    assert bool(codes) == told

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+from torch import nn
 
 from ...core.finding import Finding, Severity, figure, figures, percent
 from ...listening.calls import NORMALIZERS
@@ -25,6 +27,8 @@ rates need a few hundred."""
 VANISHED_RATIO = 0.02
 """The size of what an operator without weights hands on over that of what it reads, below which values vanish: a mean
 keeps a tenth."""
+LEARNED_SCALE_RATIO = 2.0
+"""How far the size of a trainable vector may be from a factor that it makes: values do not all have one size."""
 STRONG_DECAY_SHARE = 0.01
 """The share of the weights that decay takes at each step, beyond which it is too strong: a usual one takes less than a
 thousandth."""
@@ -296,7 +300,11 @@ def shrinking_values(examined: Examined) -> Iterator[Finding]:
         read, feed = max(((signal.rows[feed].root_mean_square or 0.0, feed) for feed in inner), default=(0.0, 0))
         has_own_finding = row.kind in (*NORMALIZERS, *ACTIVATIONS, "relu")  # of units that are off or saturated
         if len(inner) == len(feeds) and read > 0.0 and size and not has_own_finding:
-            falls.append((size / read, signal.rows[feed].path, row.path))
+            fall = (size / read, signal.rows[feed].path, row.path)
+            # blocks that begin small on purpose, as those of ConvNeXt and CaiT, by a vector that training enlarges
+            is_meant = fall[0] < VANISHED_RATIO and _is_learned_scale(examined.model, *fall)
+            if not (is_meant and _has_way_around(number, signal.feeds)):
+                falls.append(fall)
     factor, before, after = min(falls, default=(1.0, "", ""))
     if factor >= VANISHED_RATIO:
         return
@@ -312,6 +320,29 @@ def shrinking_values(examined: Examined) -> Iterator[Finding]:
         "layer behind it.",
         numbers=figures(factor=factor),
     )
+
+
+def _is_learned_scale(model: nn.Module, factor: float, before: str, after: str) -> bool:
+    """Whether a factor between two layers is that of a trainable vector of a module around them."""
+    for name, parameter in model.named_parameters():
+        owner, dot, _ = name.rpartition(".")
+        around = any(f"{path}.".startswith(owner + dot) for path in (before, after))
+        if around and parameter.requires_grad and parameter.numel() == max(parameter.shape, default=1):
+            size = float(parameter.detach().double().square().mean().sqrt())
+            if factor / LEARNED_SCALE_RATIO <= size <= factor * LEARNED_SCALE_RATIO:
+                return True
+    return False
+
+
+def _has_way_around(number: int, feeds: Sequence[Sequence[int]]) -> bool:
+    """Whether something joins what follows from a row with what does not: the row is part of a branch."""
+    following = {number}
+    for place, read in enumerate(feeds):
+        if not following.isdisjoint(read):
+            if not following.issuperset(read):
+                return True
+            following.add(place)
+    return False
 
 
 def _is_untrained(examined: Examined) -> bool:
