@@ -115,3 +115,15 @@ def test_it_works_inside(context, scope: str) -> None:
     outside = ns.lipschitz(model, batch, scope=scope, max_seconds=2)
     assert inside.log10_upper == pytest.approx(outside.log10_upper, abs=1e-6)
     assert inside.log10_lower > -1
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_backward_that_waits_finds_the_statistics_that_it_was_recorded_with(trained: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)).train(trained)
+    x, y = torch.randn(16, 4), torch.arange(16) % 3
+    loss = nn.functional.cross_entropy(model(x), y)
+    ns.check(model, (x, y), loss="cross_entropy", mode="train")
+    ns.capture(model, x, mode="train")
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())

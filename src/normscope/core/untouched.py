@@ -261,11 +261,13 @@ def copy_to_restore(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def write_back(tensor: torch.Tensor, copied: torch.Tensor) -> None:
-    """Give a tensor the values of its copy, if they have changed."""
+    """Give a tensor the values of its copy, if they have changed; a backward that waits for it still finds them."""
     if not same(tensor, copied):
         if tensor.layout in SPARSE_PARTS:  # `copy_` alone wants as many stored entries as there were
             tensor.resize_as_sparse_(copied)
-        tensor.copy_(copied)
+        kept = torch.autograd._unsafe_preserve_version_counter
+        with nullcontext() if tensor.is_inference() else kept(tensor):  # those count no versions
+            tensor.copy_(copied)
 
 
 def same(first: torch.Tensor, second: torch.Tensor) -> bool:

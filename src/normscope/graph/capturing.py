@@ -30,11 +30,9 @@ from ..core.untouched import Mode, drops, mode_of, outside_inference_mode, plain
 from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
 from .chains import trace_chain
 from .data_reader import Batches
-from .first_sample import first_sample
 from .ir import CaptureSource, Graph, same_constants
 from .samples import joined
 from .traced_program import (
-    ChainProgram,
     TracedProgram,
     changed,
     is_plain,
@@ -297,20 +295,16 @@ def trace_model(
     with untouched(model, forced):
         call = settle(model, prepare(model, batch, output), mode)
     batched: tuple[Graph, ...] = ()
-    first: TracedProgram | None = None
     if call.per_sample and call.count > 1:
         clock = Budget()
         program, whole = _traced(model, dataclasses.replace(call, per_sample=False), forced, mode, True)
         times = 1.0 if is_plain(program) else REWRITTEN
         if budget is not None and budget.limited and not budget.time_for(times * clock.elapsed):
             raise CaptureError(NO_TIME)
-        dims: dict[str, int | None] = {}
-        why = what_joins(program, call, mode, whole, dims)
+        why = what_joins(program, call, mode, whole)
         notes = call.notes if why is None else (*call.notes, f"{why}: the whole batch is measured as one input")
         call, batched = dataclasses.replace(call, per_sample=why is None, notes=notes), (whole,)
-        if why is None and not isinstance(program, ChainProgram) and is_plain(program):
-            first = first_sample(program, dims, call.count)
-    recognised, graph = _captured(model, call, forced, mode, first)
+    recognised, graph = _captured(model, call, forced, mode)
     return dataclasses.replace(recognised, batched=(*batched, graph) if call.per_sample else ())
 
 
@@ -432,13 +426,10 @@ class Traces:
         return what_joins(self._held[1], prepare(self.model, batch, self.output), self.mode, graph)
 
 
-def what_joins(
-    program: TracedProgram, call: Call, mode: str, graph: Graph, dims: dict[str, int | None] | None = None
-) -> str | None:
+def what_joins(program: TracedProgram, call: Call, mode: str, graph: Graph) -> str | None:
     """Return what keeps the samples of a traced batch from being measured one by one; None if nothing does.
 
     The map of a sample is one of all its tensors: masks and ids must come to their own sample and be used alike.
-    `dims` is filled with where values have their samples, by name.
     """
     if len(call.variables) < sum(isinstance(leaf, Tensor) for leaf in call.leaves):
         try:
@@ -446,7 +437,7 @@ def what_joins(
                 graph = translate(program, dataclasses.replace(call, per_sample=False), mode, masks=True)
         except CaptureError as error:
             return str(error)
-    return joined(graph, call.count, dims)
+    return joined(graph, call.count)
 
 
 def warmed(max_seconds: float | None) -> float | None:
@@ -511,18 +502,8 @@ class _Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _captured(
-    model: nn.Module, call: Call, forced: str | None, mode: str, traced: TracedProgram | None = None
-) -> tuple[Graph, Graph]:
-    """Return the verified graph of a call, with units recognised and operator by operator.
-
-    That is the graph of a trace which is there, where it gives what the model gives, and otherwise of a new one.
-    """
-    if traced is not None:
-        with contextlib.suppress(CaptureError):
-            with torch.no_grad():
-                graph = _translated(traced, call, mode)
-            return _recognised(model, call, forced, traced, graph), graph
+def _captured(model: nn.Module, call: Call, forced: str | None, mode: str) -> tuple[Graph, Graph]:
+    """Return the verified graph of a call, with units recognised and operator by operator."""
     program, graph = _traced(model, call, forced, mode, False)
     return _recognised(model, call, forced, program, graph), graph
 

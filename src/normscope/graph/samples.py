@@ -82,22 +82,17 @@ class Entries:
 Meeting = Callable[[Node, Sequence[Entries]], Entries]
 
 
-def joined(graph: Graph, count: int, dims: dict[str, int | None] | None = None) -> str | None:
+def joined(graph: Graph, count: int) -> str | None:
     """Return what keeps the `count` samples of a batch from being measured one by one, in words; None if nothing does.
 
     The graph is that of the whole batch, before units are recognised, with all tensors of the batch as its inputs.
-    `dims` is filled with the dimension along which each value has its samples, by name (`sample_dim`).
     """
     shapes = [graph.output_shape, *(item.shape for item in graph.inputs)]
     if any(not shape or shape[0] != count for shape in shapes):
         return "the first dimension of an input or of the output does not count samples"
     with torch.no_grad():
         try:
-            for item, entries in _walk(graph):
-                if dims is not None:
-                    dims[item.name] = sample_dim(entries, count)
-                if item.name == graph.output:
-                    output = entries
+            output = next(entries for item, entries in _walk(graph) if item.name == graph.output)
         except Mixed as error:
             return f"samples of the batch meet in {error}"
         if bool(((output.owner != 0) & (output.owner != _numbered(output.shape, output.owner.device))).any()):
@@ -106,24 +101,6 @@ def joined(graph: Graph, count: int, dims: dict[str, int | None] | None = None) 
             where = next((f" ({_named(node)})" for node, entries in _walk(graph) if _unlike(entries, count)), "")
             return f"a constant or an operator treats the samples of the batch differently{where}"
     return None
-
-
-def sample_dim(entries: Entries, count: int) -> int | None:
-    """Return the dimension along which a value has its samples, with as many places for each.
-
-    None where it has none; -1 where they lie otherwise.
-    """
-    thin = _thin(entries.owner)
-    if not bool(thin.any()):
-        return None
-    for dim, size in enumerate(thin.shape):
-        if size > 1 and size % count == 0:
-            along = thin.movedim(dim, 0).reshape(size, -1).amax(1)
-            numbers = along.reshape([-1 if d == dim else 1 for d in range(thin.ndim)])
-            if bool(((thin == 0) | (thin == numbers)).all()):
-                places = torch.bincount(along, minlength=count + 1).tolist()
-                return dim if places == [0, *[size // count] * count] else -1
-    return -1
 
 
 def _walk(graph: Graph) -> Iterator[tuple[Any, Entries]]:

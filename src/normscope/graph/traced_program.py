@@ -40,13 +40,13 @@ STATISTICS = (3, 4)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChainProgram:
-    """A trace that torch.export did not make (`chains.py`, `first_sample.py`), with what is read of an exported one."""
+    """A trace that was made without torch.export (`chains.py`), with what is read of an exported one."""
 
     graph: torch.fx.Graph
     graph_signature: Any
     state_dict: dict[Any, Tensor]
     constants: dict[str, Any] = dataclasses.field(default_factory=dict)
-    graph_module: Any = None
+    graph_module: None = None
 
 
 TracedProgram = ExportedProgram | ChainProgram
