@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 import normscope as ns
-from normscope.bounds.derivative import mismatches
+from normscope.bounds.derivative import LINEAR, mismatches
 from normscope.core.bracket import Evidence
 from normscope.core.errors import JacobianError
 
@@ -370,3 +370,44 @@ def test_a_blank_image_is_measured_beside_it():
 def test_rounding_straight_through_has_no_slope_of_one() -> None:
     bracket = ns.lipschitz(Function(lambda x: x + (x.round() - x).detach()).eval(), batch(), scope="point")
     assert bracket.upper < 1e-6
+
+
+aten = torch.ops.aten
+CONVOLUTIONS = [
+    (aten.conv1d.default, (2, 4, 9), (6, 2, 3), ([2], [1], [2], 2)),
+    (aten.conv2d.default, (2, 3, 7, 6), (4, 3, 3, 2), ([1, 2], [2, 0], [2, 1], 1)),
+    (aten.conv2d.default, (2, 4, 6, 6), (4, 1, 3, 3), ([1, 1], [1, 1], [1, 1], 4)),
+    (aten.conv3d.default, (2, 2, 5, 4, 5), (2, 2, 2, 1, 3), ([1, 1, 2], [1, 0, 1], [1, 1, 1], 1)),
+]
+
+
+def linear_operators():
+    """Operators that are replaced, each with a value and its other arguments; biases are not zero."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(shape, dtype=torch.float64, generator=generator)
+
+    for operator, shape, kernel, settings in CONVOLUTIONS:
+        yield operator, normal(*shape), (normal(*kernel), normal(kernel[0]), *settings)
+    statistics = (normal(3), normal(3), normal(3), normal(3).square() + 0.1, 0.1, 1e-5)
+    yield aten._native_batch_norm_legit_no_training.default, normal(2, 3, 4, 4), statistics
+
+
+@pytest.mark.parametrize("case", range(len(CONVOLUTIONS) + 1))
+def test_linear_operators_have_the_derivatives_of_torch_in_both_directions(case):
+    operator, value, arguments = list(linear_operators())[case]
+
+    def plain(x):
+        made = operator(x, *arguments)
+        return made if isinstance(made, Tensor) else made[0]
+
+    x, direction = value.clone().requires_grad_(), torch.randn_like(value)
+    made, expected = LINEAR[operator].applied(x, *arguments), plain(value)
+    assert torch.equal(made, expected)
+    cotangent = torch.randn_like(expected).requires_grad_()
+    (pulled,) = torch.autograd.grad(made, x, cotangent, create_graph=True)
+    shifted = plain(value + direction) - expected  # of a map that is linear but for a constant
+    assert torch.allclose((pulled * direction).sum(), (cotangent * shifted).sum())
+    (pushed,) = torch.autograd.grad(pulled, cotangent, direction, create_graph=True)
+    assert torch.allclose(pushed, shifted)

@@ -87,7 +87,7 @@ def differentiable(graph: Graph) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class LinearMaps:
-    """A linear operator, whose derivative along a direction torch takes at two to three times its cost.
+    """A linear operator, whose derivative along a direction costs torch more than the operator.
 
     The derivative of its transpose is asked for as often as the transpose (`Products.push`), and torch then computes
     that of the weights, too, whether anybody wants it or not.
