@@ -59,10 +59,10 @@ class RadiusStage:
         return self._some.over(radius, effort=self.effort).tested(top, gaps)
 
     def start(self) -> Tensor:
-        """Return the first radii to try: where the linear model changes class."""
+        """Return the first radii to try: a share of those at which the linear model changes class."""
         linear = torch.where(self.rates > 0, self.gaps / self.rates, math.inf).amin(1)
         size = self.balls.centres.norm(dim=1)
-        return torch.where(linear.isfinite() & (linear > 0), linear, torch.where(size > 0, size, 1.0))
+        return torch.where(linear.isfinite() & (linear > 0), linear * FIRST, torch.where(size > 0, size, 1.0))
 
     @cached_property
     def cost(self) -> float:
@@ -77,6 +77,8 @@ class RadiusStage:
         return self.balls.over(0.0).differences(self.top)
 
 
+FIRST = 1 / 8
+"""The first radius tried, as a share of the linear one: there the bounds of deep networks say nothing yet."""
 RTOL = 1e-2
 """A radius larger by this share was seen to fail."""
 AT_ONCE = 256
