@@ -107,6 +107,11 @@ def _through(
         # a rest whose sets are short, too: each set by whichever is less, or all together
         middle, half = (low + high)[:, None] / 2, (high - low)[:, None] / 2 * (1 + 1e-12)
         single = (gradient * middle - gradient.abs() * half).sum(-1)
+        if around.balanced:  # a multiple of what sums to zero takes nothing away, but for rounding
+            mean = (gradient * half).sum(-1, keepdim=True) / half.sum(-1, keepdim=True).clamp(min=SMALLEST)
+            rounded = 1e-13 * mean[..., 0].abs() * (1 + operands[0].distance(1)[:, None])
+            uneven = gradient - mean
+            single = torch.maximum(single, (uneven * middle - uneven.abs() * half).sum(-1) - rounded)
         if around.multiple is not None:
             factor = (gradient * operands[0].centre[:, None]).sum(-1)
             single = single + torch.minimum(*(factor * edge[:, None] for edge in around.multiple))

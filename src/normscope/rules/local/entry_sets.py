@@ -227,6 +227,7 @@ def _bent(x: Enclosure, p: _Simplex, weight: Tensor) -> CentredValue:
     """Return the Jacobian at the centre and the rest of Taylor's formula, entry by entry.
 
     The second derivative of p_i along u is p_i ((u_i - m)^2 - v) with mean m and variance v of u under the weights p.
+    Weights sum to one, and columns of the Jacobian to zero: what is left sums to zero.
     """
 
     def pull(rows: Tensor) -> Tensor:
@@ -243,7 +244,7 @@ def _bent(x: Enclosure, p: _Simplex, weight: Tensor) -> CentredValue:
     off = torch.minimum(off, times(row, distance))
     low, high = (times(p.high, half / 2) * (1 + 1e-9) for half in (variance, off * off))
     pad = 1e-15 * p.high
-    return CentredValue((pull,), -low - pad, high + pad, weight)
+    return CentredValue((pull,), -low - pad, high + pad, weight, balanced=True)
 
 
 def _row_entries(x: Enclosure, p: _Simplex) -> Tensor:

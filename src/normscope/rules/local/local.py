@@ -130,7 +130,7 @@ class CentredValue:
     `pulls` are the transposes of the maps, `[B, K, *out]` to `[B, K, *in]`. With a `weight` (and one operand, in sets)
     the rest of every set has an l2 norm of at most the weight times the set's distance from its centre, too. With
     `multiple` the rest of every set in [low, high] stands beside a multiple of the set's centre, with a factor in these
-    limits, `[B, sets]` each.
+    limits, `[B, sets]` each. If it is `balanced`, the rest of every set sums to zero.
     """
 
     pulls: tuple[Callable[[Tensor], Tensor], ...]
@@ -138,6 +138,7 @@ class CentredValue:
     high: Tensor
     weight: Tensor | None = None
     multiple: tuple[Tensor, Tensor] | None = None
+    balanced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
