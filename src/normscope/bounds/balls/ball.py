@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -93,9 +94,14 @@ class Balls:
             self.step = max(1, int(AT_ONCE / weight))
             self.chunks = [self.unrolled.values(chunk) for chunk in self.centres.split(self.step)]
 
-    def around(self, centres: Tensor) -> Balls:
-        """Return the same model over balls around other centres."""
-        return Balls(self.captured, centres, self.bounding)
+    def among(self, numbers: Tensor) -> Balls:
+        """Return those of the balls with these numbers; what is known at their centres is kept."""
+        part = copy(self)
+        part.centres, part.values, part.errors = self.centres[numbers], self.values[numbers], self.errors[numbers]
+        whole = {name: torch.cat([chunk[name] for chunk in self.chunks]) for name in self.chunks[0]}
+        part.chunks = [{name: value[rows] for name, value in whole.items()} for rows in numbers.split(self.step)]
+        part.__dict__.pop("cost", None)
+        return part
 
     @cached_property
     def cost(self) -> float:
@@ -240,7 +246,8 @@ class Over:
         if self.balls.vanishing:
             return torch.full_like(self.balls.values, torch.inf).scatter(1, top[:, None], 0.0)
         entries = torch.cat([flat(enclosures.output.entries) for enclosures in self.seen])
-        bound = torch.minimum(entries + entries.gather(1, top[:, None]), math.sqrt(2) * self.constant[:, None])
+        # the expansion of all outputs together is no tighter than that of the differences, which follows
+        bound = torch.minimum(entries + entries.gather(1, top[:, None]), math.sqrt(2) * self.composed[:, None])
         if self.balls.carried:
             apart = self._apart(top)
             bound = torch.minimum(bound, self._expand(apart).rows)

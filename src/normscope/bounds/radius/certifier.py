@@ -51,9 +51,9 @@ class RadiusStage:
     def test(self, some: Tensor, radius: Tensor) -> RadiusOutcome:
         """Test radii `[m]` of the samples with numbers `some`; those that are settled are left out."""
         self.progress.step("radii")
-        centres, top, gaps = self.balls.centres, self.top[some], self.gaps[some]
+        top, gaps = self.top[some], self.gaps[some]
         if len(some) != len(self._some.centres):
-            self._some = self.balls.around(centres[some]) if len(some) < len(centres) else self.balls
+            self._some = self.balls.among(some) if len(some) < len(self.balls.centres) else self.balls
         if self.method == "linear":
             return LinearMargins(self._some).over(radius, top, gaps, self.budget)
         return self._some.over(radius, effort=self.effort).tested(top, gaps)
@@ -299,7 +299,7 @@ class Certifier:
         kept = ((gaps.amin(1) > 0) & radius.isfinite()).nonzero()[:, 0]
         if not len(kept):
             return radius, methods, True
-        balls, own = balls.around(balls.centres[kept]), (labels[kept], gaps[kept], budget, progress)
+        balls, own = balls.among(kept), (labels[kept], gaps[kept], budget, progress)
         efforts = EFFORTS[: 1 + EFFORTS.index(self.effort)]
         stages = [RadiusStage("ball", effort, balls, *own) for effort in efforts]
         linear = LinearMargins(balls)  # where a few tests fit into the work of a brief search
