@@ -56,7 +56,7 @@ class RadiusStage:
             self._some = self.balls.among(some) if len(some) < len(self.balls.centres) else self.balls
         if self.method == "linear":
             return LinearMargins(self._some).over(radius, top, gaps, self.budget)
-        return self._some.over(radius, effort=self.effort).tested(top, gaps)
+        return self._some.over(radius, effort=self.effort, steps=TEST_STEPS).tested(top, gaps)
 
     def start(self) -> Tensor:
         """Return the first radii to try: a share of those at which the linear model changes class."""
@@ -84,6 +84,8 @@ RTOL = 1e-2
 AT_ONCE = 256
 """Samples certified and attacked together."""
 EFFORTS = ("fast", "tight")
+TEST_STEPS = 6
+"""Steps of the search for multipliers in one test of radii with `effort="tight"`: more took time and hardly moved them."""
 SEARCHES_SHARE = 0.8
 """Of the time that is left, where it is limited: what the searches may take; the rest ends what they have begun."""
 ATTACK_STEPS, ATTACK_FEWEST = 400, 12
