@@ -13,8 +13,8 @@ from ..core.bracket import Evidence
 from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.log10 import power10
-from ..core.rounding import UNIT, ZERO, Upper, gamma, smallest, total
-from .certify import EigenvalueCertificate, certify
+from ..core.rounding import UNIT, ZERO, Upper, gamma, gram_allowance, smallest, total
+from .certify import EigenvalueCertificate, certify, gram_matrix
 from .convolution_map import Axis, Convolution
 from .deflation import affordable, bound_deflated
 from .lanczos import lanczos, largest_singular_vector
@@ -76,17 +76,14 @@ class ConvolutionNorm:
         return math.inf if short > 2048 or groups * short * long > 3e7 else float(groups * short * short * long)
 
     def _rescaled(self, bound: Upper) -> Upper:
-        log10 = bound.log10 + self._exponent * math.log10(2.0)
-        return Upper(log10 + 8.0 * UNIT * max(1.0, abs(log10), abs(bound.log10)), bound.evidence, bound.method)
+        return _times_power(bound, self._exponent)
 
     def _write_out(self) -> None:
         """Certify the matrices of the convolution itself, one for each group."""
         plain = self._plain
         # The largest tap may read padding alone, so that the matrix is written out with the unscaled weights.
         unscaled = plain._with_weight(self.conv.weight.double(), 0.0)
-        blocks = Convolution(unscaled.blocks()[:, :, None], (1,), groups=plain.groups)
-        inner = ConvolutionNorm(blocks, rtol=self.rtol, budget=self.budget)
-        written, start = inner.upper, inner.start
+        written, start = bound_matrices(unscaled.blocks().unflatten(0, (plain.groups, -1)), self.budget)
         if written.log10 == -math.inf:
             self.upper = written
             return
@@ -183,22 +180,70 @@ def bounding_cost(linear: Matrix | Convolution) -> float:
     return correlations + (frequencies * each if taps > 1 else each)
 
 
-def matrix_bound(linear: Matrix, *, rtol: float, budget: Budget) -> tuple[Upper, Tensor | None]:
+def bound_matrices(matrices: Tensor, budget: Budget) -> tuple[Upper, Tensor | None]:
+    """Return a certified bound on the norms of some matrices `[groups, m, n]`, and the flat input that comes closest.
+
+    The matrices stand along the diagonal of one map, of which the vector `[groups n]` is an input.
+    """
+    largest = float(torch.stack(matrices.aminmax()).abs().max()) if matrices.numel() else 0.0
+    if not math.isfinite(largest):
+        raise InputError("a weight is NaN or infinite: the map has no norm")
+    if largest == 0.0:
+        return ZERO, None
+    scaled, exponent = _scaled_to_one(matrices.double(), largest)
+    size = scaled.abs()
+    rows, columns = size.sum(dim=2).amax(dim=1), size.sum(dim=1).amax(dim=1)
+    cheap = Upper.of(
+        math.sqrt(float(rows.max()) * float(columns.max())),
+        Evidence.PROVEN,
+        "row and column sums",
+        allowance=gamma(size.numel() + 16.0),
+    )
+    short, long = sorted(scaled.shape[1:])
+    if short > _SIDE_LIMIT or budget.over:
+        return _times_power(cheap, exponent), None
+    wide = scaled if scaled.shape[1] == short else scaled.mT
+    gram = gram_matrix(wide[0])[None] if len(wide) == 1 and not wide.is_cuda else wide @ wide.mT
+    certificate = certify([gram], delta=1e-9)
+    assert certificate.label is not None
+    assert certificate.vector is not None
+    square = float(torch.minimum(scaled.square().sum(dim=(1, 2)), rows * columns).max()) * (1.0 + 1e-9)
+    value = math.sqrt(certificate.bound + gram_allowance(long, 1, 0) * square)
+    bound = Upper.of(value, Evidence.PROVEN, "Gram matrix + Cholesky", allowance=16.0 * UNIT)
+    group, vector = certificate.label[1], certificate.vector
+    vector = vector * vector.gather(0, vector.abs().argmax(dim=0, keepdim=True)).sgn()  # the same on every machine
+    start = scaled.new_zeros(len(scaled), scaled.shape[2])
+    start[group] = vector if wide is not scaled else vector @ scaled[group]
+    return _times_power(smallest([bound, cheap]), exponent), start.reshape(-1)
+
+
+def matrix_bound(linear: Matrix, budget: Budget) -> tuple[Upper, Tensor | None]:
     """Return a certified bound on the norm of a matrix, and its leading right singular vector."""
-    norm = ConvolutionNorm(Convolution(linear.weight[:, :, None], (1,)), rtol=rtol, budget=budget)
-    if norm.start is None:
-        return norm.upper, None
-    full = torch.zeros(linear.in_shape, dtype=torch.float64, device=linear.device)
-    full.reshape(-1, linear.in_shape[-1])[0] = norm.start.reshape(-1)
-    return norm.upper, full
+    upper, start = bound_matrices(linear.weight[None], budget)
+    if start is None:
+        return upper, None
+    full = start.new_zeros(linear.in_shape)
+    full.reshape(-1, linear.in_shape[-1])[0] = start
+    return upper, full
+
+
+def _scaled_to_one(weight: Tensor, largest: float) -> tuple[Tensor, int]:
+    """Return weights in float64 with the largest in [1/2, 1), and the exponent taken out."""
+    _, exponent = math.frexp(largest)
+    half = -exponent // 2
+    return (weight * 2.0**half).mul_(2.0 ** (-exponent - half)), exponent
+
+
+def _times_power(bound: Upper, exponent: int) -> Upper:
+    """Return a bound times a power of two."""
+    log10 = bound.log10 + exponent * math.log10(2.0)
+    return Upper(log10 + 8.0 * UNIT * max(1.0, abs(log10), abs(bound.log10)), bound.evidence, bound.method)
 
 
 def _normalized(conv: Convolution, weight: Tensor, largest: float) -> tuple[Convolution, int]:
     """Return the plain convolution in float64 with its largest weight in [1/2, 1), and the exponent taken out."""
-    _, exponent = math.frexp(largest)
-    half = -exponent // 2
+    scaled, exponent = _scaled_to_one(weight, largest)
     plain = Convolution.__new__(Convolution)
-    scaled = (weight * 2.0**half).mul_(2.0 ** (-exponent - half))
     plain._set(scaled, conv.axes, conv.groups, conv.padding_mode, False)
     return plain, exponent
 

@@ -226,7 +226,7 @@ def _bound(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
             return diagonal_bound(linear)
         case Matrix():
             check_time(bounding_cost(linear), linear.device)
-            return NormBound(*matrix_bound(linear, rtol=rtol, budget=budget))
+            return NormBound(*matrix_bound(linear, budget))
         case Convolution():
             check_time(bounding_cost(linear), linear.device)
             norm = ConvolutionNorm(linear, rtol=rtol, budget=budget)
@@ -290,7 +290,7 @@ def _written_out(linear: LinearMap, other: Upper, rtol: float, budget: Budget) -
         if gain >= other.log10 - math.log10(1.0 + 0.5 * rtol):
             return NormBound(other, witness)
     matrix = Matrix(write_out(linear))
-    exact, start = matrix_bound(matrix, rtol=rtol, budget=budget)
+    exact, start = matrix_bound(matrix, budget)
     cancelled = lost(linear, lambda part: bound(part, rtol=rtol, budget=budget).upper)
     dense = total([exact, cancelled]).named(f"{exact.method}, written out")
     dense = replace(dense, evidence=min(Evidence.NUMERICAL, exact.evidence))
