@@ -48,9 +48,7 @@ class ConvolutionNorm:
         self.start: Tensor | None = None
         self._inexact = False
         weight = conv.weight.double()
-        largest = float(torch.stack(weight.aminmax()).abs().max()) if weight.numel() else 0.0
-        if not math.isfinite(largest):
-            raise InputError("a weight is NaN or infinite: the map has no norm")
+        largest = _largest_entry(weight)
         options = [rings(axis, conv.padding_mode) for axis in conv.axes]
         if largest == 0.0 or not all(options):
             return
@@ -185,9 +183,7 @@ def bound_matrices(matrices: Tensor, budget: Budget) -> tuple[Upper, Tensor | No
 
     The matrices stand along the diagonal of one map, of which the vector `[groups n]` is an input.
     """
-    largest = float(torch.stack(matrices.aminmax()).abs().max()) if matrices.numel() else 0.0
-    if not math.isfinite(largest):
-        raise InputError("a weight is NaN or infinite: the map has no norm")
+    largest = _largest_entry(matrices)
     if largest == 0.0:
         return ZERO, None
     scaled, exponent = _scaled_to_one(matrices.double(), largest)
@@ -225,6 +221,14 @@ def matrix_bound(linear: Matrix, budget: Budget) -> tuple[Upper, Tensor | None]:
     full = start.new_zeros(linear.in_shape)
     full.reshape(-1, linear.in_shape[-1])[0] = start
     return upper, full
+
+
+def _largest_entry(weight: Tensor) -> float:
+    """Return the largest absolute entry; refuse NaN and infinity."""
+    largest = float(torch.stack(weight.aminmax()).abs().max()) if weight.numel() else 0.0
+    if not math.isfinite(largest):
+        raise InputError("a weight is NaN or infinite: the map has no norm")
+    return largest
 
 
 def _scaled_to_one(weight: Tensor, largest: float) -> tuple[Tensor, int]:
