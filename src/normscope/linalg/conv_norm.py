@@ -17,6 +17,7 @@ from ..core.rounding import UNIT, ZERO, Upper, gamma, gram_allowance, smallest, 
 from .certify import EigenvalueCertificate, certify, gram_matrix
 from .convolution_map import Axis, Convolution
 from .deflation import affordable, bound_deflated
+from .elimination import is_below, plan_elimination
 from .lanczos import lanczos, largest_singular_vector
 from .linear_map import Matrix
 from .torus import Kernel, Ring, Symbol, rings
@@ -121,22 +122,23 @@ class ConvolutionNorm:
         self.start = search.vector
         return search.value > 0.0 and self._deflate(math.log10(search.value)) is None
 
-    def tighten(self, log10_lower: float) -> tuple[Upper, Tensor | None]:
+    def tighten(self, log10_lower: float, patient: bool) -> tuple[Upper, Tensor | None]:
         """Return a bound within the tolerance of a lower side, where that is affordable, and a vector.
 
-        The convolution is written out where it is small and cannot be deflated. A vector beyond the lower side shows
-        that the norm is above what was asked for.
+        The convolution is written out where it is small and cannot be deflated; `patient` allows a factorisation of
+        seconds where too many eigenvalues would be deflated. A vector beyond the lower side shows that the norm is
+        above what was asked for.
         """
         if not self._inexact or self.budget.over:
             return self.upper, self.start
         if self._deflatable(self._symbol) and log10_lower > -math.inf:
-            vector = self._deflate(log10_lower)
+            vector = self._deflate(log10_lower, patient)
             return self.upper, self.start if vector is None else vector
         if self._cost <= _AFFORDABLE:
             self._write_out()
         return self.upper, self.start
 
-    def _deflate(self, log10_lower: float) -> Tensor | None:
+    def _deflate(self, log10_lower: float, patient: bool = False) -> Tensor | None:
         """Prove a bound within the tolerance of a lower side; return None, or a vector where that fails."""
         unit = self._exponent * math.log10(2.0)
         bound = 10.0 ** (2.0 * (log10_lower - unit)) * (1.0 + 0.95 * self.rtol) ** 2
@@ -144,18 +146,30 @@ class ConvolutionNorm:
         if excess <= 0.0:
             return None
         if not affordable(self._plain, excess / bound):
-            return self.start
+            return None if patient and self._eliminate(bound) else self.start
         margin = max(_DEFLATED_SHARE * excess, _DEFLATED_RTOL * bound)
         room = min(self.rtol, 1.0) * bound  # about half of the distance from the squared norm to the bound
         residual = 0.5 * room / (room + excess + margin)  # K leaves about twice this to 1
         outcome = bound_deflated(self._plain, self._symbol, bound, margin=margin, residual=residual)
         if outcome is not None and outcome.proven:
-            upper = Upper.of(math.sqrt(bound), Evidence.PROVEN, "torus + deflation", allowance=16.0 * UNIT)
-            self.upper = smallest([self.upper, self._rescaled(upper)])
+            self._prove(bound, "torus + deflation")
             return None
-        if outcome is None or outcome.vector is None:
-            return self.start
-        return self._as_start(outcome.vector, self._symbol)
+        if outcome is None:
+            return None if patient and self._eliminate(bound) else self.start
+        return self.start if outcome.vector is None else self._as_start(outcome.vector, self._symbol)
+
+    def _eliminate(self, bound: float) -> bool:
+        """Prove a bound on the squared norm by a factorisation, where that is affordable; say whether it was done."""
+        elimination = plan_elimination(self._plain) if self._plain.device.type == "cpu" else None
+        if elimination is None or not elimination.affordable or not is_below(self._plain, elimination, bound):
+            return False
+        self._prove(bound, "Cholesky, entry by entry")
+        return True
+
+    def _prove(self, bound: float, method: str) -> None:
+        """Take the root of a proven bound on the squared norm where it is smaller."""
+        upper = Upper.of(math.sqrt(bound), Evidence.PROVEN, method, allowance=16.0 * UNIT)
+        self.upper = smallest([self.upper, self._rescaled(upper)])
 
     def _as_start(self, vector: Tensor, symbol: Symbol) -> Tensor:
         """Return a vector of the side that the Gram matrices act on as an input of the map."""

@@ -42,11 +42,14 @@ from .writing import absolute_entries, cost, in_range, lost, of_each, writable, 
 
 @dataclass(frozen=True, slots=True)
 class NormBound:
-    """An upper bound, a vector near to attaining it, and what takes a tighter one from log10 of a lower side."""
+    """An upper bound, a vector near to attaining it, and what takes a tighter one.
+
+    That takes log10 of a lower side, and whether seconds may be spent on one map.
+    """
 
     upper: Upper
     start: Tensor | None = None
-    tighten: Callable[[float], tuple[Upper, Tensor | None]] | None = None
+    tighten: Callable[[float, bool], tuple[Upper, Tensor | None]] | None = None
 
 
 ZERO_BOUND = NormBound(ZERO)
@@ -299,16 +302,23 @@ def _written_out(linear: LinearMap, other: Upper, rtol: float, budget: Budget) -
 
 @torch.no_grad()
 def bracket(
-    linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None, seed: int = 0, steps: int = 400
+    linear: LinearMap,
+    *,
+    rtol: float = 1e-3,
+    budget: Budget | None = None,
+    seed: int = 0,
+    steps: int = 400,
+    patient: bool = False,
 ) -> Bracket:
     """Return the spectral norm of a linear map between a witnessed lower side and a certified upper side.
 
-    The budget is that of the searches, behind the closed forms. The witness is a unit vector of `in_shape` in float64.
+    The budget is that of the searches, behind the closed forms; `patient` allows seconds for the upper side of a single
+    convolution that nothing cheaper brings within the tolerance. The witness is a unit vector of `in_shape` in float64.
     """
     before, tightened = taken(linear).within(rtol), taken(linear).tightened
     inner = _one_slice(linear)
     if inner is not None and before is None:
-        return _lifted(linear, inner, bracket(inner, rtol=rtol, budget=budget, seed=seed, steps=steps))
+        return _lifted(linear, inner, bracket(inner, rtol=rtol, budget=budget, seed=seed, steps=steps, patient=patient))
     budget = Budget(what=BOUNDING) if budget is None else budget.share(1.0)
     closed = budget.closed_forms(budget.what)
     side = before if before is not None else _within(linear, rtol, closed)
@@ -316,14 +326,14 @@ def bracket(
         lambda: _lower(linear, side, rtol, budget, seed, steps), lambda: (-math.inf, None, False)
     )
     loose = side.upper.log10 > log10_lower + math.log10(1.0 + rtol)
-    if loose and before is not None and not tightened:  # what tightening needs was let go
+    if loose and before is not None and (patient or not tightened):  # what tightening needs was let go
         again = _within(linear, rtol, closed)
         side = NormBound(smallest([before.upper, again.upper]), before.start, again.tighten)
     for _ in range(_TIGHTENED if side.tighten is not None else 0):
         if side.upper.log10 <= log10_lower + math.log10(1.0 + rtol):
             break
         before_tightening = log10_lower
-        side, (log10_lower, witness) = _tighten(linear, side, (log10_lower, witness), rtol, budget, seed, steps)
+        side, (log10_lower, witness) = _tighten(linear, side, (log10_lower, witness), rtol, budget, seed, steps, patient)
         if log10_lower <= before_tightening + math.log10(1.0 + rtol / _SETTLED):
             break
     if not budget.ended:
@@ -354,11 +364,12 @@ def _tighten(
     budget: Budget,
     seed: int,
     steps: int,
+    patient: bool,
 ) -> tuple[NormBound, tuple[float, Tensor | None]]:
     """Return a tighter upper side, and a lower side from a search that starts where tightening points to."""
     tighten = side.tighten
     assert tighten is not None
-    tighter, start = budget.attempt(lambda: tighten(lower[0]), lambda: (side.upper, None))
+    tighter, start = budget.attempt(lambda: tighten(lower[0], patient), lambda: (side.upper, None))
     side = NormBound(smallest([side.upper, _loosened(tighter, linear)]), side.start, tighten)
     if start is None or start.shape != linear.in_shape:
         return side, lower
