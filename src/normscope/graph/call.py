@@ -53,7 +53,9 @@ class Call:
     def leaves(self) -> list[Any]:
         """All arguments, without their nesting."""
         leaves = tree_leaves((self.args, self.kwargs))
-        return [leaf for _, leaf in _leaves_by_path((self.args, self.kwargs))] if any(map(is_record, leaves)) else leaves
+        return (
+            [leaf for _, leaf in _leaves_by_path((self.args, self.kwargs))] if any(map(is_record, leaves)) else leaves
+        )
 
     @property
     def count(self) -> int:

@@ -3,7 +3,7 @@
 With zero padding few taps of a 3x3 kernel on a 4x4 map read padding at every place, and no torus is near. The Gram
 matrix T T^* (or T^* T, whichever is smaller) has one block of channels for each pair of entries of the map that read a
 common one, and t - T T^* is factored entry by entry, those with the fewest neighbours first: corners have few, and
-entries far apart share no block. On a 4x4 map this takes 57 % of the work of a factorisation as one matrix.
+entries far apart share no block. On a 4x4 map this takes two thirds of the work of a factorisation as one matrix.
 """
 
 from __future__ import annotations

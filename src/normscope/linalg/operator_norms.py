@@ -333,7 +333,9 @@ def bracket(
         if side.upper.log10 <= log10_lower + math.log10(1.0 + rtol):
             break
         before_tightening = log10_lower
-        side, (log10_lower, witness) = _tighten(linear, side, (log10_lower, witness), rtol, budget, seed, steps, patient)
+        side, (log10_lower, witness) = _tighten(
+            linear, side, (log10_lower, witness), rtol, budget, seed, steps, patient
+        )
         if log10_lower <= before_tightening + math.log10(1.0 + rtol / _SETTLED):
             break
     if not budget.ended:
