@@ -317,8 +317,9 @@ def bracket(
 ) -> Bracket:
     """Return the spectral norm of a linear map between a witnessed lower side and a certified upper side.
 
-    An upper side that lies farther from the lower one than asked for is tightened where that is quickly done; with
-    `"patiently"` also where a single convolution takes seconds; with `"never"` it stays as it is. The budget is that of the searches, behind the closed forms. The witness is a unit vector of `in_shape` in float64.
+    An upper side that lies farther from the lower one than asked for is tightened where that is quickly done, with
+    `"patiently"` also where a single convolution takes seconds; with `"never"` it stays as it is.
+    The budget is that of the searches, behind the closed forms. The witness is a unit vector of `in_shape` in float64.
     """
     before, tightened = taken(linear).within(rtol), taken(linear).tightened
     inner = _one_slice(linear)
