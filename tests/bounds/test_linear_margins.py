@@ -205,6 +205,20 @@ def test_the_factor_of_a_normalizers_centre_is_within_its_limits(eps, share, end
         assert ((rest <= around.high) | outside[..., None]).all()
 
 
+@pytest.mark.parametrize("left", [1e-3, 1e-6, 1e-8])
+def test_the_factor_is_within_its_limits_where_the_deviation_almost_vanishes(left):
+    centre, one = noise(4, 1, 5, seed=11).double(), torch.ones(4, dtype=torch.float64)
+    norm = centre.norm(dim=-1)
+    radius = ((1 - left) * norm)[:, 0]
+    reach = radius[:, None, None]
+    x = Enclosure(centre, centre - reach, centre + reach, one, torch.ones_like(centre), radius)
+    _, high = Normalize(0.0).local([x]).around().multiple
+    s = norm / math.sqrt(5)
+    factor = (1 / left - 2 + left) / s  # at the centre times `left`
+    assert (factor <= high).all()
+    assert (high <= 1.01 * factor).all()
+
+
 def jacobian_at(centre: Tensor, change: Tensor, s: Tensor, n: int) -> Tensor:
     """What the Jacobian of a normalizer at the centre makes of a change."""
     along = (centre * change).sum(-1, keepdim=True) / (n * s[..., None] ** 2)

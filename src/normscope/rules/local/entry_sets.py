@@ -110,16 +110,18 @@ def _straightened(
     bend = torch.where(share < 1, mean, torch.inf) / middle.square()
     weight = _CURVATURE * times(bend, distance) / math.sqrt(n) * (1 + 1e-12)
 
-    def left(a: Tensor, squared: Tensor) -> Tensor:
-        """Return h, with norm(u)^2/n, up to rounding."""
-        other = (middle.square() + 2 * a + squared).clamp(min=0.0).sqrt()
+    def left(a: Tensor, squared: Tensor, other: Tensor) -> Tensor:
+        """Return h, with norm(u)^2/n and S, up to rounding."""
         return a / middle**3 - (2 * a + squared) / (middle * other * (middle + other))
 
     along = y.along()
     ends, longest = [norm * t / n for t in along], distance.square() / n
-    low = left(torch.minimum(torch.maximum(-longest / 2, ends[0]), ends[1]), longest)
-    convex = (norm + along[0] > 0) & (2 * (norm + along[0]).square() >= eps * n)
-    high = torch.maximum(*(left(a, t.square() / n) for a, t in zip(ends, along, strict=True)))
+    nearest = torch.minimum(torch.maximum(-longest / 2, ends[0]), ends[1])
+    low = left(nearest, longest, (middle.square() + 2 * nearest + longest).sqrt())
+    sizes = norm * (1 - 1e-12) + along[0], norm + along[1]  # a sum of squares would cancel where S almost vanishes
+    convex = (sizes[0] > 0) & (2 * sizes[0].square() >= eps * n)
+    others = [torch.hypot(size / math.sqrt(n), torch.full_like(size, math.sqrt(eps))) for size in sizes]
+    high = torch.maximum(*(left(a, t.square() / n, other) for a, t, other in zip(ends, along, others, strict=True)))
     high = torch.where(convex, high, top - 1 / middle + ends[1] / middle**3)
     rounded = 1e-12 * (distance * norm + distance.square()) / (n * middle**3) + 1e-14 / middle
     low, high = low - rounded, high + rounded
