@@ -40,6 +40,7 @@ def every_activation():
         nn.Softmax(1),
         nn.LogSoftmax(-1),
         nn.BatchNorm1d(6),
+        nn.BatchNorm1d(6, momentum=None),
         nn.LayerNorm(6),
         nn.LayerNorm(6, elementwise_affine=False),
         nn.LayerNorm(6, bias=False),
@@ -263,6 +264,7 @@ DECLINED = [
     lambda: nn.Sequential(nn.Linear(6, 6), nn.Flatten(0, 0), nn.ReLU(inplace=True)),
     lambda: nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False)),
     lambda: nn.Sequential(nn.Unflatten(1, (2, 3))),
+    lambda: nn.Sequential(nn.Linear(6, 6), nn.Softmax()),  # torch chooses the dimension
 ]  # fmt: skip
 
 

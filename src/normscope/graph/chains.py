@@ -80,7 +80,7 @@ def _batch_norm(layer: Any) -> Operation:
     if layer.training or layer.running_mean is None or layer.running_var is None:
         raise NotAChainError  # the statistics of the batch count
     tensors = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
-    return aten.batch_norm.default, (*tensors, False, layer.momentum, layer.eps, CUDNN), {}
+    return aten.batch_norm.default, (*tensors, False, layer.momentum or 0.0, layer.eps, CUDNN), {}
 
 
 def _layer_norm(layer: Any) -> Operation:
@@ -320,6 +320,8 @@ def _passed(
 
 def _converted(port: Any, value: Any) -> Any:
     """Return an argument as the dispatcher converts it; refuse a type that it would have to look into."""
+    if value is None and str(port.type.kind()) != "OptionalType":
+        raise NotAChainError
     if value is None or isinstance(value, Tensor):
         return value
     if type(value) is list:
