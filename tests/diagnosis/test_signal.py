@@ -13,6 +13,7 @@ from normscope.core.errors import InputError
 from normscope.diagnosis.data_pass import watch_data
 from normscope.diagnosis.signal import Signal
 from normscope.diagnosis.signal_pass import watch_signal
+from normscope.diagnosis.signal_statistics import statistics_of
 from normscope.pages.check import signal_chart, signal_table
 
 from .seen import randn
@@ -54,6 +55,16 @@ class TestFigures:
             expected = math.log10(gradient.norm() / gradients[-1].norm())
             assert row.log10_gradient == pytest.approx(expected, abs=1e-5)
             assert (row.shape, row.dtype) == (tuple(values.shape), "float32")
+
+    @pytest.mark.parametrize("scale", [3.4e38, 1.0, 1e-30])
+    def test_large_float32_tensors_over_the_whole_range(self, scale: float) -> None:
+        values = scale * torch.rand(2**9, 2**9).mul(2.0).sub(1.0)
+        values[0, 0], values[1, 0] = -scale, scale
+        wide = values.double()
+        mean, variance, *_, between = statistics_of(values, None, len(values)).tolist()
+        assert mean == pytest.approx(float(wide.mean()), abs=1e-6 * scale)
+        assert variance == pytest.approx(float(wide.var(correction=0)), rel=1e-5)
+        assert between == pytest.approx(float(wide.var(0, correction=0).mean()), rel=1e-5)
 
     def test_shares_below_half_precision_and_the_room_above(self) -> None:
         x = torch.tensor([[0.0, 1e-5, 1e-39, 3.0, -2e4, 6e-5, 7e-5, 1.0]])

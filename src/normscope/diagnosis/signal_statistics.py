@@ -83,8 +83,9 @@ def _summable(values: Tensor) -> Tensor:
 def statistics_of(values: Tensor, saturated: Tensor | None, samples: int) -> Tensor:
     """Return mean, variance, range, shares below half precisions, what is saturated, the variance over the samples.
 
-    The last two are NaN where there is none. Values are added up in units of half of their range and from the first of
-    them on: so nothing overflows in float32, and the variance of a constant is zero.
+    The last two are NaN where there is none. Values are added up in units of about half of their range and from the
+    first of them on: so nothing overflows in float32, and the variance of a constant is zero. The unit is a power of
+    two, so that no difference between two values is rounded more than it was.
     """
     own = _summable(values)
     least, greatest = torch.aminmax(own)
@@ -94,19 +95,19 @@ def statistics_of(values: Tensor, saturated: Tensor | None, samples: int) -> Ten
         for limit in (FLOAT16_NORMAL, BFLOAT16_NORMAL)
     ]
     unit = greatest / 2 - least / 2
-    unit = torch.where(unit > 0, unit, 1.0)
-    first = own.reshape(-1)[0]
-    moved = (own - first).div_(unit)
-    mean = moved.mean()
-    wide_unit = unit.double()
-    variance = moved.sub_(mean).square_().mean().double() * wide_unit.square()
+    unit = torch.where(unit > 0, unit / unit.frexp().mantissa.mul(2), 1.0)
+    scaled, wide_unit = own / unit, unit.double()
+    first = scaled.reshape(-1)[0].clone()
     unknown = torch.full_like(wide_unit, math.nan)
     flat = unknown if saturated is None else saturated.double()
     between = unknown
     if samples > 1 and values.ndim > 0 and values.shape[0] == samples:  # the mean of `values.var(0, correction=0)`
-        moved = (own - own[:1]).div_(unit)
+        moved = scaled - scaled[:1]
         between = moved.sub_(moved.mean(0)).square_().mean().double() * wide_unit.square()
-    mean = first.double() + mean.double() * wide_unit
+    moved = scaled.sub_(first)
+    mean = moved.mean()
+    variance = moved.sub_(mean).square_().mean().double() * wide_unit.square()
+    mean = (first.double() + mean.double()) * wide_unit
     return torch.stack([mean, variance, least.double(), greatest.double(), *below, flat, between])
 
 
