@@ -353,10 +353,10 @@ class _SpectrumSearch:
         search = self.budget.search("the traces of blocks", self.wanted.block_probes)
         sizes = [parameter.numel() for parameter in self.objective.parameters.values()]
         forms: list[list[float]] = []
-        while search.spend():
-            signs = 2 * torch.randint(2, (self.objective.size,), generator=self.generator).to(self.gradient) - 1
+        while (count := min(TOGETHER, self.wanted.block_probes - len(forms))) and search.spend(count):
+            signs = 2 * torch.randint(2, (count, self.objective.size), generator=self.generator).to(self.gradient) - 1
             products = (signs * self.product(signs)).double()
-            forms.append([float(part.sum()) for part in products.split(sizes)])
+            forms += torch.stack([part.sum(1) for part in products.split(sizes, 1)], 1).tolist()
         return [Estimate.of(column) for column in zip(*forms)]
 
     def _groups(self, optimizer: torch.optim.Optimizer) -> tuple[GroupRate, ...]:
@@ -387,13 +387,12 @@ class _SpectrumSearch:
         Return None for both where the time ran out before all eigenvalues were known.
         """
         columns = []
-        for index in range(self.objective.size):
+        for units in torch.eye(self.objective.size).split(TOGETHER):
             if self.budget.late:
                 return None, None
-            unit = torch.zeros_like(self.gradient)
-            unit[index] = 1.0
-            columns.append(self.directions.project(self.operator(self.directions.project(unit))))
-        dense = torch.stack(columns).double()
+            units = self.directions.project(units.to(self.gradient))
+            columns.append(self.directions.project(self.operator(units)))
+        dense = torch.cat(columns).double()
         values = torch.linalg.eigvalsh((dense + dense.T) / 2)
         sizes = values.abs().sort(descending=True).values[: len(values) - self.directions.dimensions]
         if not len(sizes) or float(sizes[0]) == 0.0:

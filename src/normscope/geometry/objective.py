@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -30,13 +31,14 @@ AT_ONCE = 2**23
 TWICE = "the loss cannot be differentiated twice: {} has no second derivative. Replace it by an operator that has one"
 
 
-@dataclass(slots=True)
+@dataclass
 class _Traced:
     """One batch's loss with its gradients, both still differentiable."""
 
     loss: Tensor
     gradients: tuple[Tensor | None, ...]
 
+    @cached_property
     def at_once(self) -> int:
         """Return how many products may be computed together: the backward has a tensor per node for each."""
         entries = sum(math.prod(one.shape) for node in _nodes(self.gradients) for one in node._input_metadata)
@@ -317,7 +319,7 @@ class Objective:
                 gradients = [traced.gradients[places[id(p)]] for p in chosen]
                 if not any(g is not None and g.requires_grad for g in gradients):  # linear in these parameters
                     continue
-                at_once = 1 if self._one_by_one or len(rows) == 1 else traced.at_once()
+                at_once = 1 if self._one_by_one or len(rows) == 1 else traced.at_once
                 products = torch.cat([self._bent(gradients, chosen, part) for part in rows.split(at_once)])
             count("backwards", 2 * batch.samples * len(rows))
             total += self.share(batch) * products
