@@ -142,8 +142,8 @@ def find_directions(objective: Objective) -> Directions:
     A model that cannot be traced has no known directions, and a note says so.
     """
     call = objective.batches[0].call
-    alone = len(call.args) == 1 and not call.kwargs and isinstance(call.args[0], Tensor)
-    inputs: Any = call.args[0] if alone else call.args or call.kwargs  # as a captured graph has them
+    single = len(call.args) == 1 and not call.kwargs and isinstance(call.args[0], Tensor)
+    inputs: Any = call.args[0] if single else call.args or call.kwargs  # as a captured graph has them
     try:
         candidates, withheld = normalized(
             Layers(objective.model, trace_model(objective.model, inputs, mode=objective.mode))
