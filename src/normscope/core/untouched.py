@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .errors import InputError, describe_error
+from .whole_weights import refuse_parts
 
 MOST = 20_000
 """The search for changeable objects ends after this many."""
@@ -318,6 +319,7 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
     In train mode modules that only drop (Dropout, DropPath, ...) are switched off: dropout counts as off. A block that
     only traces the model (`traced`) writes into no weight, so that weights need no copies.
     """
+    refuse_parts(model)
     flags = [(module, module.training) for module in model.modules()]
     reached = Reached(model)
     buffers = [
@@ -434,7 +436,8 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             leaves += tree_leaves(args[index] if index < len(args) else kwargs.get(argument.name))
-    return [value for value in leaves if isinstance(value, Tensor)]
+    parts = (getattr(value, "_local_tensor", value) for value in leaves)  # a DTensor has memory in its part alone
+    return [part for part in parts if isinstance(part, Tensor)]
 
 
 @contextmanager

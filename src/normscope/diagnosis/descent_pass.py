@@ -25,6 +25,7 @@ from ..core.budget import count
 from ..core.codec import JsonForm, Part
 from ..core.errors import describe_error
 from ..core.untouched import on_copies, seed_random
+from ..core.whole_weights import in_parts
 from ..graph.call import Call
 from ..listening.listener import ForwardListener
 
@@ -288,18 +289,19 @@ def _decay_pull(model: nn.Module, optimizers: Sequence[Optimizer], gradients: Gr
 def _own_step(trial: _Trial, gradients: Gradients, optimizer: Optimizer) -> dict[str, Any]:
     """Let a copy of the optimizer make one step on copies of the weights; return the loss there."""
     names = {id(p): name for name, p in trial.model.named_parameters()}
-    twin = copy.deepcopy(optimizer)
     changes: dict[str, tuple[Tensor, Tensor]] = {}
-    for group, own in zip(twin.param_groups, optimizer.param_groups, strict=True):
-        for weight, parameter in zip(group["params"], own["params"], strict=True):
-            name = names.get(id(parameter))
-            gradient = None if name is None else gradients.get(name)
-            weight.grad = None if gradient is None else gradient.clone()
-            if name is not None:
-                changes[name] = weight, parameter
-    with _no_global_hooks():
-        twin.step()
-    moved = {name: (weight - parameter).detach() for name, (weight, parameter) in changes.items()}
+    with in_parts():
+        twin = copy.deepcopy(optimizer)
+        for group, own in zip(twin.param_groups, optimizer.param_groups, strict=True):
+            for weight, parameter in zip(group["params"], own["params"], strict=True):
+                name = names.get(id(parameter))
+                gradient = None if name is None else gradients.get(name)
+                weight.grad = None if gradient is None else gradient.clone()
+                if name is not None:
+                    changes[name] = weight, parameter
+        with _no_global_hooks():
+            twin.step()
+        moved = {name: (weight - parameter).detach() for name, (weight, parameter) in changes.items()}
     sums = _sums_of(moved, {name: own for name, (_, own) in changes.items()}, gradients)
     matrices = [(row[0], row[1]) for name, row in sums.items() if moved[name].ndim > 1 and row[1]]
     change, size = (sum(pair[k] for pair in matrices) for k in (0, 1))
