@@ -74,6 +74,7 @@ class StepFacts(Part):
         unmoved: of the weights that have a gradient, the share that one step leaves exactly as they were.
         is_new: whether the optimizer has made no step yet.
         outside: trainable parameters that the optimizer does not hold.
+        at_rest: trainable parameters of groups whose learning rate is 0, where other groups have one.
         foreign: how many parameters it holds that are none of the model's.
         forwards, backwards: passes over the batch that this took.
         skipped: what could not be tried, and why.
@@ -96,6 +97,7 @@ class StepFacts(Part):
             "unmoved",
             "is_new",
             "outside",
+            "at_rest",
             "foreign",
             "starved",
             "forwards",
@@ -124,6 +126,7 @@ class StepFacts(Part):
     unmoved: float | None = None
     is_new: bool = True
     outside: tuple[str, ...] = ()
+    at_rest: tuple[str, ...] = ()
     foreign: int = 0
     starved: tuple[str, ...] = ()
     forwards: int = 0
@@ -254,6 +257,7 @@ def _settings(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, An
     own = {id(p) for p in model.parameters()}
     held = [id(p) for group in groups for p in group["params"]]
     rates = [float(group["lr"]) for group in groups if "lr" in group]
+    resting = [trained.get(id(p)) for group in groups if float(group.get("lr", 1.0)) == 0.0 for p in group["params"]]
     scheduled = [float(group["initial_lr"]) for group in groups if "initial_lr" in group]
     decays = [float(group.get("weight_decay", 0.0)) * float(group.get("lr", 0.0)) for group in groups]
     betas = [tuple(map(float, group["betas"][:2])) for group in groups if len(group.get("betas") or ()) > 1]
@@ -267,6 +271,7 @@ def _settings(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, An
         "betas": max(betas, default=None),
         "is_new": not any(optimizer.state for optimizer in optimizers),
         "outside": tuple(name for key, name in trained.items() if key not in set(held)),
+        "at_rest": tuple(name for name in resting if name is not None) if any(rates) else (),
         "foreign": sum(key not in own for key in held),
     }
 

@@ -386,6 +386,7 @@ class ParameterFollower:
         self.part = ""
         self.overwritten: dict[str, Since] = {}
         self.slow: dict[str, Since] = {}
+        self.resting: dict[str, Since] = {}
         self.fastest = ""
         self.alike: tuple[str, ...] | None = None
         self.validated_in_train_mode, self.faint = 0, ""
@@ -436,11 +437,15 @@ class ParameterFollower:
             else []
         )
         self.slow = {name: self.slow.get(name) or Since(step) for name in slow}
+        resting = [name for name, p in trained.items() if rates[id(p)] == 0.0] if max(numbers, default=0.0) else []
+        self.resting = {name: self.resting.get(name) or Since(step) for name in resting}
         overwritten = [name for name, p in trained.items() if self._is_overwritten(name, p._version, step)]
         self.overwritten = {name: self.overwritten.get(name) or Since(step) for name in overwritten}
         self._written = {name: (step, p._version, 0) for name, p in trained.items()}
         self._stepped = list(trained.values())
-        for since in (s for d in (self.ungraded, self.unmoved, self.slow, self.overwritten) for s in d.values()):
+        for since in (
+            s for d in (self.ungraded, self.unmoved, self.slow, self.resting, self.overwritten) for s in d.values()
+        ):
             since.records += 1
         graded = [p for p in trained.values() if p.grad is not None and not p.grad.is_sparse]
         self._smallest = min(graded, key=lambda p: p.numel(), default=None)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ...core.finding import Finding
+from ...core.finding import Finding, Severity
 from ...report.words import pluralise
 from ..courses import LASTING_STEPS, PLAIN_STEPS
 from ..forward_listening import compiled_functions
@@ -177,15 +177,28 @@ SLOW_GROUP = Alarm(
 )
 
 
+RESTING_GROUP = replace(
+    SLOW_GROUP,
+    seen="The learning rate of {names} is 0, for {steps} steps, while the largest one is {lr:figure}.",
+    why="No step moves these parameters until their rate is larger.",
+    advice="Nothing to do if a schedule raises it; otherwise set the rate of their parameter group. If they are to "
+    "stay as they are, freeze them with requires_grad_(False), which spares their gradients.",
+    severity=Severity.INFO,
+)
+
+
 def slow_groups(history: History) -> Iterator[Finding]:
-    """Parameters whose group has next to no learning rate, while others have one."""
-    names = _lasting(history, history.standing.slow)
-    if names and not history.beats_constant:
+    """Parameters whose group has no learning rate, or next to none, while others have one."""
+    standing = history.standing
+    for alarm, since in ((SLOW_GROUP, standing.slow), (RESTING_GROUP, standing.resting)):
+        names = _lasting(history, since)
+        if not names or (alarm is SLOW_GROUP and history.beats_constant):
+            continue
         others = f" (and of {pluralise(len(names) - 1, 'other parameter')})" if len(names) > 1 else ""
-        words = {"steps": history.step - history.standing.slow[names[0]].step, "names": f"`{names[0]}`{others}"}
+        words = {"steps": history.step - since[names[0]].step, "names": f"`{names[0]}`{others}"}
         rate = max(history.records[-1].lr, default=math.nan)
         where = names[0].rpartition(".")[0]
-        yield SLOW_GROUP.at(history.step, where, words, share=SLOW_GROUP_SHARE, lr=rate, parameters=len(names))
+        yield alarm.at(history.step, where, words, share=SLOW_GROUP_SHARE, lr=rate, parameters=len(names))
 
 
 FROZEN_LAYER = Alarm(
