@@ -303,8 +303,7 @@ class _SignalListener(ForwardListener):
     def __init__(self, model: nn.Module, samples: int, *, follow_cuts: bool = True) -> None:
         super().__init__(model, dropout=False)
         self.follow_cuts, self.complete = follow_cuts, False
-        self.feeds: list[tuple[Feed, ...]] = []
-        self.added_feeds: tuple[tuple[int, ...], ...] = ()
+        self.feeds, self.added_feeds = list[tuple[Feed, ...]](), tuple[tuple[int, ...], ...]()
         self._hooks: list[Any] = []
         self.loss: LossFacts | None = None
         self.other_losses: tuple[LossFacts, ...] = ()
