@@ -320,6 +320,7 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
     only traces the model (`traced`) writes into no weight, so that weights need no copies.
     """
     refuse_parts(model)
+    _refuse_inference_weights(model)
     flags = [(module, module.training) for module in model.modules()]
     reached = Reached(model)
     buffers = [
@@ -352,6 +353,17 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
             for parameter, grad, trained in grads:
                 parameter.requires_grad = trained
                 parameter.grad = grad
+
+
+def _refuse_inference_weights(model: nn.Module) -> None:
+    """Refuse weights through which autograd takes no gradient."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_inference():
+            raise InputError(
+                f"the weight `{name}` was made inside of torch.inference_mode(), so torch takes no gradient through it "
+                "and lets nobody write to it: make the model outside of that block, or pass copy.deepcopy(model), made "
+                "outside of it"
+            )
 
 
 def _generators(model: nn.Module) -> list[torch.Generator]:
