@@ -252,7 +252,7 @@ class TestOneForwardAndOneBackward:
         class Reads(TorchDispatchMode):
             def __torch_dispatch__(self, func, types, args=(), kwargs=None):
                 name = str(func)
-                if "_local_scalar_dense" in name or "nonzero" in name or "aten.equal" in name:
+                if "_local_scalar_dense" in name or "aten.nonzero" in name or "aten.equal" in name:
                     reads.append(name)
                 return func(*args, **(kwargs or {}))
 

@@ -39,10 +39,12 @@ class Bounding:
     Attributes:
         budget: of all these bounds.
         rtol: how tight the norms of single maps are asked to be.
+        tightens: whether an upper side that is looser is tightened, which takes longer than all that came before.
     """
 
     budget: Budget = field(default_factory=Budget)
     rtol: float = 1e-3
+    tightens: bool = True
 
     @classmethod
     def within(cls, max_seconds: float | None, *, rtol: float = 1e-3) -> Bounding:
@@ -73,7 +75,8 @@ class Bounding:
 
     def bracket(self, linear: LinearMap) -> Bracket:
         """Bound the norm of one linear map from both sides."""
-        return bracket(linear, rtol=self.rtol, budget=self.budget.search(BOUNDING).share(1 / 3))
+        budget = self.budget.search(BOUNDING).share(1 / 3)
+        return bracket(linear, rtol=self.rtol, budget=budget, tighten=self.tightens)
 
 
 def cut_short(bracket: Bracket, *budgets: Budget) -> Bracket:

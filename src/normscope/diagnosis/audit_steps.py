@@ -94,7 +94,7 @@ class AuditRequest:
 
     def bounding(self, budget: Budget | None = None) -> Bounding:
         """Return how norms are bounded within a part of the budget, or within all of it."""
-        return Bounding(budget=budget or self.budget, rtol=self.rtol)
+        return Bounding(budget=budget or self.budget, rtol=self.rtol, tightens=self.thorough)
 
 
 @dataclass(frozen=True, slots=True)

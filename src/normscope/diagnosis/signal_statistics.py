@@ -27,6 +27,8 @@ steepest slope."""
 SATURATING = ("sigmoid", "tanh", "softmax", "hardsigmoid", "hardtanh")
 ATTENTION_ROWS = 64
 """Queries of a fused attention whose rows are looked at."""
+LARGE_ENTRIES = 2**16
+"""Float32 tensors of more entries are summed up in float32, which takes a third of the time: their rounding averages."""
 HIDDEN_BELOW = 1e4
 """A score this far below the largest of its row is that of a hidden position."""
 
@@ -71,51 +73,64 @@ def signal_row(
     )
 
 
+def _summable(values: Tensor) -> Tensor:
+    """Return values in float64, or as they are where their sums are as good and cheaper in float32."""
+    return values if values.dtype == torch.float32 and values.numel() > LARGE_ENTRIES else values.double()
+
+
 @torch.no_grad()
 def statistics_of(values: Tensor, saturated: Tensor | None, samples: int) -> Tensor:
     """Return mean, variance, range, shares below half precisions, what is saturated, the variance over the samples.
 
-    The last two are NaN where there is none.
+    The last two are NaN where there is none. Values are added up in units of half of their range and from the first of
+    them on: so nothing overflows in float32, and the variance of a constant is zero.
     """
-    wide = values.double()
-    variance, mean = torch.var_mean(wide, correction=0)
-    own = values if values.dtype == torch.float32 else wide  # half as many bytes to read, and nothing is rounded
-    least, greatest = (end.double() for end in torch.aminmax(own))
-    sizes, zeros = own.abs(), (own == 0).sum()
-    below = [((sizes < limit).sum() - zeros).double() / own.numel() for limit in (FLOAT16_NORMAL, BFLOAT16_NORMAL)]
-    unknown = torch.full_like(mean, math.nan)
+    own = _summable(values)
+    least, greatest = torch.aminmax(own)
+    sizes, zeros = own.abs(), own.numel() - torch.count_nonzero(own)
+    below = [
+        (torch.count_nonzero(sizes < limit) - zeros).double() / own.numel()
+        for limit in (FLOAT16_NORMAL, BFLOAT16_NORMAL)
+    ]
+    unit = greatest / 2 - least / 2
+    unit = torch.where(unit > 0, unit, 1.0)
+    first = own.reshape(-1)[0]
+    moved = (own - first).div_(unit)
+    mean = moved.mean()
+    wide_unit = unit.double()
+    variance = moved.sub_(mean).square_().mean().double() * wide_unit.square()
+    unknown = torch.full_like(wide_unit, math.nan)
     flat = unknown if saturated is None else saturated.double()
-    comparable = samples > 1 and values.ndim > 0 and values.shape[0] == samples
-    between = _between_samples(wide) if comparable else unknown
-    return torch.stack([mean, variance, least, greatest, *below, flat, between])
-
-
-def _between_samples(values: Tensor) -> Tensor:
-    """Return the mean over all entries of the variance over the samples; zero, not rounding, where all are the same.
-
-    It is what `values.var(0, correction=0).mean()` is, with fewer passes over the values.
-    """
-    moved = values - values[:1]
-    return torch.linalg.vector_norm(moved.sub_(moved.mean(0))).square() / values.numel()
+    between = unknown
+    if samples > 1 and values.ndim > 0 and values.shape[0] == samples:  # the mean of `values.var(0, correction=0)`
+        moved = (own - own[:1]).div_(unit)
+        between = moved.sub_(moved.mean(0)).square_().mean().double() * wide_unit.square()
+    mean = first.double() + mean.double() * wide_unit
+    return torch.stack([mean, variance, least.double(), greatest.double(), *below, flat, between])
 
 
 @torch.no_grad()
 def _parameter_statistics(parameter: Tensor) -> Tensor:
     """Return root mean square, range, deviation between the rows, and the share of the leading singular pair."""
-    wide = torch.view_as_real(parameter.detach()) if parameter.is_complex() else parameter.detach()
-    wide = wide.double()
-    least, greatest = torch.aminmax(wide)
-    square = wide.square().mean()
-    rows = wide.flatten(1) if wide.ndim > 1 else wide[None]
+    values = torch.view_as_real(parameter.detach()) if parameter.is_complex() else parameter.detach()
+    values = _summable(values)
+    least, greatest = torch.aminmax(values)
+    unit = torch.maximum(least.abs(), greatest.abs())
+    unit = torch.where((unit > 0) & unit.isfinite(), unit, 1.0)
+    values = values / unit  # so that no square overflows or is lost
+    rows, unit = values.flatten(1) if values.ndim > 1 else values[None], unit.double()
+    square = rows.square().mean().double()
+    size, ends = unit * square.sqrt(), [least.double(), greatest.double()]
     if min(rows.shape) < 2:
-        return torch.stack([square.sqrt(), least, greatest, *[torch.full_like(square, math.nan)] * 2])
-    between = rows.var(0, correction=0).mean().sqrt()
-    vector = torch.ones(rows.shape[1], dtype=wide.dtype, device=wide.device) + rows.abs().sum(0)
+        return torch.stack([size, *ends, *[torch.full_like(size, math.nan)] * 2])
+    moved = rows - rows[:1]  # zero, not rounding, where all rows are the same
+    between = unit * moved.sub_(moved.mean(0)).square_().mean().double().sqrt()
+    vector = torch.ones(rows.shape[1], dtype=rows.dtype, device=rows.device) + rows.abs().sum(0)
     for _ in range(POWER_STEPS):
         vector = rows.mT @ (rows @ vector)
-        vector = vector / torch.linalg.vector_norm(vector).clamp(min=1e-300)
-    share = (rows @ vector).square().sum() / rows.square().sum().clamp(min=1e-300)
-    return torch.stack([square.sqrt(), least, greatest, between, share])
+        vector = vector / torch.linalg.vector_norm(vector).clamp(min=1e-30)
+    share = ((rows @ vector).double().square().sum() / (square * rows.numel()).clamp(min=1e-300)).clamp(max=1.0)
+    return torch.stack([size, *ends, between, share])
 
 
 def parameter_rows(

@@ -350,7 +350,7 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
 
     It may be the map of one sample if the first sample gives the same alone as in the batch, and all samples give the
     same at the next place of the batch. This is a necessary condition; `samples.joined` decides on the graph. It takes
-    three passes over the batch, and two over a sample.
+    two passes over the batch, one over two samples and two over one.
     """
     with torch.no_grad():
         with untouched(model):  # what a run changes must not show in the next
@@ -388,8 +388,8 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
 def _alike(model: nn.Module, call: Call, whole: Tensor) -> bool:
     """Whether samples give the same alone as in the batch, and at the next place of it.
 
-    The first sample is compared alone, also with random inputs: at the user's values a factor that depends on the size
-    of the batch may not show. All samples are compared at the next place.
+    The first sample is compared alone, also with random inputs and beside one other: at the user's values a factor that
+    depends on the size of the batch may not show. All samples are compared at the next place.
     """
     try:
         if not close(run(model, call.sample()), whole[:1]) or not close(run(model, call.rolled()), whole.roll(1, 0)):
@@ -398,7 +398,7 @@ def _alike(model: nn.Module, call: Call, whole: Tensor) -> bool:
         return False
     if not call.variables:
         return True
-    other = drawn(call, 1.0)
+    other = drawn(call.first(2), 1.0)
     try:
         return close(run(model, other.sample()), run(model, other)[:1])
     except InputError:  # it takes no random inputs

@@ -299,27 +299,35 @@ def _written_out(linear: LinearMap, other: Upper, rtol: float, budget: Budget) -
 
 @torch.no_grad()
 def bracket(
-    linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None, seed: int = 0, steps: int = 400
+    linear: LinearMap,
+    *,
+    rtol: float = 1e-3,
+    budget: Budget | None = None,
+    seed: int = 0,
+    steps: int = 400,
+    tighten: bool = True,
 ) -> Bracket:
     """Return the spectral norm of a linear map between a witnessed lower side and a certified upper side.
 
+    Without `tighten` an upper side that is farther from the lower one than asked for stays as it is.
     The budget is that of the searches, behind the closed forms. The witness is a unit vector of `in_shape` in float64.
     """
     before, tightened = taken(linear).within(rtol), taken(linear).tightened
     inner = _one_slice(linear)
     if inner is not None and before is None:
-        return _lifted(linear, inner, bracket(inner, rtol=rtol, budget=budget, seed=seed, steps=steps))
+        own = bracket(inner, rtol=rtol, budget=budget, seed=seed, steps=steps, tighten=tighten)
+        return _lifted(linear, inner, own)
     budget = Budget(what=BOUNDING) if budget is None else budget.share(1.0)
     closed = budget.closed_forms(budget.what)
     side = before if before is not None else _within(linear, rtol, closed)
     log10_lower, witness, settled = budget.attempt(
         lambda: _lower(linear, side, rtol, budget, seed, steps), lambda: (-math.inf, None, False)
     )
-    loose = side.upper.log10 > log10_lower + math.log10(1.0 + rtol)
+    loose = tighten and side.upper.log10 > log10_lower + math.log10(1.0 + rtol)
     if loose and before is not None and not tightened:  # what tightening needs was let go
         again = _within(linear, rtol, closed)
         side = NormBound(smallest([before.upper, again.upper]), before.start, again.tighten)
-    for _ in range(_TIGHTENED if side.tighten is not None else 0):
+    for _ in range(_TIGHTENED if tighten and side.tighten is not None else 0):
         if side.upper.log10 <= log10_lower + math.log10(1.0 + rtol):
             break
         before_tightening = log10_lower
@@ -327,7 +335,7 @@ def bracket(
         if log10_lower <= before_tightening + math.log10(1.0 + rtol / _SETTLED):
             break
     if not budget.ended:
-        taken(linear).keep(linear, rtol, True, side)
+        taken(linear).keep(linear, rtol, tighten, side)
     result = Bracket(
         log10_lower=log10_lower,
         log10_upper=side.upper.log10,
@@ -343,6 +351,8 @@ def bracket(
         why = "the lower side was still growing: raise steps"
         if settled:
             why = f"the lower side has settled, the upper side ({result.method}) is loose"
+            if not tighten and side.tighten is not None:
+                why += ": normscope.spectral_norm tightens it"
     return replace(result, converged=False, advice=f"the gap is {result.gap:.3g}: {why}")
 
 
