@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..core.codec import JsonForm, Part
@@ -284,7 +284,7 @@ class Signal(Part):
     parameters: tuple[ParameterRow, ...] = ()
     feeds: tuple[tuple[int, ...], ...] = ()
     linear_feeds: tuple[tuple[int, ...], ...] = ()
-    added_feeds: tuple[tuple[int, ...], ...] = ()
+    added_feeds: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
     loss: LossFacts | None = None
     other_losses: tuple[LossFacts, ...] = ()
     columns: tuple[WidestColumn | None, ...] = ()
