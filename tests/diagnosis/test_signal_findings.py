@@ -472,3 +472,11 @@ def test_shares_that_weigh_something_are_no_activation(how: str, told: int) -> N
     torch.manual_seed(0)
     found = ns.check(Mixture(how), torch.randn(32, 16)).findings
     assert sum(finding.code == "hidden-softmax" for finding in found) == told
+
+
+def test_soft_assignments_that_are_averaged_over_an_image_are_a_histogram() -> None:
+    """A module that does more than add what it reads is not seen through."""
+    torch.manual_seed(0)
+    pooled = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)]
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.Softmax(1), *pooled)
+    assert "hidden-softmax" not in {finding.code for finding in ns.check(model, torch.randn(16, 1, 4, 4)).findings}

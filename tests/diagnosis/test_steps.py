@@ -192,5 +192,5 @@ def test_a_group_at_rest_is_noted_beside_one_that_learns() -> None:
         groups = [{"params": model[0].parameters(), "lr": rates[0]}, {"params": model[3].parameters(), "lr": rates[1]}]
         optimizer = torch.optim.SGD([*groups, {"params": model[1].parameters(), "lr": rates[1]}], lr=0.1)
         check = ns.check(model, batch, loss="cross_entropy", optimizer=optimizer)
-        told.append([(f.severity, f.where) for f in check.findings if "of `0.weight` and `0.bias` is 0" in f.seen])
+        told.append([(f.severity, f.where) for f in check.findings if "elsewhere" in f.seen])
     assert told == [[("info", "0")], [], [], []]

@@ -358,7 +358,7 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
 def _refuse_inference_weights(model: nn.Module) -> None:
     """Refuse weights through which autograd takes no gradient."""
     for name, parameter in model.named_parameters():
-        if parameter.is_inference():
+        if not is_lazy(parameter) and parameter.is_inference():
             raise InputError(
                 f"the weight `{name}` was made inside of torch.inference_mode(), so torch takes no gradient through it "
                 "and lets nobody write to it: make the model outside of that block, or pass copy.deepcopy(model), made "
