@@ -20,6 +20,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 import normscope as ns
-from normscope.linalg import certify
+from normscope.linalg import certify, lanczos
 
 SIZES = {"depth": (2, 4, 8), "width": (16, 32, 64, 128), "batch": (4, 8, 16), "side": (8, 16, 32, 64)}
 USUAL_SIZES = {"depth": 2, "width": 32, "batch": 8}
@@ -43,7 +44,7 @@ N3_MULTIPLICATIONS = {
 }  # fmt: skip
 """Multiplications of a factorisation of order n, in units of n^3."""
 N3_OF_VALUES_ALONE = {"_linalg_eigh": 4 / 3}
-"""The same where the caller wants no vectors."""
+"""The same where the caller wants no vectors, or a single one."""
 
 
 class Counter(TorchDispatchMode):
@@ -74,8 +75,9 @@ class Counter(TorchDispatchMode):
 
 @contextmanager
 def counting() -> Iterator[Counter]:
-    """Count what torch runs, and the Gram matrices, whose products are BLAS's own."""
-    gram_of_rows, eigvalsh, counter = certify.gram_of_rows, torch.linalg.eigvalsh, Counter()
+    """Count what torch runs, and the Gram matrices and top eigenvectors that BLAS and LAPACK take directly."""
+    gram_of_rows, lapack, eigvalsh = certify.gram_of_rows, lanczos._lapack, torch.linalg.eigvalsh
+    counter = Counter()
 
     def count_and_run(pieces: Any, order: int) -> Tensor:
         rows = list(pieces)
@@ -89,12 +91,17 @@ def counting() -> Iterator[Counter]:
         finally:
             counter.values_alone = False
 
+    def count_top(matrix: Any, **options: Any) -> Any:
+        counter.multiplications += N3_OF_VALUES_ALONE["_linalg_eigh"] * len(matrix) ** 3
+        return lapack().dsyevr(matrix, **options)
+
     certify.gram_of_rows, torch.linalg.eigvalsh = count_and_run, count_values
+    lanczos._lapack = lambda: SimpleNamespace(dsyevr=count_top)
     try:
         with counter:
             yield counter
     finally:
-        certify.gram_of_rows, torch.linalg.eigvalsh = gram_of_rows, eigvalsh
+        certify.gram_of_rows, torch.linalg.eigvalsh, lanczos._lapack = gram_of_rows, eigvalsh, lapack
 
 
 class Block(nn.Module):

@@ -14,7 +14,8 @@ from normscope.bounds.balls.enclosure import Enclosures, enclose
 from normscope.bounds.balls.sweep import Relaxation, below
 from normscope.bounds.captured import Captured
 from normscope.core.budget import Budget
-from normscope.rules.local.local import flat
+from normscope.rules.local.entry_sets import Normalize
+from normscope.rules.local.local import Enclosure, flat
 
 from ..soundness.networks import noise
 from .classifiers import FAMILIES, Tokens, made
@@ -114,6 +115,10 @@ def challenge(net: str, radius: float) -> Enclosures:
             slack = 1e-12 * (1 + x.centre.abs())
             assert (there[name] >= x.low - slack).all()
             assert (there[name] <= x.high + slack).all()
+            if x.ahead is not None:
+                along = ((there[name] - x.centre) * x.centre).sum(-1) / x.centre.norm(dim=-1)
+                assert (along >= x.ahead[0] - 1e-12).all()
+                assert (along <= x.ahead[1] + 1e-12).all()
             if x.apart is not None:
                 assert ((there[name] - x.centre).norm(dim=-1) <= x.apart + 1e-12).all()
         moved = torch.einsum("pbn,bkn->pbk", flat(there[unrolled.output] - values[unrolled.output], 2), flat(rows, 2))
@@ -129,6 +134,81 @@ def challenge(net: str, radius: float) -> Enclosures:
 def test_linear_bounds_hold_at_every_point_tried(net):
     for radius in (*RADII, 1.5):
         challenge(net, radius)
+
+
+SETS: dict[str, Callable[[], nn.Module]] = {
+    "layer": lambda: nn.LayerNorm(16, elementwise_affine=False),
+    "layer with a large eps": lambda: nn.LayerNorm(16, eps=3.0, elementwise_affine=False),
+    "groups": lambda: nn.GroupNorm(4, 16, affine=False),
+    "behind a kink": lambda: nn.Sequential(nn.Linear(16, 6), nn.ReLU(), nn.RMSNorm(6, eps=1e-3)),
+    "softmax": lambda: nn.Sequential(nn.Linear(16, 5), nn.Softmax(-1)),
+}
+
+
+@pytest.mark.parametrize("radius", [0.1, 0.8, 2.5])
+@pytest.mark.parametrize("net", SETS)
+def test_descent_from_every_line_finds_nothing_below_it(net, radius):
+    centres = torch.cat([noise(2, 16), 0.3 * noise(1, 16, seed=7)]).double()
+    balls = Balls(Captured.of(made(SETS[net]).double(), centres))
+    size, shape = torch.full((3,), radius, dtype=torch.float64), balls.captured.graph.output_shape
+    helpers = [Relaxation(Budget())]
+    with torch.no_grad():
+        values = balls.unrolled.values(centres)
+        seen = enclose(balls.unrolled, values, size, balls.captured.norm, ceilings=balls.ceilings, helpers=helpers)
+        entry = torch.eye(shape[-1], dtype=torch.float64)[:2]
+        rows = torch.cat([entry, -entry, torch.ones_like(entry[:1]), noise(5, shape[-1], seed=5).double()])
+        whole = rows.reshape(-1, *balls.unrolled.shapes[balls.unrolled.output]).expand(3, *[-1] * (1 + len(shape)))
+        found = below(seen, balls.unrolled.output, whole)
+    ahead = (centres / centres.norm(dim=1, keepdim=True))[:, None].expand(-1, len(rows), -1)
+    change = radius * torch.stack([ahead, -ahead, *noise(6, 3, len(rows), 16, seed=9).double() / 4])
+    for turn in range(40):
+        change = change.detach() * (radius / change.norm(dim=-1, keepdim=True)).clamp(max=1.0)
+        change.requires_grad_(True)
+        moved = balls.captured.model(change.flatten(0, 2) + centres.repeat_interleave(len(rows), 0).repeat(8, 1))
+        moved = moved.reshape(8, 3, len(rows), -1) - balls.values[:, None]
+        above = (moved * rows).sum(-1) - (change * found.slopes).sum(-1) - found.offset
+        assert (above >= -1e-10).all()
+        (slope,) = torch.autograd.grad(above.sum(), change)
+        change = change - radius / (4 + turn) * slope / slope.norm(dim=-1, keepdim=True).clamp(min=1e-300)
+    assert (above.amin(0) < found.offset.abs().clamp(min=1e-6) * 4).all()  # descent came close to the lines
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-5, 0.3, 4.0])
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.45])
+@pytest.mark.parametrize("ends", [(-1.0, 1.0), (-0.6, 0.3)])
+def test_the_factor_of_a_normalizers_centre_is_within_its_limits(eps, share, ends):
+    n, centre = 5, noise(4, 1, 5, seed=11).double()
+    norm, one = centre.norm(dim=-1), torch.ones(4, dtype=torch.float64)
+    radius = share * torch.hypot(norm, torch.full_like(norm, math.sqrt(eps * n)))[:, 0]
+    reach = radius[:, None, None]
+    ahead = tuple(end * radius[:, None] for end in ends)
+    x = Enclosure(centre, centre - reach, centre + reach, one, torch.ones_like(centre), radius, ahead=ahead)
+    around = Normalize(eps).local([x]).around()
+    low, high = around.multiple
+    assert (low < 0).all()  # the Jacobian at the centre was taken
+    unit = centre / norm[..., None]
+    across = noise(400, 4, 1, 5, seed=12).double()
+    across = across - (across * unit).sum(-1, keepdim=True) * unit
+    across = across / across.norm(dim=-1, keepdim=True)
+    angle = torch.linspace(0, math.pi, 400, dtype=torch.float64)[:, None, None, None]
+    for length in (0.3, 0.8, 1.0):
+        change = length * reach * (angle.cos() * unit + angle.sin() * across)
+        s, t = (((y * y).sum(-1) / n + eps).sqrt() for y in (centre, centre + change))
+        outside = (change * unit).sum(-1) / radius[:, None]
+        outside = (outside < ends[0]) | (outside > ends[1])
+        factor = 1 / t - 1 / s + (centre * change).sum(-1) / n / s**3
+        assert ((factor >= low) | outside).all()
+        assert ((factor <= high) | outside).all()
+        rest = (centre + change) / t[..., None] - centre / s[..., None] - jacobian_at(centre, change, s, n)
+        rest = rest - factor[..., None] * centre
+        assert ((rest >= around.low) | outside[..., None]).all()
+        assert ((rest <= around.high) | outside[..., None]).all()
+
+
+def jacobian_at(centre: Tensor, change: Tensor, s: Tensor, n: int) -> Tensor:
+    """What the Jacobian of a normalizer at the centre makes of a change."""
+    along = (centre * change).sum(-1, keepdim=True) / (n * s[..., None] ** 2)
+    return (change - along * centre) / s[..., None]
 
 
 def test_distances_of_sets_are_known_and_used():

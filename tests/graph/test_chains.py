@@ -13,6 +13,7 @@ from torch import nn
 import normscope as ns
 from normscope.graph import capturing
 from normscope.graph.capturing import trace_model
+from normscope.graph.chains import changes_nothing
 from normscope.graph.ir import leaves
 
 VECTORS, SEQUENCES, IMAGES = (3, 6), (3, 4, 9), (3, 4, 8, 8)
@@ -307,6 +308,18 @@ def test_a_trace_without_export_leaves_the_model_alone():
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(module.training for module in model.modules())
+
+
+def test_only_known_layers_in_eval_mode_are_taken_to_change_nothing():
+    """Inside `unchanging` nothing is put back between two runs."""
+    model = drawn(lambda: nn.Sequential(nn.Linear(6, 6), nn.Sequential(nn.BatchNorm1d(6), nn.Dropout(0.5)))).eval()
+    assert changes_nothing(model, None)
+    model[1][0].train()
+    assert not changes_nothing(model, None)
+    assert changes_nothing(model, "eval")
+    assert not changes_nothing(model, "train")
+    for build in (hooked, hooked_from_outside, replaced, run_twice, lambda: nn.Sequential(Halved(6, 6))):
+        assert not changes_nothing(drawn(build), "eval")
 
 
 def run_alone(*lines):

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from normscope.core.bracket import Evidence
+from normscope.core.budget import Budget
 from normscope.core.errors import InputError
 from normscope.linalg import operator_norms
 from normscope.linalg.certify import below, certify, cheap_bounds
+from normscope.linalg.conv_norm import bound_matrices
 from normscope.linalg.lanczos import largest_singular_vector
 from normscope.linalg.linear_map import (
     Averaging,
@@ -181,3 +183,17 @@ def test_matrices_on_a_gpu(name: str) -> None:
     assert result.lower <= truth * (1.0 + 1e-12)
     assert truth <= result.upper * (1.0 + 1e-12)
     assert result.gap <= 1e-7
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 7), (3, 7, 4), (1, 130, 140), (2, 5, 5)])
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_matrices_along_a_diagonal_are_bounded_by_the_largest_norm(shape: tuple[int, int, int], size: float) -> None:
+    matrices = torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * size
+    upper, start = bound_matrices(matrices, Budget())
+    norms = torch.linalg.matrix_norm(matrices / size, 2)
+    truth = math.log10(float(norms.max())) + math.log10(size)
+    assert truth <= upper.log10 <= truth + 1e-8
+    assert upper.evidence is Evidence.PROVEN
+    assert start is not None
+    image = torch.einsum("gmn,gn->gm", matrices / size, start.reshape(shape[0], shape[2]))
+    assert float(image.norm() / start.norm()) == pytest.approx(float(norms.max()), rel=1e-9)

@@ -23,7 +23,7 @@ from ..graph.call import arguments
 from ..graph.capturing import STILL_WORKS, capture_groups, trace_model, warmed
 from ..graph.ir import Graph
 from ..linalg.linear_map import LinearMap
-from ..linalg.operator_norms import BOUNDING, bracket, upper
+from ..linalg.operator_norms import BOUNDING, bracket, taken, upper
 from ..rules.effects import Norm
 from ..rules.registry import check
 from ..rules.units import fill, with_real_values
@@ -71,12 +71,13 @@ class Bounding:
 
     def norm(self, linear: LinearMap) -> Upper:
         """Bound the norm of one linear map, within the tolerance and the budget."""
-        return upper(linear, rtol=self.rtol, budget=self.norms.share(0.7))
+        known = taken(linear).within(self.rtol)
+        return known.upper if known is not None else upper(linear, rtol=self.rtol, budget=self.norms.share(0.7))
 
     def bracket(self, linear: LinearMap) -> Bracket:
         """Bound the norm of one linear map from both sides."""
         budget = self.budget.search(BOUNDING).share(1 / 3)
-        return bracket(linear, rtol=self.rtol, budget=budget, tighten=self.tightens)
+        return bracket(linear, rtol=self.rtol, budget=budget, tighten="quickly" if self.tightens else "never")
 
 
 def cut_short(bracket: Bracket, *budgets: Budget) -> Bracket:

@@ -144,6 +144,8 @@ class _Line:
 
     def show(self, text: str, done: float, total: float | None) -> None:
         """Show a text and how much is done, if it is time to."""
+        if self._bar is None and time.monotonic() - self._began <= DELAY and _last_line.get() is None:
+            return
         if not sys.stderr.isatty():
             self._tell(text, done, total)
         elif self._bar is None and time.monotonic() - self._began > DELAY:

@@ -135,7 +135,7 @@ def _combine(bounds: Sequence[Upper], rule: Callable[[Iterable[float]], float], 
     evidence = min((bound.evidence for bound in bounds), default=Evidence.PROVEN)  # zeros count: they may be rounded
     bounds = [bound for bound in bounds if bound.log10 > -math.inf] or [ZERO]
     if len(bounds) == 1:
-        return replace(bounds[0], evidence=evidence)
+        return bounds[0] if bounds[0].evidence is evidence else replace(bounds[0], evidence=evidence)
     reason = next((bound.reason for bound in bounds if bound.reason), None)
     value = rule(bound.log10 for bound in bounds)
     if math.isfinite(value):

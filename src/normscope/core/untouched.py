@@ -16,6 +16,7 @@ import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from functools import wraps
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -319,6 +320,9 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
     In train mode modules that only drop (Dropout, DropPath, ...) are switched off: dropout counts as off. A block that
     only traces the model (`traced`) writes into no weight, so that weights need no copies.
     """
+    if _unchanging.get() is model:
+        yield
+        return
     refuse_parts(model)
     _refuse_inference_weights(model)
     flags = [(module, module.training) for module in model.modules()]
@@ -364,6 +368,21 @@ def _refuse_inference_weights(model: nn.Module) -> None:
                 "and lets nobody write to it: make the model outside of that block, or pass copy.deepcopy(model), made "
                 "outside of it"
             )
+
+
+_unchanging: ContextVar[nn.Module | None] = ContextVar("normscope_unchanging", default=None)
+"""The model that is known to change nothing when it runs."""
+
+
+@contextmanager
+def unchanging(model: nn.Module, mode: str | None) -> Iterator[None]:
+    """Run a block on a model in the given mode that is known to change nothing: inside, `untouched` has no work."""
+    with untouched(model, mode, traced=True):
+        token = _unchanging.set(model)
+        try:
+            yield
+        finally:
+            _unchanging.reset(token)
 
 
 def _generators(model: nn.Module) -> list[torch.Generator]:

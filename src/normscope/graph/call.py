@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils._pytree import SUPPORTED_NODES, GetAttrKey, keystr, tree_flatten_with_path, tree_map
+from torch.utils._pytree import SUPPORTED_NODES, GetAttrKey, keystr, tree_flatten_with_path, tree_leaves, tree_map
 
 from ..core.budget import count
 from ..core.errors import CaptureError, InputError, NotFiniteError, RandomOperatorError, describe_error
@@ -52,7 +52,10 @@ class Call:
     @property
     def leaves(self) -> list[Any]:
         """All arguments, without their nesting."""
-        return [leaf for _, leaf in _leaves_by_path((self.args, self.kwargs))]
+        leaves = tree_leaves((self.args, self.kwargs))
+        return (
+            [leaf for _, leaf in _leaves_by_path((self.args, self.kwargs))] if any(map(is_record, leaves)) else leaves
+        )
 
     @property
     def count(self) -> int:

@@ -26,9 +26,9 @@ from torch.utils._pytree import tree_flatten
 from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, NormscopeError, describe_error
 from ..core.threads import full_precision, ignore_warnings, silence_loggers
-from ..core.untouched import Mode, drops, mode_of, outside_inference_mode, plain_parts, untouched, unwrapped
+from ..core.untouched import Mode, drops, mode_of, outside_inference_mode, plain_parts, unchanging, untouched, unwrapped
 from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
-from .chains import trace_chain
+from .chains import changes_nothing, trace_chain
 from .data_reader import Batches
 from .ir import CaptureSource, Graph, same_constants
 from .samples import joined
@@ -292,6 +292,14 @@ def trace_model(
     reused = _reused(model, batch, mode, output)
     if reused is not None:
         return reused
+    with unchanging(model, forced) if changes_nothing(model, forced) else contextlib.nullcontext():
+        return _trace(model, batch, forced, mode, output, budget)
+
+
+def _trace(
+    model: nn.Module, batch: Any, forced: str | None, mode: str, output: str | int | None, budget: Budget | None
+) -> Graph:
+    """Turn a model and one batch into a graph: the map of one sample, where samples do not meet."""
     with untouched(model, forced):
         call = settle(model, prepare(model, batch, output), mode)
     batched: tuple[Graph, ...] = ()

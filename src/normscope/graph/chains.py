@@ -39,6 +39,12 @@ CUDNN = False
 """Whether normalizers may use cuDNN: torch.export switches it off while it traces."""
 
 
+EVERY_MODULE = frozenset(vars(nn.Module()))
+"""Attributes of a module with nothing in it: none of them takes the place of a method."""
+HOOKS = tuple(name for name in EVERY_MODULE if name.endswith("_hooks") and "state_dict" not in name)
+"""Those that hold hooks which run with the module."""
+
+
 class NotAChainError(Exception):
     """Something that is not exactly known: the model must be exported."""
 
@@ -158,6 +164,18 @@ def trace_chain(model: nn.Module, call: Call) -> ChainProgram | None:
         return None
 
 
+def changes_nothing(model: nn.Module, mode: str | None) -> bool:
+    """Whether a model is a chain of known layers in eval mode: a run of it changes nothing, and draws no number."""
+    try:
+        layers = _known_layers(model)
+        for _ in _tensors(layers):
+            pass
+    except NotAChainError:
+        return False
+    evaluates = mode == "eval" if mode is not None else not any(layer.training for _, layer in layers)
+    return evaluates and not _has_global_hooks()
+
+
 @torch.no_grad()
 def _traced(model: nn.Module, call: Call) -> ChainProgram:
     start = _only_argument(call)
@@ -165,7 +183,7 @@ def _traced(model: nn.Module, call: Call) -> ChainProgram:
         raise NotAChainError
     if torch.is_autocast_enabled(start.device.type) or _has_global_hooks():
         raise NotAChainError
-    layers = list(_layers(model, "model"))
+    layers = _known_layers(model)
     graph, specs, state = torch.fx.Graph(), list[InputSpec](), dict[str, Tensor]()
     nodes: dict[int, torch.fx.Node] = {}
     for role, path, tensor in _tensors(layers):
@@ -218,19 +236,27 @@ def _has_global_hooks() -> bool:
     return any(getattr(torch_module, name) for name in names)
 
 
+def _known_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the layers of a chain with their paths, all of which run what torch has written."""
+    layers = list(_layers(model, "model"))
+    if not all(map(_runs_as_written, {type(layer) for _, layer in layers})):
+        raise NotAChainError
+    return layers
+
+
 def _layers(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
     """Yield the layers of a chain with their paths, in the order in which they run."""
     kind: Any = type(module)
-    hooks = [name for name, value in vars(module).items() if name.endswith("_hooks") and value]
-    replaced = [name for name in vars(module) if callable(getattr(kind, name, None))]
-    if [name for name in hooks if "state_dict" not in name] or replaced or module._compiled_call_impl is not None:
+    held = vars(module)
+    replaced = [name for name in held.keys() - EVERY_MODULE if callable(getattr(kind, name, None))]
+    if any(held.get(name) for name in HOOKS) or replaced or module._compiled_call_impl is not None:
         raise NotAChainError
     if kind is nn.Sequential:
         if len(list(module.children())) != len(module._modules) or module._parameters or module._buffers:
             raise NotAChainError  # a layer that runs twice, or tensors that may have a second name
         for name, child in module.named_children():
             yield from _layers(child, f"{path}.{name}")
-    elif (kind is nn.Identity or kind in LAYERS) and not module._modules and _runs_as_written(kind):
+    elif (kind is nn.Identity or kind in LAYERS) and not module._modules:
         yield path, module
     else:
         raise NotAChainError

@@ -89,8 +89,14 @@ def _certify_chunk(certificate: EigenvalueCertificate, number: int, gram: Tensor
         values = gram[:, 0, 0].real
         _record(certificate, number, int(values.argmax()), float(values.max()), torch.ones_like(gram[0, 0]), 4.0 * UNIT)
         return
-    cheap = cheap_bounds(gram)
     shift = _shift(gram)
+    if len(gram) == 1 and certificate.vector is None:  # one matrix alone: nothing is to be chosen
+        above = max(delta, 4.0 * shift)
+        values, vectors = top_eigenpairs(gram, steps=48, rtol=above / 8.0)
+        _record(certificate, number, 0, float(values[0]), vectors[0], above)
+        if bool(below(gram.clone(), certificate.bound)[0]):
+            return
+    cheap = cheap_bounds(gram)
     left = torch.nonzero(~(cheap <= certificate.bound) | (certificate.vector is None))[
         :, 0
     ]  # a comparison with NaN is False, so that such a matrix stays in the list

@@ -13,10 +13,11 @@ from ..core.bracket import Evidence
 from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.log10 import power10
-from ..core.rounding import UNIT, ZERO, Upper, gamma, smallest, total
-from .certify import EigenvalueCertificate, certify
+from ..core.rounding import UNIT, ZERO, Upper, gamma, gram_allowance, smallest, total
+from .certify import EigenvalueCertificate, certify, gram_matrix
 from .convolution_map import Axis, Convolution
 from .deflation import affordable, bound_deflated
+from .elimination import is_below, plan_elimination
 from .lanczos import lanczos, largest_singular_vector
 from .linear_map import Matrix
 from .torus import Kernel, Ring, Symbol, rings
@@ -48,9 +49,7 @@ class ConvolutionNorm:
         self.start: Tensor | None = None
         self._inexact = False
         weight = conv.weight.double()
-        largest = float(torch.stack(weight.aminmax()).abs().max()) if weight.numel() else 0.0
-        if not math.isfinite(largest):
-            raise InputError("a weight is NaN or infinite: the map has no norm")
+        largest = _largest_entry(weight)
         options = [rings(axis, conv.padding_mode) for axis in conv.axes]
         if largest == 0.0 or not all(options):
             return
@@ -76,17 +75,14 @@ class ConvolutionNorm:
         return math.inf if short > 2048 or groups * short * long > 3e7 else float(groups * short * short * long)
 
     def _rescaled(self, bound: Upper) -> Upper:
-        log10 = bound.log10 + self._exponent * math.log10(2.0)
-        return Upper(log10 + 8.0 * UNIT * max(1.0, abs(log10), abs(bound.log10)), bound.evidence, bound.method)
+        return _times_power(bound, self._exponent)
 
     def _write_out(self) -> None:
         """Certify the matrices of the convolution itself, one for each group."""
         plain = self._plain
         # The largest tap may read padding alone, so that the matrix is written out with the unscaled weights.
         unscaled = plain._with_weight(self.conv.weight.double(), 0.0)
-        blocks = Convolution(unscaled.blocks()[:, :, None], (1,), groups=plain.groups)
-        inner = ConvolutionNorm(blocks, rtol=self.rtol, budget=self.budget)
-        written, start = inner.upper, inner.start
+        written, start = bound_matrices(unscaled.blocks().unflatten(0, (plain.groups, -1)), self.budget)
         if written.log10 == -math.inf:
             self.upper = written
             return
@@ -126,22 +122,23 @@ class ConvolutionNorm:
         self.start = search.vector
         return search.value > 0.0 and self._deflate(math.log10(search.value)) is None
 
-    def tighten(self, log10_lower: float) -> tuple[Upper, Tensor | None]:
+    def tighten(self, log10_lower: float, patient: bool) -> tuple[Upper, Tensor | None]:
         """Return a bound within the tolerance of a lower side, where that is affordable, and a vector.
 
-        The convolution is written out where it is small and cannot be deflated. A vector beyond the lower side shows
-        that the norm is above what was asked for.
+        The convolution is written out where it is small and cannot be deflated; `patient` allows a factorisation of
+        seconds where too many eigenvalues would be deflated. A vector beyond the lower side shows that the norm is
+        above what was asked for.
         """
         if not self._inexact or self.budget.over:
             return self.upper, self.start
         if self._deflatable(self._symbol) and log10_lower > -math.inf:
-            vector = self._deflate(log10_lower)
+            vector = self._deflate(log10_lower, patient)
             return self.upper, self.start if vector is None else vector
         if self._cost <= _AFFORDABLE:
             self._write_out()
         return self.upper, self.start
 
-    def _deflate(self, log10_lower: float) -> Tensor | None:
+    def _deflate(self, log10_lower: float, patient: bool = False) -> Tensor | None:
         """Prove a bound within the tolerance of a lower side; return None, or a vector where that fails."""
         unit = self._exponent * math.log10(2.0)
         bound = 10.0 ** (2.0 * (log10_lower - unit)) * (1.0 + 0.95 * self.rtol) ** 2
@@ -149,18 +146,30 @@ class ConvolutionNorm:
         if excess <= 0.0:
             return None
         if not affordable(self._plain, excess / bound):
-            return self.start
+            return None if patient and self._eliminate(bound) else self.start
         margin = max(_DEFLATED_SHARE * excess, _DEFLATED_RTOL * bound)
         room = min(self.rtol, 1.0) * bound  # about half of the distance from the squared norm to the bound
         residual = 0.5 * room / (room + excess + margin)  # K leaves about twice this to 1
         outcome = bound_deflated(self._plain, self._symbol, bound, margin=margin, residual=residual)
         if outcome is not None and outcome.proven:
-            upper = Upper.of(math.sqrt(bound), Evidence.PROVEN, "torus + deflation", allowance=16.0 * UNIT)
-            self.upper = smallest([self.upper, self._rescaled(upper)])
+            self._prove(bound, "torus + deflation")
             return None
-        if outcome is None or outcome.vector is None:
-            return self.start
-        return self._as_start(outcome.vector, self._symbol)
+        if outcome is None:
+            return None if patient and self._eliminate(bound) else self.start
+        return self.start if outcome.vector is None else self._as_start(outcome.vector, self._symbol)
+
+    def _eliminate(self, bound: float) -> bool:
+        """Prove a bound on the squared norm by a factorisation, where that is affordable; say whether it was done."""
+        elimination = plan_elimination(self._plain) if self._plain.device.type == "cpu" else None
+        if elimination is None or not elimination.affordable or not is_below(self._plain, elimination, bound):
+            return False
+        self._prove(bound, "Cholesky, entry by entry")
+        return True
+
+    def _prove(self, bound: float, method: str) -> None:
+        """Take the root of a proven bound on the squared norm where it is smaller."""
+        upper = Upper.of(math.sqrt(bound), Evidence.PROVEN, method, allowance=16.0 * UNIT)
+        self.upper = smallest([self.upper, self._rescaled(upper)])
 
     def _as_start(self, vector: Tensor, symbol: Symbol) -> Tensor:
         """Return a vector of the side that the Gram matrices act on as an input of the map."""
@@ -183,22 +192,76 @@ def bounding_cost(linear: Matrix | Convolution) -> float:
     return correlations + (frequencies * each if taps > 1 else each)
 
 
-def matrix_bound(linear: Matrix, *, rtol: float, budget: Budget) -> tuple[Upper, Tensor | None]:
+def bound_matrices(matrices: Tensor, budget: Budget) -> tuple[Upper, Tensor | None]:
+    """Return a certified bound on the norms of some matrices `[groups, m, n]`, and the flat input that comes closest.
+
+    The matrices stand along the diagonal of one map, of which the vector `[groups n]` is an input.
+    """
+    largest = _largest_entry(matrices)
+    if largest == 0.0:
+        return ZERO, None
+    scaled, exponent = _scaled_to_one(matrices.double(), largest)
+    size = scaled.abs()
+    rows, columns = size.sum(dim=2).amax(dim=1), size.sum(dim=1).amax(dim=1)
+    cheap = Upper.of(
+        math.sqrt(float(rows.max()) * float(columns.max())),
+        Evidence.PROVEN,
+        "row and column sums",
+        allowance=gamma(size.numel() + 16.0),
+    )
+    short, long = sorted(scaled.shape[1:])
+    if short > _SIDE_LIMIT or budget.over:
+        return _times_power(cheap, exponent), None
+    wide = scaled if scaled.shape[1] == short else scaled.mT
+    gram = gram_matrix(wide[0])[None] if len(wide) == 1 and not wide.is_cuda else wide @ wide.mT
+    certificate = certify([gram], delta=1e-9)
+    assert certificate.label is not None
+    assert certificate.vector is not None
+    square = float(torch.minimum(scaled.square().sum(dim=(1, 2)), rows * columns).max()) * (1.0 + 1e-9)
+    value = math.sqrt(certificate.bound + gram_allowance(long, 1, 0) * square)
+    bound = Upper.of(value, Evidence.PROVEN, "Gram matrix + Cholesky", allowance=16.0 * UNIT)
+    group, vector = certificate.label[1], certificate.vector
+    vector = vector * vector.gather(0, vector.abs().argmax(dim=0, keepdim=True)).sgn()  # the same on every machine
+    start = scaled.new_zeros(len(scaled), scaled.shape[2])
+    start[group] = vector if wide is not scaled else vector @ scaled[group]
+    return _times_power(smallest([bound, cheap]), exponent), start.reshape(-1)
+
+
+def matrix_bound(linear: Matrix, budget: Budget) -> tuple[Upper, Tensor | None]:
     """Return a certified bound on the norm of a matrix, and its leading right singular vector."""
-    norm = ConvolutionNorm(Convolution(linear.weight[:, :, None], (1,)), rtol=rtol, budget=budget)
-    if norm.start is None:
-        return norm.upper, None
-    full = torch.zeros(linear.in_shape, dtype=torch.float64, device=linear.device)
-    full.reshape(-1, linear.in_shape[-1])[0] = norm.start.reshape(-1)
-    return norm.upper, full
+    upper, start = bound_matrices(linear.weight[None], budget)
+    if start is None:
+        return upper, None
+    full = start.new_zeros(linear.in_shape)
+    full.reshape(-1, linear.in_shape[-1])[0] = start
+    return upper, full
+
+
+def _largest_entry(weight: Tensor) -> float:
+    """Return the largest absolute entry; refuse NaN and infinity."""
+    largest = float(torch.stack(weight.aminmax()).abs().max()) if weight.numel() else 0.0
+    if not math.isfinite(largest):
+        raise InputError("a weight is NaN or infinite: the map has no norm")
+    return largest
+
+
+def _scaled_to_one(weight: Tensor, largest: float) -> tuple[Tensor, int]:
+    """Return weights in float64 with the largest in [1/2, 1), and the exponent taken out."""
+    _, exponent = math.frexp(largest)
+    half = -exponent // 2
+    return (weight * 2.0**half).mul_(2.0 ** (-exponent - half)), exponent
+
+
+def _times_power(bound: Upper, exponent: int) -> Upper:
+    """Return a bound times a power of two."""
+    log10 = bound.log10 + exponent * math.log10(2.0)
+    return Upper(log10 + 8.0 * UNIT * max(1.0, abs(log10), abs(bound.log10)), bound.evidence, bound.method)
 
 
 def _normalized(conv: Convolution, weight: Tensor, largest: float) -> tuple[Convolution, int]:
     """Return the plain convolution in float64 with its largest weight in [1/2, 1), and the exponent taken out."""
-    _, exponent = math.frexp(largest)
-    half = -exponent // 2
+    scaled, exponent = _scaled_to_one(weight, largest)
     plain = Convolution.__new__(Convolution)
-    scaled = (weight * 2.0**half).mul_(2.0 ** (-exponent - half))
     plain._set(scaled, conv.axes, conv.groups, conv.padding_mode, False)
     return plain, exponent
 

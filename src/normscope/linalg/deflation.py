@@ -82,8 +82,8 @@ def bound_deflated(
     if margin <= 0.0 or not len(columns):
         return Deflation(margin > 0.0)
     solution = _solve(plain, symbol.kernel.inputs, bound, columns.float(), residual * margin).double()
-    applied, rounding = _apply_shifted(plain, symbol.kernel.inputs, bound, columns, solution)
-    rest = columns - applied
+    rest = columns - _apply_shifted(plain, symbol.kernel.inputs, bound, columns, solution)
+    rounding = _rounding(plain, bound, columns)
     size_b, size_x, size_r = (float(part.norm()) * (1.0 + 1e-9) for part in (columns, solution, rest))
     small = columns @ solution.T + solution @ rest.T
     small = 0.5 * (small + small.T) + rest @ rest.T / margin
@@ -165,19 +165,21 @@ def _waves(plain: Convolution, symbol: Symbol, frequency: Tensor, group: int, ve
     return rows[rows.abs().amax(dim=1) > 0.0]
 
 
-def _apply_shifted(
-    plain: Convolution, inputs: bool, bound: float, columns: Tensor, vectors: Tensor
-) -> tuple[Tensor, float]:
-    """Return M X for rows X, and a bound on the rounding error for vectors of norm 1 in float64."""
+def _apply_shifted(plain: Convolution, inputs: bool, bound: float, columns: Tensor, vectors: Tensor) -> Tensor:
+    """Return M X for rows X."""
     shape = plain.in_shape if inputs else plain.out_shape
     batch = vectors.reshape(-1, *shape)
     there = plain.apply(batch) if inputs else plain.adjoint(batch)
     back = (plain.adjoint(there) if inputs else plain.apply(there)).flatten(1)
-    image = bound * vectors - back + (vectors @ columns.T) @ columns
+    return bound * vectors - back + (vectors @ columns.T) @ columns
+
+
+def _rounding(plain: Convolution, bound: float, columns: Tensor) -> float:
+    """Return a bound on the rounding error of `_apply_shifted` for vectors of norm 1 in float64."""
     taps, size_b = plain.tap_norms(), float(columns.double().square().sum()) * (1.0 + 1e-9)
     once = gamma(2.0 * plain.weight[0, 0].numel() * max(plain.weight.shape[:2]) + 64.0) * taps
     rounding = 3.0 * once * (taps + once) + 2.0 * gamma(sum(columns.shape) + 64.0) * size_b
-    return image, rounding + 16.0 * UNIT * (bound + taps**2 + size_b)
+    return rounding + 16.0 * UNIT * (bound + taps**2 + size_b)
 
 
 def _solve(plain: Convolution, inputs: bool, bound: float, columns: Tensor, square_enough: float) -> Tensor:
@@ -188,7 +190,7 @@ def _solve(plain: Convolution, inputs: bool, bound: float, columns: Tensor, squa
     for _ in range(_STEPS):
         check_time()
         count("products", 2 * len(columns))
-        image, _ = _apply_shifted(single, inputs, bound, columns, direction)
+        image = _apply_shifted(single, inputs, bound, columns, direction)
         length = square / (direction * image).sum(dim=1).clamp(min=1e-30)
         solution += length[:, None] * direction
         residual -= length[:, None] * image

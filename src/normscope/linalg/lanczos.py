@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,12 +17,22 @@ from .linear_map import LinearMap
 
 _DIRECT = 128
 """Matrices of up to this order are diagonalized directly on a CPU; a GPU takes longer for that than for Lanczos."""
+_DIRECT_ALONE = 512
+"""One real matrix of up to this order has its top eigenvector taken directly."""
 _CHUNK = 32
 """Vectors of a basis that restarts, for which memory is taken at a time."""
 _ROOM = 4
 """How many vectors of a basis get memory at a time, and how many steps lie between two tests of convergence."""
 MISSED = 1e-3
 """The probability that a random start has a smaller share of the top eigenvector than `above` assumes."""
+
+
+@functools.cache
+def _lapack() -> Any:
+    """Return SciPy's LAPACK, which loads when it is first needed."""
+    from scipy.linalg import lapack
+
+    return lapack
 
 
 class Ritz(NamedTuple):
@@ -46,6 +57,9 @@ class Ritz(NamedTuple):
 def top_eigenpairs(matrices: Tensor, *, steps: int, rtol: float) -> tuple[Tensor, Tensor]:
     """Return the largest eigenvalue `[b]` and its eigenvector `[b, m]` of Hermitian matrices `[b, m, m]`."""
     count, size, _ = matrices.shape
+    if count == 1 and size <= _DIRECT_ALONE and not matrices.is_cuda and not matrices.is_complex():
+        values, vectors, *_ = _lapack().dsyevr(matrices[0].numpy(), range="I", il=size, iu=size)
+        return torch.from_numpy(values[:1]), torch.from_numpy(vectors.T)
     if size <= _DIRECT and not matrices.is_cuda:
         values, vectors = torch.linalg.eigh(matrices)
         return values[:, -1], vectors[:, :, -1]

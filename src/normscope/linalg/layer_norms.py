@@ -147,6 +147,6 @@ def spectral_norm(
         raise InputError(f"rtol must be positive, got {rtol}")
     linear = linear_map(x, input_shape)
     budget = Budget(max_seconds=max_seconds, what=BOUNDING)
-    norm = bracket(linear, rtol=rtol, budget=budget, seed=seed)
+    norm = bracket(linear, rtol=rtol, budget=budget, seed=seed, tighten="patiently")
     held = (linear.weight,) if isinstance(linear, Matrix | Convolution) else ()
     return replace(norm, proof=NormProof(linear, Unchanged.of(*held)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -42,11 +43,14 @@ from .writing import absolute_entries, cost, in_range, lost, of_each, writable, 
 
 @dataclass(frozen=True, slots=True)
 class NormBound:
-    """An upper bound, a vector near to attaining it, and what takes a tighter one from log10 of a lower side."""
+    """An upper bound, a vector near to attaining it, and what takes a tighter one.
+
+    That takes log10 of a lower side, and whether seconds may be spent on one map.
+    """
 
     upper: Upper
     start: Tensor | None = None
-    tighten: Callable[[float], tuple[Upper, Tensor | None]] | None = None
+    tighten: Callable[[float, bool], tuple[Upper, Tensor | None]] | None = None
 
 
 ZERO_BOUND = NormBound(ZERO)
@@ -226,7 +230,7 @@ def _bound(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
             return diagonal_bound(linear)
         case Matrix():
             check_time(bounding_cost(linear), linear.device)
-            return NormBound(*matrix_bound(linear, rtol=rtol, budget=budget))
+            return NormBound(*matrix_bound(linear, budget))
         case Convolution():
             check_time(bounding_cost(linear), linear.device)
             norm = ConvolutionNorm(linear, rtol=rtol, budget=budget)
@@ -290,11 +294,15 @@ def _written_out(linear: LinearMap, other: Upper, rtol: float, budget: Budget) -
         if gain >= other.log10 - math.log10(1.0 + 0.5 * rtol):
             return NormBound(other, witness)
     matrix = Matrix(write_out(linear))
-    exact, start = matrix_bound(matrix, rtol=rtol, budget=budget)
+    exact, start = matrix_bound(matrix, budget)
     cancelled = lost(linear, lambda part: bound(part, rtol=rtol, budget=budget).upper)
     dense = total([exact, cancelled]).named(f"{exact.method}, written out")
     dense = replace(dense, evidence=min(Evidence.NUMERICAL, exact.evidence))
     return NormBound(smallest([other, dense]), None if start is None else start.reshape(linear.in_shape))
+
+
+Tightening = Literal["never", "quickly", "patiently"]
+"""Whether an upper side is tightened that lies farther from the lower one than asked for."""
 
 
 @torch.no_grad()
@@ -305,11 +313,12 @@ def bracket(
     budget: Budget | None = None,
     seed: int = 0,
     steps: int = 400,
-    tighten: bool = True,
+    tighten: Tightening = "quickly",
 ) -> Bracket:
     """Return the spectral norm of a linear map between a witnessed lower side and a certified upper side.
 
-    Without `tighten` an upper side that is farther from the lower one than asked for stays as it is.
+    An upper side that lies farther from the lower one than asked for is tightened where that is quickly done, with
+    `"patiently"` also where a single convolution takes seconds; with `"never"` it stays as it is.
     The budget is that of the searches, behind the closed forms. The witness is a unit vector of `in_shape` in float64.
     """
     before, tightened = taken(linear).within(rtol), taken(linear).tightened
@@ -323,19 +332,22 @@ def bracket(
     log10_lower, witness, settled = budget.attempt(
         lambda: _lower(linear, side, rtol, budget, seed, steps), lambda: (-math.inf, None, False)
     )
-    loose = tighten and side.upper.log10 > log10_lower + math.log10(1.0 + rtol)
-    if loose and before is not None and not tightened:  # what tightening needs was let go
+    patient = tighten == "patiently"
+    loose = tighten != "never" and side.upper.log10 > log10_lower + math.log10(1.0 + rtol)
+    if loose and before is not None and (patient or not tightened):  # what tightening needs was let go
         again = _within(linear, rtol, closed)
         side = NormBound(smallest([before.upper, again.upper]), before.start, again.tighten)
-    for _ in range(_TIGHTENED if tighten and side.tighten is not None else 0):
+    for _ in range(_TIGHTENED if tighten != "never" and side.tighten is not None else 0):
         if side.upper.log10 <= log10_lower + math.log10(1.0 + rtol):
             break
         before_tightening = log10_lower
-        side, (log10_lower, witness) = _tighten(linear, side, (log10_lower, witness), rtol, budget, seed, steps)
+        side, (log10_lower, witness) = _tighten(
+            linear, side, (log10_lower, witness), rtol, budget, seed, steps, patient
+        )
         if log10_lower <= before_tightening + math.log10(1.0 + rtol / _SETTLED):
             break
     if not budget.ended:
-        taken(linear).keep(linear, rtol, tighten, side)
+        taken(linear).keep(linear, rtol, tighten != "never", side)
     result = Bracket(
         log10_lower=log10_lower,
         log10_upper=side.upper.log10,
@@ -351,7 +363,7 @@ def bracket(
         why = "the lower side was still growing: raise steps"
         if settled:
             why = f"the lower side has settled, the upper side ({result.method}) is loose"
-            if not tighten and side.tighten is not None:
+            if tighten != "patiently" and side.tighten is not None:
                 why += ": normscope.spectral_norm tightens it"
     return replace(result, converged=False, advice=f"the gap is {result.gap:.3g}: {why}")
 
@@ -364,11 +376,12 @@ def _tighten(
     budget: Budget,
     seed: int,
     steps: int,
+    patient: bool,
 ) -> tuple[NormBound, tuple[float, Tensor | None]]:
     """Return a tighter upper side, and a lower side from a search that starts where tightening points to."""
     tighten = side.tighten
     assert tighten is not None
-    tighter, start = budget.attempt(lambda: tighten(lower[0]), lambda: (side.upper, None))
+    tighter, start = budget.attempt(lambda: tighten(lower[0], patient), lambda: (side.upper, None))
     side = NormBound(smallest([side.upper, _loosened(tighter, linear)]), side.start, tighten)
     if start is None or start.shape != linear.in_shape:
         return side, lower

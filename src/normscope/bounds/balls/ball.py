@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -93,9 +94,14 @@ class Balls:
             self.step = max(1, int(AT_ONCE / weight))
             self.chunks = [self.unrolled.values(chunk) for chunk in self.centres.split(self.step)]
 
-    def around(self, centres: Tensor) -> Balls:
-        """Return the same model over balls around other centres."""
-        return Balls(self.captured, centres, self.bounding)
+    def among(self, numbers: Tensor) -> Balls:
+        """Return those of the balls with these numbers; what is known at their centres is kept."""
+        part = copy(self)
+        part.centres, part.values, part.errors = self.centres[numbers], self.values[numbers], self.errors[numbers]
+        whole = {name: torch.cat([chunk[name] for chunk in self.chunks]) for name in self.chunks[0]}
+        part.chunks = [{name: value[rows] for name, value in whole.items()} for rows in numbers.split(self.step)]
+        part.__dict__.pop("cost", None)
+        return part
 
     @cached_property
     def cost(self) -> float:
@@ -128,24 +134,25 @@ class Balls:
         forms = [linear for form in self.unrolled.forms.values() for linear in form.values()]
         return any(0.0 < size < VANISHING for size in self.ceilings.values()) or not all(map(moderate, forms))
 
-    def over(self, radius: float | Tensor, *, effort: str = "fast") -> Over:
+    def over(self, radius: float | Tensor, *, effort: str = "fast", steps: int = SEARCH_STEPS) -> Over:
         """Return what holds over balls of a finite radius >= 0, one for all centres or `[B]`.
 
-        At `"fast"` by intervals and one pass back; `"tight"` relaxes every open unit, too.
+        At `"fast"` by intervals and one pass back; `"tight"` relaxes every open unit, too, and searches for multipliers
+        in so many steps.
         """
         radii = torch.as_tensor(radius, dtype=torch.float64, device=self.centres.device).expand(len(self.centres))
         if not bool((radii >= 0).all() and radii.isfinite().all()):
             raise InputError(f"a radius is a finite number >= 0, not {radius}")
         if effort not in ("fast", "tight"):
             raise InputError(f'effort is "fast" or "tight" over a ball, not {effort!r}')
-        return Over(self, radii, effort)
+        return Over(self, radii, effort, steps)
 
 
 class Over:
     """What holds over the balls of one radius; computed when first asked for."""
 
-    def __init__(self, balls: Balls, radius: Tensor, effort: str) -> None:
-        self.balls, self.radius, self.effort = balls, radius, effort
+    def __init__(self, balls: Balls, radius: Tensor, effort: str, steps: int) -> None:
+        self.balls, self.radius, self.effort, self.steps = balls, radius, effort, steps
         self.reaches: list[Reach] = []
         self._differences: tuple[Tensor, Tensor] | None = None
 
@@ -172,7 +179,7 @@ class Over:
     def _search(self, enclosures: Enclosures, chunks: int) -> None:
         """Look for better multipliers of the ellipsoid, within a share of the work."""
         work, device = SEARCH_WORK / chunks, self.radius.device
-        steps = affordable(SEARCH_STEPS, self.reaches[-1].cost, work=work, least=SEARCH_FEWEST, device=device)
+        steps = affordable(self.steps, self.reaches[-1].cost, work=work, least=SEARCH_FEWEST, device=device)
         budget = self.balls.bounding.budget.share(0.5 / chunks)
         search(self.reaches[-1], budget.search("the search for multipliers over balls", steps))
         enclosure = self.reaches[-1].look(enclosures, self.balls.unrolled.output)
@@ -240,7 +247,8 @@ class Over:
         if self.balls.vanishing:
             return torch.full_like(self.balls.values, torch.inf).scatter(1, top[:, None], 0.0)
         entries = torch.cat([flat(enclosures.output.entries) for enclosures in self.seen])
-        bound = torch.minimum(entries + entries.gather(1, top[:, None]), math.sqrt(2) * self.constant[:, None])
+        # the expansion of all outputs together is no tighter than that of the differences, which follows
+        bound = torch.minimum(entries + entries.gather(1, top[:, None]), math.sqrt(2) * self.composed[:, None])
         if self.balls.carried:
             apart = self._apart(top)
             bound = torch.minimum(bound, self._expand(apart).rows)

@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 
 from ...core.budget import Budget, check_time
+from ...core.log10 import SMALLEST
 from ...core.log10 import norm as l2
 from ...core.rounding import gamma
 from ...linalg.operator_norms import absolute_norm
+from ...rules.local.entry_sets import Normalize
 from ...rules.local.local import Affine, Enclosure, LocalForm, UnrolledStep, flat, times
 from .enclosure import Enclosures, tidy
 from .expansion import accumulate, adjoint, largest_singular
@@ -104,7 +106,16 @@ def _through(
             return _between(gradient, gradient.abs(), low, high)
         # a rest whose sets are short, too: each set by whichever is less, or all together
         middle, half = (low + high)[:, None] / 2, (high - low)[:, None] / 2 * (1 + 1e-12)
-        single = (gradient * middle - gradient.abs() * half).sum(-1).clamp(max=0.0)
+        single = (gradient * middle - gradient.abs() * half).sum(-1)
+        if around.balanced:  # a multiple of what sums to zero takes nothing away, but for rounding
+            mean = (gradient * half).sum(-1, keepdim=True) / half.sum(-1, keepdim=True).clamp(min=SMALLEST)
+            rounded = 1e-13 * mean[..., 0].abs() * (1 + operands[0].distance(1)[:, None])
+            uneven = gradient - mean
+            single = torch.maximum(single, (uneven * middle - uneven.abs() * half).sum(-1) - rounded)
+        if around.multiple is not None:
+            factor = (gradient * operands[0].centre[:, None]).sum(-1)
+            single = single + torch.minimum(*(factor * edge[:, None] for edge in around.multiple))
+        single = single.clamp(max=0.0)
         size = l2(times(gradient, around.weight[:, None]), -1) * (1 + 1e-12)
         apart = torch.maximum(single, -times(size, operands[0].distance(1)[:, None])).sum(-1)
         return torch.maximum(apart, -times(l2(size, -1), operands[0].distance(2)[:, None]) * (1 + 1e-12))
@@ -206,10 +217,23 @@ class Relaxation:
         shape = x.centre.shape
         tight = tidy(x.centre, low.reshape(shape), high.reshape(shape), x.constant, x.entries, x.radius)
         whole = sets and len(relaxed) == math.ceil(low.shape[1] / step_rows) and chosen.shape[1] == low.shape[1]
-        return replace(tight, sets=x.sets, apart=_apart(relaxed, enclosures.radius, x) if whole else None)
+        apart = _apart(relaxed, enclosures.radius, x) if whole else None
+        turned = in_sets and isinstance(step.operation, Normalize) and shape[1] <= step_rows
+        ahead = _ahead(enclosures, name) if turned else None
+        return replace(tight, sets=x.sets, apart=apart, ahead=ahead)
 
     def learn(self, enclosures: Enclosures, index: int, step: UnrolledStep) -> None:
         """Nothing is kept between primitives."""
+
+
+def _ahead(enclosures: Enclosures, name: str) -> tuple[Tensor, Tensor]:
+    """Bound how far every set can move along its centre, backwards and forwards, `[B, sets]` each."""
+    centre = enclosures.known[name].centre
+    unit = centre / l2(centre, -1)[..., None].clamp(min=SMALLEST)
+    rows = torch.diag_embed(unit.mT, dim1=1, dim2=2)
+    both = below(enclosures, name, torch.cat([rows, -rows], 1))
+    low, high = both.least(enclosures.radius).chunk(2, 1)
+    return low, -high
 
 
 def _apart(relaxed: list[Below], radius: Tensor, x: Enclosure) -> Tensor:

@@ -149,7 +149,9 @@ def raised(matrix: Tensor, squared: Tensor | None = None) -> Tensor:
     """Raise the diagonal over errors of a few units of each entry, and of `squared`_i^(1/2) `squared`_j^(1/2)."""
     sizes = matrix.detach().diagonal(dim1=-2, dim2=-1).abs()
     added = 4.0 * UNIT * sizes if squared is None else 4.0 * UNIT * sizes + squared.detach()
-    return matrix + torch.diag_embed(matrix.shape[-1] * ROOM * added + 4.0 * UNIT * sizes)
+    result = matrix.clone()
+    result.diagonal(dim1=-2, dim2=-1).add_(matrix.shape[-1] * ROOM * added + 4.0 * UNIT * sizes)
+    return result
 
 
 def roots(q: Tensor) -> Tensor:

@@ -23,6 +23,8 @@ LARGEST = 1e9
 FACTOR = 4.0
 """Where the tests give no hint, the next radius is larger or smaller by this."""
 
+SLOW = 1.5
+"""Where rates grow by less than this power of the radius, the radius that a failed test calls safe is close."""
 FLAT = 1e-4
 """Rates are not taken to grow by more than the inverse of this between two radii."""
 
@@ -60,14 +62,15 @@ def widest(
 
     Balls are nested, so a radius that passes is certified whatever smaller ones do, and a test that fails says how far
     it was safe; nothing else is assumed. The next radius is guessed from the rate at which each gap was seen to shrink,
-    interpolated between two radii.
+    between the last two radii that passed, or the last that passed and the least that failed.
 
     `gaps` and the `rates` at which they shrink are those at the centres, `[B, K]`, +inf at the label; `start` is the
     first radius tried, `floor` those already certified. A step of the budget is one test; without one there are `MOST`.
     `least` radii are tried whatever the budget.
     """
     low, high = floor.clone(), torch.full_like(floor, math.inf)
-    near, far = _Seen(torch.zeros_like(floor), rates.clone()), _Seen(high.clone(), torch.full_like(rates, math.inf))
+    earlier, near = (_Seen(torch.zeros_like(floor), rates.clone()) for _ in range(2))
+    far = _Seen(high.clone(), torch.full_like(rates, math.inf))
     probe, count = start.clone(), 0
     settled, widths = torch.zeros_like(floor, dtype=torch.bool), [torch.full_like(floor, math.inf)]
     budget = Budget(MOST) if budget is None else budget
@@ -79,14 +82,17 @@ def widest(
         count += 1
         passed = left.amin(1) > 0
         shrink_rates = torch.where(left == math.inf, 0.0, (gaps[rows] - left) / at[:, None])
-        near.update(rows, at, shrink_rates, passed & (at > near.radius[rows]))
+        further = passed & (at > near.radius[rows])
+        earlier.update(rows, near.radius[rows], near.rates[rows], further)
+        near.update(rows, at, shrink_rates, further)
         far.update(rows, at, shrink_rates, ~passed & (at < far.radius[rows]))
         low[rows] = torch.maximum(low[rows], torch.where(passed, at, outcome.safe))
         high[rows] = torch.where(passed, high[rows], torch.minimum(high[rows], at))
         settled = (high <= low * (1 + rtol)) | (high <= SMALLEST * start) | (low >= LARGEST * start)
         widths.append((high / torch.maximum(low, SMALLEST * start)).log())
         slow = widths[-1] > widths[max(len(widths) - 3, 0)] / 2  # guesses that do not pay are followed by the middle
-        probe = _next(low, high, torch.where(slow, math.nan, _expected(gaps, near, far)), rtol)
+        expected, steepness = _expected(gaps, earlier, near, far)
+        probe = _next(low, high, torch.where(slow, math.nan, expected), steepness, rtol)
     return Widest(low, settled, count)
 
 
@@ -102,29 +108,39 @@ class _Seen:
         self.radius[rows[where]], self.rates[rows[where]] = radius[where], rates[where]
 
 
-def _expected(gaps: Tensor, near: _Seen, far: _Seen) -> Tensor:
-    """Return where the first gap closes if rates grow geometrically between what was seen; NaN where nothing tells."""
+def _expected(gaps: Tensor, earlier: _Seen, near: _Seen, far: _Seen) -> tuple[Tensor, Tensor]:
+    """Return where the first gap closes if rates grow geometrically as seen, and the power of the radius they grow by.
+
+    The first is NaN where nothing tells.
+    """
     failed, start = far.radius.isfinite(), near.radius[:, None]
-    later = torch.where(failed[:, None], far.rates, near.rates)
-    rates = torch.maximum(near.rates, FLAT * later)
-    growth = (later / rates).log() / torch.where(failed, far.radius - near.radius, 1.0)[:, None]
+    first, later = (torch.where(failed[:, None], a.rates, b.rates) for a, b in ((near, earlier), (far, near)))
+    apart = torch.where(failed, far.radius - near.radius, near.radius - earlier.radius)
+    growth = (later / torch.maximum(first, FLAT * later)).log() / apart[:, None]
     growth = torch.where(growth.isfinite(), growth, 0.0)
+    rates = torch.maximum(near.rates, FLAT * later)
     low = start.expand_as(rates)
     high = torch.where(failed[:, None], far.radius[:, None], torch.where(rates > 0, gaps / rates, math.inf))
     for _ in range(30):
         middle = (low + high) / 2
         closed = rates * torch.exp(growth * (middle - start)) * middle >= gaps
         low, high = torch.where(closed, low, middle), torch.where(closed, middle, high)
-    first = high.amin(1)
+    end = high.amin(1)
     mute = failed & far.rates.isinf().any(1)  # failed, and does not say by how much
-    return torch.where(first.isfinite() & (first > 0) & ~mute, first, math.nan)
+    expected = torch.where(end.isfinite() & (end > 0) & ~mute, end, math.nan)
+    return expected, growth.amax(1) * end
 
 
-def _next(low: Tensor, high: Tensor, expected: Tensor, rtol: float) -> Tensor:
-    """Return the next radii: a little below where the gap is expected to close, or the middle where nothing is."""
+def _next(low: Tensor, high: Tensor, expected: Tensor, steepness: Tensor, rtol: float) -> Tensor:
+    """Return the next radii: close to where the gap is expected to close, or the middle where nothing is expected.
+
+    Where rates grow slowly, a test that fails a little above is enough: the radius that it says is safe is as close.
+    Elsewhere a radius a little below has to pass.
+    """
     middle = torch.where(low > high / FACTOR**2, (low * high).sqrt(), high / FACTOR)
     middle = torch.where(high.isinf(), FACTOR * low, middle)
     least, most = low * (1 + 0.9 * rtol), high / (1 + 0.9 * rtol)
-    aimed = torch.where(expected.isnan(), middle, expected / (1 + rtol / 3))
+    nearby = torch.where(steepness < SLOW, expected * (1 + rtol / 3), expected / (1 + rtol / 3))
+    aimed = torch.where(expected.isnan(), middle, nearby)
     # an end that is reached again is left by just as much as settles the search if the answer is the expected one
     return torch.minimum(torch.maximum(aimed, least), torch.maximum(most, least))

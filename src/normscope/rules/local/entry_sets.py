@@ -58,8 +58,10 @@ class Normalize(Primitive):
         (y,) = operands
         n = y.centre.shape[-1]
         norm, distance = l2(y.centre, -1), y.distance(1)
-        nearest = torch.maximum((norm * (1 - 1e-12) - distance).clamp(min=0.0), _smallest(y))
-        farthest = torch.minimum(norm * (1 + 1e-12) + distance, l2(y.size, -1))
+        backward, forward = y.along()
+        nearest = torch.maximum((norm * (1 - 1e-12) + backward).clamp(min=0.0), _smallest(y))
+        farthest = torch.hypot(norm.sqrt() * (norm + 2 * forward).sqrt(), distance)  # no square leaves the floats
+        farthest = torch.minimum(farthest * (1 + 1e-12), l2(y.size, -1))
         least, most = (
             self.deviation(nearest, n) * (1 - 1e-12),
             self.deviation(farthest, n) * (1 + 1e-12),
@@ -82,31 +84,56 @@ class Normalize(Primitive):
         part = OperandShare(pull, radii, top.amax(-1), entries, operand=sets, blocks=1, set_gains=top)
         broken = bool(top.isinf().any())
         reason = "a variance that can vanish within the ball, with eps 0" if broken else None
-        around = cache(lambda: _straightened(y, middle, top, direction, size))
+        around = cache(lambda: _straightened(y, middle, top, most, direction, self.eps))
         return LocalForm(low, high, (part,), reason=reason, around=around)
 
 
-def _straightened(y: Enclosure, middle: Tensor, top: Tensor, direction: Tensor, size: Tensor) -> CentredValue:
-    """Return a normalizer's Jacobian at the centre and the rest of Taylor's formula; half the largest where it is less.
+def _straightened(
+    y: Enclosure, middle: Tensor, top: Tensor, most: Tensor, direction: Tensor, eps: float
+) -> CentredValue:
+    """Return a normalizer's Jacobian at the centre and what is left; half the largest one where less is left of that.
 
-    With t = <y, u>/(sqrt(n) s) the second derivative of entry i along u is (- 2 u_i t/sqrt(n) + z_i (3 t^2 - |u|^2)/n)
-    over s^2, of a norm of at most 2/sqrt(3 n) |u|^2/s^2 over all entries, and s falls by at most |u|/sqrt(n) on the
-    way: the mean of (1 - t)/(1 - r t)^2 over the way, r = |u|/(sqrt(n) s), stands for the half of Taylor's formula.
+    Let c be the centre, u the change, s and S the deviations at c and c + u, and a = <c, u>/n, so that
+    S^2 = s^2 + 2 a + norm(u)^2/n. What is left of entry i is c_i h + u_i g with g = 1/S - 1/s and h = g + a/s^3.
+    h is convex in a and falls in norm(u). It is least for the longest u at S = s, or at that end of the range of a that
+    is nearer. It is largest for u along c, where norm(u)^2/n is least; as long as 2 (S^2 - eps) >= eps, 1/S is convex
+    along c, and an end of the range gives the most.
+
+    The norm over all entries is at most the weight times norm(u): the second derivative along u has a norm of at most
+    2/sqrt(3 n) norm(u)^2/s^2, and s falls by at most norm(u)/sqrt(n) on the way: the mean of (1 - t)/(1 - r t)^2 over
+    the way, r = norm(u)/(sqrt(n) s), stands for the half of Taylor's formula.
     """
-    n, distance = y.centre.shape[-1], y.distance(1)
+    n, distance, norm = y.centre.shape[-1], y.distance(1), l2(y.centre, -1)
     share = distance / (math.sqrt(n) * middle)
     exact = (-torch.log1p(-share) - share) / share.square()
     mean = torch.where(share < 1e-2, 0.5 + share / 3 + share.square() / 2, exact) * (1 + 1e-9)
     bend = torch.where(share < 1, mean, torch.inf) / middle.square()
     weight = _CURVATURE * times(bend, distance) / math.sqrt(n) * (1 + 1e-12)
-    near = weight <= top / 2
-    bend, weight = torch.where(near, bend, 0.0), torch.where(near, weight, top / 2)
-    single = 2 * distance[..., None] * (y.deviation / math.sqrt(n) + size * distance[..., None] / n)
-    single = times(bend[..., None], single) * (1 + 1e-9)
-    rest = torch.where(near[..., None], single, times(weight, distance)[..., None]) + 1e-15 * size
 
-    pull = _normalizer_pull(near, direction, middle, top)
-    return CentredValue((pull,), -rest, rest, weight[..., None].expand_as(y.centre))
+    def left(a: Tensor, squared: Tensor) -> Tensor:
+        """Return h, with norm(u)^2/n, up to rounding."""
+        other = (middle.square() + 2 * a + squared).clamp(min=0.0).sqrt()
+        return a / middle**3 - (2 * a + squared) / (middle * other * (middle + other))
+
+    along = y.along()
+    ends, longest = [norm * t / n for t in along], distance.square() / n
+    low = left(torch.minimum(torch.maximum(-longest / 2, ends[0]), ends[1]), longest)
+    convex = (norm + along[0] > 0) & (2 * (norm + along[0]).square() >= eps * n)
+    high = torch.maximum(*(left(a, t.square() / n) for a, t in zip(ends, along, strict=True)))
+    high = torch.where(convex, high, top - 1 / middle + ends[1] / middle**3)
+    rounded = 1e-12 * (distance * norm + distance.square()) / (n * middle**3) + 1e-14 / middle
+    low, high = low - rounded, high + rounded
+    slower, faster = ((1 / edge - 1 / middle)[..., None] for edge in (most, 1 / top))
+    before, after = y.low - y.centre, y.high - y.centre
+    rounded = 1e-12 * y.centre.abs() * torch.maximum(-low, high)[..., None]
+    under = torch.minimum(before * faster, after * slower) * (1 + 1e-12) - rounded
+    over = torch.maximum(before * slower, after * faster) * (1 + 1e-12) + rounded
+    near = (weight <= top / 2) & (middle > 1e-100) & (under - over).isfinite().all(-1) & (high - low).isfinite()
+    half = times(top / 2, distance)[..., None] + 1e-15 / middle[..., None] * y.size
+    under, over = torch.where(near[..., None], under, -half), torch.where(near[..., None], over, half)
+    low, high = torch.where(near, low, 0.0), torch.where(near, high, 0.0)
+    weight = torch.where(near, weight, top / 2)[..., None].expand_as(y.centre)
+    return CentredValue((_normalizer_pull(near, direction, middle, top),), under, over, weight, (low, high))
 
 
 def _normalizer_pull(near: Tensor, direction: Tensor, middle: Tensor, top: Tensor) -> Callable[[Tensor], Tensor]:
@@ -200,6 +227,7 @@ def _bent(x: Enclosure, p: _Simplex, weight: Tensor) -> CentredValue:
     """Return the Jacobian at the centre and the rest of Taylor's formula, entry by entry.
 
     The second derivative of p_i along u is p_i ((u_i - m)^2 - v) with mean m and variance v of u under the weights p.
+    Weights sum to one, and columns of the Jacobian to zero: what is left sums to zero.
     """
 
     def pull(rows: Tensor) -> Tensor:
@@ -216,7 +244,7 @@ def _bent(x: Enclosure, p: _Simplex, weight: Tensor) -> CentredValue:
     off = torch.minimum(off, times(row, distance))
     low, high = (times(p.high, half / 2) * (1 + 1e-9) for half in (variance, off * off))
     pad = 1e-15 * p.high
-    return CentredValue((pull,), -low - pad, high + pad, weight)
+    return CentredValue((pull,), -low - pad, high + pad, weight, balanced=True)
 
 
 def _row_entries(x: Enclosure, p: _Simplex) -> Tensor:

@@ -42,6 +42,8 @@ class Enclosure:
         sets: for values `[B, sets, n]` the constant of every set, `[B, sets]`, where it is known.
         apart: for values `[B, sets, n]` how far (l2) every set can be from its centre, `[B, sets]`, where it is known.
         least: for values `[B, sets, n]` how small (l2) every set can get, `[B, sets]`, where it is known.
+        ahead: for values `[B, sets, n]` limits of how far every set can move along its centre, `[B, sets]` each, where
+            they are known; see `along`.
     """
 
     centre: Tensor
@@ -53,6 +55,7 @@ class Enclosure:
     sets: Tensor | None = None
     apart: Tensor | None = None
     least: Tensor | None = None
+    ahead: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def box(cls, low: Tensor, high: Tensor, least: Tensor | None = None) -> Enclosure:
@@ -75,6 +78,13 @@ class Enclosure:
     def size(self) -> Tensor:
         """How large every entry can get, in absolute value."""
         return torch.maximum(self.low.abs(), self.high.abs())
+
+    def along(self) -> tuple[Tensor, Tensor]:
+        """Limit <v - centre, centre>/norm(centre) for every set v of the last dimension, `[B, sets]` each."""
+        far = self.distance(1)
+        if self.ahead is None or self.ahead[0].shape != far.shape:
+            return -far, far
+        return torch.maximum(self.ahead[0], -far), torch.minimum(self.ahead[1], far)
 
     def distance(self, dims: int) -> Tensor:
         """How far (l2) each set of the last `dims` dimensions can be from its centre, the other dimensions kept."""
@@ -118,13 +128,17 @@ class CentredValue:
     """The value is that at the centre, plus maps of the operands' changes, plus a rest in [low, high], entry by entry.
 
     `pulls` are the transposes of the maps, `[B, K, *out]` to `[B, K, *in]`. With a `weight` (and one operand, in sets)
-    the rest of every set has an l2 norm of at most the weight times the set's distance from its centre, too.
+    the rest of every set has an l2 norm of at most the weight times the set's distance from its centre, too. With
+    `multiple` the rest of every set in [low, high] stands beside a multiple of the set's centre, with a factor in these
+    limits, `[B, sets]` each. If it is `balanced`, the rest of every set sums to zero.
     """
 
     pulls: tuple[Callable[[Tensor], Tensor], ...]
     low: Tensor
     high: Tensor
     weight: Tensor | None = None
+    multiple: tuple[Tensor, Tensor] | None = None
+    balanced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
