@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .errors import InputError, describe_error
+from .whole_weights import refuse_parts
 
 MOST = 20_000
 """The search for changeable objects ends after this many."""
@@ -322,6 +323,8 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
     if _unchanging.get() is model:
         yield
         return
+    refuse_parts(model)
+    _refuse_inference_weights(model)
     flags = [(module, module.training) for module in model.modules()]
     reached = Reached(model)
     buffers = [
@@ -354,6 +357,17 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
             for parameter, grad, trained in grads:
                 parameter.requires_grad = trained
                 parameter.grad = grad
+
+
+def _refuse_inference_weights(model: nn.Module) -> None:
+    """Refuse weights through which autograd takes no gradient."""
+    for name, parameter in model.named_parameters():
+        if not is_lazy(parameter) and parameter.is_inference():
+            raise InputError(
+                f"the weight `{name}` was made inside of torch.inference_mode(), so torch takes no gradient through it "
+                "and lets nobody write to it: make the model outside of that block, or pass copy.deepcopy(model), made "
+                "outside of it"
+            )
 
 
 _unchanging: ContextVar[nn.Module | None] = ContextVar("normscope_unchanging", default=None)
@@ -453,7 +467,8 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             leaves += tree_leaves(args[index] if index < len(args) else kwargs.get(argument.name))
-    return [value for value in leaves if isinstance(value, Tensor)]
+    parts = (getattr(value, "_local_tensor", value) for value in leaves)  # a DTensor has memory in its part alone
+    return [part for part in parts if isinstance(part, Tensor)]
 
 
 @contextmanager
