@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 
 from normscope_lab.experiments.base import Job, Settings
-from normscope_lab.experiments.digest.predicting import PREDICTING, population
+from normscope_lab.experiments.digest.predicting import PREDICTING, train_population
 from normscope_lab.experiments.reproducing import DATA, ExperimentTask, job_folder
 
 NICER = 4
@@ -27,7 +27,7 @@ def fill(kind: str, settings: Settings, folder: Path, workers: int, niceness: in
     """Train and measure what the folder of a population lacks."""
     os.nice(niceness)
     job = Job(kind)
-    population(settings, job, job_folder(folder, ExperimentTask(PREDICTING.name, job)), workers)
+    train_population(settings, job, job_folder(folder, ExperimentTask(PREDICTING.name, job)), workers)
     print(f"{kind}: complete", flush=True)
 
 

@@ -31,7 +31,7 @@ def test_rows_have_the_products_of_each_and_the_model_stays(
         together = objective.hessian(rows)
         assert objective.products == 7
         assert not objective._one_by_one
-        monkeypatch.setattr(room, "AT_ONCE", 1)
+        monkeypatch.setattr(room, "MAX_ENTRIES_TOGETHER", 1)
         objective._kept = None
         alone = torch.stack([objective.hessian(row) for row in rows])
         assert torch.equal(objective.hessian(rows), alone)  # one at a time, where more would take too much memory
@@ -57,7 +57,7 @@ def test_what_cannot_take_several_vectors_gets_them_one_by_one() -> None:
 
 def test_fewer_products_are_computed_together_the_larger_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = made("plain")
-    monkeypatch.setattr(room, "AT_ONCE", 20_000)
+    monkeypatch.setattr(room, "MAX_ENTRIES_TOGETHER", 20_000)
     at_once = []
     for samples in (1, 20, 400):
         objective = Objective(model, (x[:1].repeat(samples, 1), y[:1].repeat(samples)), loss=CROSS_ENTROPY)

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .errors import InputError, describe_error
-from .whole_weights import refuse_parts
+from .whole_weights import refuse_sharded_weights
 
 MOST = 20_000
 """The search for changeable objects ends after this many."""
@@ -320,10 +320,10 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
     In train mode modules that only drop (Dropout, DropPath, ...) are switched off: dropout counts as off. A block that
     only traces the model (`traced`) writes into no weight, so that weights need no copies.
     """
-    if _unchanging.get() is model:
+    if _effect_free_model.get() is model:
         yield
         return
-    refuse_parts(model)
+    refuse_sharded_weights(model)
     _refuse_inference_weights(model)
     flags = [(module, module.training) for module in model.modules()]
     reached = Reached(model)
@@ -360,7 +360,7 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
 
 
 def _refuse_inference_weights(model: nn.Module) -> None:
-    """Refuse weights through which autograd takes no gradient."""
+    """Refuse weights made in inference mode: autograd takes no gradient through them."""
     for name, parameter in model.named_parameters():
         if not is_lazy(parameter) and parameter.is_inference():
             raise InputError(
@@ -370,19 +370,19 @@ def _refuse_inference_weights(model: nn.Module) -> None:
             )
 
 
-_unchanging: ContextVar[nn.Module | None] = ContextVar("normscope_unchanging", default=None)
-"""The model that is known to change nothing when it runs."""
+_effect_free_model: ContextVar[nn.Module | None] = ContextVar("normscope_effect_free_model", default=None)
+"""The model whose runs are known to change nothing, so that `untouched` has nothing to put back."""
 
 
 @contextmanager
-def unchanging(model: nn.Module, mode: str | None) -> Iterator[None]:
-    """Run a block on a model in the given mode that is known to change nothing: inside, `untouched` has no work."""
+def assume_no_effects(model: nn.Module, mode: str | None) -> Iterator[None]:
+    """Set the mode for a block, in which `untouched` does nothing: runs of the model are known to change nothing."""
     with untouched(model, mode, traced=True):
-        token = _unchanging.set(model)
+        token = _effect_free_model.set(model)
         try:
             yield
         finally:
-            _unchanging.reset(token)
+            _effect_free_model.reset(token)
 
 
 def _generators(model: nn.Module) -> list[torch.Generator]:
@@ -467,7 +467,8 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             leaves += tree_leaves(args[index] if index < len(args) else kwargs.get(argument.name))
-    parts = (getattr(value, "_local_tensor", value) for value in leaves)  # a DTensor has memory in its part alone
+    # the memory of a DTensor is that of its local part
+    parts = (getattr(value, "_local_tensor", value) for value in leaves)
     return [part for part in parts if isinstance(part, Tensor)]
 
 

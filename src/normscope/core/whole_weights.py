@@ -28,8 +28,8 @@ _PASSED_ON = {
     "backward", "__len__", "__hash__", "__repr__", "__format__", "__get__", "__set__", "__delete__",
 }  # fmt: skip
 """Functions that get a DTensor as it is: they read none of its values, or concern the tensor object itself."""
-_GATHERING: ContextVar[bool] = ContextVar("_GATHERING", default=False)
-"""Whether functions are handed the whole of a weight."""
+_is_gathering: ContextVar[bool] = ContextVar("normscope_is_gathering", default=False)
+"""Whether functions are handed whole weights in the place of their parts."""
 
 
 def is_sharded(tensors: Iterable[Tensor]) -> bool:
@@ -59,27 +59,28 @@ def whole_weights(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def in_parts() -> AbstractContextManager[None]:
-    """Run a block inside of `whole_weights` in which weights stay in parts: an optimizer makes its step on them."""
+def without_gathering() -> AbstractContextManager[None]:
+    """Run a block inside of `whole_weights` in which functions get the parts: an optimizer makes its step on them."""
     return _gathering(False)
 
 
 @contextmanager
 def _gathering(on: bool) -> Iterator[None]:
-    token = _GATHERING.set(on)
+    """Run a block in which functions are handed whole weights, or parts."""
+    token = _is_gathering.set(on)
     try:
         yield
     finally:
-        _GATHERING.reset(token)
+        _is_gathering.reset(token)
 
 
-def refuse_parts(model: nn.Module) -> None:
+def refuse_sharded_weights(model: nn.Module) -> None:
     """Refuse a model whose weights lie in parts, where nothing gathers them.
 
     Raises:
         InputError: a parameter or a buffer is a DTensor.
     """
-    if _GATHERING.get():
+    if _is_gathering.get():
         return
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if hasattr(tensor, "full_tensor"):
@@ -104,7 +105,7 @@ class _GatheredWeights(TorchFunctionMode):
         """Run the function on whole tensors, unless it writes to its tensor or is of `_PASSED_ON`."""
         name = getattr(func, "__name__", "")
         writes = name.endswith("_") and not name.endswith("__")
-        if not _GATHERING.get() or writes or name in _PASSED_ON or _is_of_autograd(func):
+        if not _is_gathering.get() or writes or name in _PASSED_ON or _is_of_autograd(func):
             return func(*args, **(kwargs or {}))
         args, kwargs = tree_map_only(Tensor, self._gather, (args, kwargs or {}))
         return func(*args, **kwargs)

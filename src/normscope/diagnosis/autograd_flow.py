@@ -43,20 +43,22 @@ RANGES = {
 LOSS = "the loss"
 
 
-class Way(IntEnum):
-    """What happens to a layer's output on the way to another one: the most that happens on any of the ways."""
+class Effect(IntEnum):
+    """What operators do to a layer's output before another layer reads it; where there are several ways, the most."""
 
     REARRANGED = 0
+    """Its entries are moved at most."""
     ADDED = 1
-    """It is scaled by constants, or added to others."""
+    """It is scaled by constants, or added to others, at most."""
     ANY = 2
+    """Anything else."""
 
 
 class Feed(NamedTuple):
-    """A layer whose output another one reads: its number, and what happens to it on the way."""
+    """A layer whose output another one reads: its number, and what operators between do to it."""
 
     layer: int
-    way: Way
+    effect: Effect
 
 
 def operator_name(function: Any) -> str:
@@ -81,28 +83,28 @@ def find_feeds(functions: Sequence[Any]) -> list[tuple[Feed, ...]]:
 
 def _feeds_of(function: Any, numbers: Mapping[Any, int]) -> tuple[Feed, ...]:
     """Walk back from one layer's output to the outputs of the layers before it."""
-    feeds: dict[int, Way] = {}
-    visited: dict[Any, Way] = {}
-    waiting = [(before, Way.REARRANGED) for before, _ in function.next_functions]
+    feeds: dict[int, Effect] = {}
+    visited: dict[Any, Effect] = {}
+    waiting = [(before, Effect.REARRANGED) for before, _ in function.next_functions]
     while waiting:
-        node, way = waiting.pop()
-        if node is None or visited.get(node, -1) >= way:
+        node, effect = waiting.pop()
+        if node is None or visited.get(node, -1) >= effect:
             continue
-        visited[node] = way
+        visited[node] = effect
         if node in numbers:
-            feeds[numbers[node]] = way
+            feeds[numbers[node]] = effect
             continue
-        way = max(way, way_through(node))
-        waiting.extend((before, way) for before, _ in node.next_functions)
-    return tuple(Feed(number, way) for number, way in sorted(feeds.items()))
+        effect = max(effect, effect_of(node))
+        waiting.extend((before, effect) for before, _ in node.next_functions)
+    return tuple(Feed(number, effect) for number, effect in sorted(feeds.items()))
 
 
-def way_through(node: Any) -> Way:
+def effect_of(node: Any) -> Effect:
     """Return what the operator of a node does to what it reads."""
     name = operator_name(node)
     if name in REARRANGING:
-        return Way.REARRANGED
-    return Way.ADDED if name in ADDING or _scales(name, node) else Way.ANY
+        return Effect.REARRANGED
+    return Effect.ADDED if name in ADDING or _scales(name, node) else Effect.ANY
 
 
 def _scales(name: str, node: Any) -> bool:

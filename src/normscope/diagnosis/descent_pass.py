@@ -25,7 +25,7 @@ from ..core.budget import count
 from ..core.codec import JsonForm, Part
 from ..core.errors import describe_error
 from ..core.untouched import on_copies, seed_random
-from ..core.whole_weights import in_parts
+from ..core.whole_weights import without_gathering
 from ..graph.call import Call
 from ..listening.listener import ForwardListener
 
@@ -295,7 +295,7 @@ def _own_step(trial: _Trial, gradients: Gradients, optimizer: Optimizer) -> dict
     """Let a copy of the optimizer make one step on copies of the weights; return the loss there."""
     names = {id(p): name for name, p in trial.model.named_parameters()}
     changes: dict[str, tuple[Tensor, Tensor]] = {}
-    with in_parts():
+    with without_gathering():
         twin = copy.deepcopy(optimizer)
         for group, own in zip(twin.param_groups, optimizer.param_groups, strict=True):
             for weight, parameter in zip(group["params"], own["params"], strict=True):

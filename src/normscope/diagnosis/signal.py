@@ -200,7 +200,7 @@ class Signal(Part):
         parameters: every parameter of the model.
         feeds: for each row, the numbers of the rows that it reads with no other row between.
         linear_feeds: of these, the ones whose values are only rearranged on the way.
-        added_feeds: of these, the ones whose values are on the way scaled by constants or added to others at most.
+        added_feeds: of these, the ones whose values are only scaled by constants, or added to others, on the way.
         loss: what the loss was given, where there is one that is known.
         other_losses: what other losses were given that compare outputs with labels, as those of several tasks.
         columns: for each input that is a table, its widest column.
@@ -352,9 +352,10 @@ class Signal(Part):
         return found
 
     def added_sources(self, number: int, through: Container[str]) -> frozenset[int]:
-        """Return the rows whose values a row reads with nothing but additions between, seen through some kinds of rows.
+        """Return the rows whose outputs a row reads with at most additions and constant factors between.
 
-        Modules that only hand on or add what they are given are seen through as well.
+        Rows of the kinds in `through` do not count: the rows that they read stand for them. Neither do modules that
+        only hand on or add what they are given.
         """
         found, seen, waiting = set[int](), set[int](), [number]
         while waiting:

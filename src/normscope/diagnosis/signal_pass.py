@@ -39,8 +39,9 @@ from ..listening.calls import (
 from ..listening.listener import ForwardListener
 from .autograd_flow import (
     LOSS,
+    Effect,
     Feed,
-    Way,
+    effect_of,
     find_attributes,
     find_feeds,
     find_kinds,
@@ -49,7 +50,6 @@ from .autograd_flow import (
     nodes_before,
     output_limits,
     reached_leaves,
-    way_through,
 )
 from .descent_pass import Optimizers, StepFacts, try_steps
 from .examined import UnitsOverData
@@ -183,8 +183,8 @@ def watch_signal(
         backwards=backwards,
         reason=reason,
         parameters=listener.parameters(),
-        feeds=_feeds_by(Way.ANY, listener.feeds),
-        linear_feeds=_feeds_by(Way.REARRANGED, listener.feeds),
+        feeds=_feeds_up_to(Effect.ANY, listener.feeds),
+        linear_feeds=_feeds_up_to(Effect.REARRANGED, listener.feeds),
         added_feeds=listener.added_feeds,
         loss=listener.loss,
         other_losses=listener.other_losses,
@@ -215,9 +215,9 @@ def watch_signal(
     )
 
 
-def _feeds_by(way: Way, feeds: Sequence[Sequence[Feed]]) -> tuple[tuple[int, ...], ...]:
-    """Return for each row the numbers of those that it reads in this way or a simpler one."""
-    return tuple(tuple(feed.layer for feed in row if feed.way <= way) for row in feeds)
+def _feeds_up_to(effect: Effect, feeds: Sequence[Sequence[Feed]]) -> tuple[tuple[int, ...], ...]:
+    """Return for each row the numbers of those whose outputs it reads after this effect at most."""
+    return tuple(tuple(feed.layer for feed in row if feed.effect <= effect) for row in feeds)
 
 
 class _Holder(nn.Module):
@@ -452,12 +452,12 @@ class _SignalListener(ForwardListener):
     def read_graph(self, objective: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Note which rows read which, and what gradients of the objective, or of any output, can reach."""
         self.feeds = find_feeds(self._functions)
-        multiplies = [  # modules that do more than add what they read
-            function is not None and site[1][:1].isupper() and way_through(function) is Way.ANY
+        does_more = [  # for each row: whether it is a module that does more than add what it reads
+            function is not None and site[1][:1].isupper() and effect_of(function) is Effect.ANY
             for function, (site, *_) in zip(self._functions, self._heard, strict=True)
         ]
-        added = _feeds_by(Way.ADDED, self.feeds)
-        self.added_feeds = tuple(() if more else feeds for more, feeds in zip(multiplies, added, strict=True))
+        added = _feeds_up_to(Effect.ADDED, self.feeds)
+        self.added_feeds = tuple(() if more else feeds for more, feeds in zip(does_more, added, strict=True))
         self._reached = reached_leaves(objective)
         self._of_outputs = set(reached_leaves(outputs))
         self._unread = {key: (made, path or self.maker(made)) for key, (made, path) in self._unread.items()}

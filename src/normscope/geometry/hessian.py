@@ -38,12 +38,12 @@ DRAWN = (
 UNCONVERGED = "eigenvalues are not within {:g}: raise products"
 ZERO = 1e-6
 """An eigenvalue of at most this share of the largest counts as zero in a condition number, in float32."""
-STEPS, FURTHER = 20, 10
-"""How many products each random vector takes, and how many further vectors there are for it, of one product each."""
-STEPS_OF_TRACE, FURTHER_OF_TRACE = 9, 6
+KRYLOV_STEPS, FRESH_VECTORS = 20, 10
+"""For each random vector: its products, and how many fresh vectors of one product each follow for the trace."""
+TRACE_KRYLOV_STEPS, TRACE_FRESH_VECTORS = 9, 6
 """The same where the trace alone is asked for, and each probe stands for two vectors: nearly as many directions are
-taken out, and more vectors estimate what is left."""
-TOGETHER = 16
+taken out, and more fresh vectors estimate what is left."""
+MAX_ROWS_TOGETHER = 16
 """The number of vectors whose products are computed together, where memory allows."""
 DENSITY_POINTS = 120
 """The number of points at which the density is given."""
@@ -353,7 +353,7 @@ class _SpectrumSearch:
         search = self.budget.search("the traces of blocks", self.wanted.block_probes)
         sizes = [parameter.numel() for parameter in self.objective.parameters.values()]
         forms: list[list[float]] = []
-        while (count := min(TOGETHER, self.wanted.block_probes - len(forms))) and search.spend(count):
+        while (count := min(MAX_ROWS_TOGETHER, self.wanted.block_probes - len(forms))) and search.spend(count):
             signs = 2 * torch.randint(2, (count, self.objective.size), generator=self.generator).to(self.gradient) - 1
             products = (signs * self.product(signs)).double()
             forms += torch.stack([part.sum(1) for part in products.split(sizes, 1)], 1).tolist()
@@ -387,7 +387,7 @@ class _SpectrumSearch:
         Return None for both where the time ran out before all eigenvalues were known.
         """
         columns = []
-        for units in torch.eye(self.objective.size).split(TOGETHER):
+        for units in torch.eye(self.objective.size).split(MAX_ROWS_TOGETHER):
             if self.budget.late:
                 return None, None
             units = self.directions.project(units.to(self.gradient))
@@ -441,15 +441,15 @@ def trace_and_density(
     known = sum(ends.top) + sum(ends.bottom)
     if not probes or rest < 1:
         return Estimate(value=known, error=0.0) if probes else None, None, 0
-    steps, further, vectors = (STEPS, FURTHER, probes) if density else (STEPS_OF_TRACE, FURTHER_OF_TRACE, 2 * probes)
+    steps, fresh, vectors = KRYLOV_STEPS, FRESH_VECTORS, probes
+    if not density:
+        steps, fresh, vectors = TRACE_KRYLOV_STEPS, TRACE_FRESH_VECTORS, 2 * probes
     draw = partial(random_units, size=size, project=project, generator=generator, like=eigenvectors)
     together = max(1, int(MEMORY // (2 * (steps + 1) * size * eigenvectors.element_size())))
-    rules, basis, captured = quadratures(
-        lambda rows: project(operator(rows)), draw(min(vectors, together)), steps=min(steps, rest), budget=budget
-    )
+    find = partial(quadratures, lambda rows: project(operator(rows)), steps=min(steps, rest), budget=budget)
+    rules, basis, captured = find(draw(min(vectors, together)))
     while density and len(rules) < vectors and not budget.late:  # the spaces of these are too large to be kept
-        more = draw(min(vectors - len(rules), together))
-        rules += quadratures(lambda rows: project(operator(rows)), more, steps=min(steps, rest), budget=budget)[0]
+        rules += find(draw(min(vectors - len(rules), together)))[0]
     dimensions = len(basis)
 
     def outside(vector: Tensor) -> Tensor:
@@ -457,14 +457,14 @@ def trace_and_density(
         return vector - (vector @ basis.T) @ basis
 
     forms: list[float] = []
-    most = further * vectors
+    most = fresh * vectors
     while dimensions < rest and len(forms) < most and not (len(forms) > 1 and budget.late):
-        rows = draw(min(TOGETHER, together, most - len(forms)), project=outside)
+        rows = draw(min(MAX_ROWS_TOGETHER, together, most - len(forms)), project=outside)
         forms += ((rest - dimensions) * (rows * operator(rows)).double().sum(1)).tolist()
     largest = max(float(rule.nodes.abs().max()) for rule in rules)
     rounding = ROUNDING * torch.finfo(eigenvectors.dtype).eps * largest * dimensions
-    sampled = Estimate.of([known + captured + form for form in forms]) if forms else None
-    trace = Estimate(value=known + captured, error=0.0) if sampled is None else sampled
+    inside = known + captured
+    trace = Estimate.of([inside + form for form in forms]) if forms else Estimate(value=inside, error=0.0)
     trace = Estimate(value=trace.value, error=trace.error + rounding)
     return trace, _density(rules, ends, rest) if density else None, len(rules) if density else 0
 

@@ -26,8 +26,8 @@ MISSING = re.compile(r"derivative for '?(?:aten::)?([\w.]+)'? is not implemented
 """The error message by which torch says that an operator has no derivative."""
 DISAGREEMENT = 0.1
 """How far a product may be from differences of gradients, relative to the larger: kinks may lie between the points."""
-AT_ONCE = 2**23
-"""About how many entries the gradients inside of products computed together may have: more of them save no time."""
+MAX_ENTRIES_TOGETHER = 2**23
+"""About how many entries the tensors of the backward may have in products computed together: more save no time."""
 TWICE = "the loss cannot be differentiated twice: {} has no second derivative. Replace it by an operator that has one"
 
 
@@ -40,9 +40,9 @@ class _Traced:
 
     @cached_property
     def at_once(self) -> int:
-        """Return how many products may be computed together: the backward has a tensor per node for each."""
+        """How many products may be computed together: each has a tensor at every node of the backward."""
         entries = sum(math.prod(one.shape) for node in _nodes(self.gradients) for one in node._input_metadata)
-        return max(1, AT_ONCE // max(entries, 1))
+        return max(1, MAX_ENTRIES_TOGETHER // max(entries, 1))
 
 
 class Objective:
@@ -320,19 +320,21 @@ class Objective:
                 if not any(g is not None and g.requires_grad for g in gradients):  # linear in these parameters
                     continue
                 at_once = 1 if self._one_by_one or len(rows) == 1 else traced.at_once
-                products = torch.cat([self._bent(gradients, chosen, part) for part in rows.split(at_once)])
+                products = torch.cat([self._differentiate(gradients, chosen, part) for part in rows.split(at_once)])
             count("backwards", 2 * batch.samples * len(rows))
             total += self.share(batch) * products
         return total.reshape(vector.shape)
 
-    def _bent(self, gradients: list[Tensor | None], chosen: list[nn.Parameter], rows: Tensor) -> Tensor:
-        """Return the derivatives of gradients, times rows: all together where every operator can do that."""
-        bent = [g for g in gradients if g is not None and g.requires_grad]
+    def _differentiate(self, gradients: list[Tensor | None], chosen: list[nn.Parameter], rows: Tensor) -> Tensor:
+        """Return the derivatives of gradients times each of several rows, together where every operator can do that."""
+        differentiable = [g for g in gradients if g is not None and g.requires_grad]
 
         def product(row: Tensor) -> Tensor:
             parts = zip(gradients, self.parts(row, chosen), strict=True)
             along = [part for g, part in parts if g is not None and g.requires_grad]
-            return self.flat(torch.autograd.grad(bent, chosen, along, retain_graph=True, allow_unused=True), chosen)
+            return self.flat(
+                torch.autograd.grad(differentiable, chosen, along, retain_graph=True, allow_unused=True), chosen
+            )
 
         if len(rows) > 1 and not self._one_by_one:
             try:

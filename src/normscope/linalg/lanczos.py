@@ -17,7 +17,7 @@ from .linear_map import LinearMap
 
 _DIRECT = 128
 """Matrices of up to this order are diagonalized directly on a CPU; a GPU takes longer for that than for Lanczos."""
-_DIRECT_ALONE = 512
+_DIRECT_SINGLE = 512
 """One real matrix of up to this order has its top eigenvector taken directly."""
 _CHUNK = 32
 """Vectors of a basis that restarts, for which memory is taken at a time."""
@@ -57,7 +57,7 @@ class Ritz(NamedTuple):
 def top_eigenpairs(matrices: Tensor, *, steps: int, rtol: float) -> tuple[Tensor, Tensor]:
     """Return the largest eigenvalue `[b]` and its eigenvector `[b, m]` of Hermitian matrices `[b, m, m]`."""
     count, size, _ = matrices.shape
-    if count == 1 and size <= _DIRECT_ALONE and not matrices.is_cuda and not matrices.is_complex():
+    if count == 1 and size <= _DIRECT_SINGLE and not matrices.is_cuda and not matrices.is_complex():
         values, vectors, *_ = _lapack().dsyevr(matrices[0].numpy(), range="I", il=size, iu=size)
         return torch.from_numpy(values[:1]), torch.from_numpy(vectors.T)
     if size <= _DIRECT and not matrices.is_cuda:
@@ -534,8 +534,8 @@ def _fresh(basis: Tensor, project: Operator, generator: torch.Generator) -> Tens
     return vector if float(vector.norm()) > 1e-3 * float(drawn.norm()) / basis.shape[1] ** 0.5 else None
 
 
-SPANNED = 32.0
-"""A vector is spanned by others if it is at most this many rounding errors of the operator's size away from them."""
+SPANNED_ROUNDING_ERRORS = 32.0
+"""A vector counts as spanned by others if it is at most this many rounding errors, of the operator's size, away."""
 NODE_DISTANCE = 1e-5
 """An end of an interval is moved at least this far from the nodes, as a share of the largest: else rounding decides."""
 
@@ -611,7 +611,7 @@ def quadratures(
 
     The operator takes and gives rows. Of a random vector the mean weight of every eigenvalue is 1 over the dimension.
     Gauss quadrature with n nodes is exact for polynomials of degree 2n - 1. All vectors share one space, which holds
-    what Lanczos from each alone would find: it is read off in coordinates. A deadline leaves out steps.
+    that of each: Lanczos from each of them then runs in its coordinates. A deadline leaves out steps.
 
     Reference: Ubaru, Chen and Saad 2017; Golub and Meurant 2010 (nodes that are given, blocks).
     """
@@ -640,41 +640,41 @@ def _block_krylov(
     count, size = start.shape
     basis = start.new_zeros(min((steps + 1) * count, size), size)
     matrix = torch.zeros(len(basis), len(basis), dtype=torch.float64)
-    rounding, scale, filled = SPANNED * torch.finfo(start.dtype).eps, 0.0, 0
+    rounding, scale, filled = SPANNED_ROUNDING_ERRORS * torch.finfo(start.dtype).eps, 0.0, 0
     block = _orthonormal(start, basis[:0], rounding)
     coordinates = (start @ block.T).double().cpu()
     taken = 0
     while taken < steps and len(block) and not (taken and budget is not None and budget.late):
         taken += 1
-        own = slice(filled, filled + len(block))
-        filled = own.stop
-        basis[own] = block
+        places = slice(filled, filled + len(block))
+        filled = places.stop
+        basis[places] = block
         images = operator(block)
         scale = max(scale, float(images.norm(dim=1).max()))
         block = _orthonormal(images, basis[:filled], rounding * scale)
         reached = torch.cat([basis[:filled], block])
         inner = (reached @ images.T).double().cpu()
-        matrix[: len(reached), own] = inner
-        matrix[own, : len(reached)] = inner.T
+        matrix[: len(reached), places] = inner
+        matrix[places, : len(reached)] = inner.T
     known = filled + len(block)
     matrix = (matrix + matrix.T)[:known, :known] / 2
     return basis[:filled], matrix, nn.functional.pad(coordinates, (0, known - coordinates.shape[1])), taken
 
 
 def _orthonormal(rows: Tensor, known: Tensor, least: float) -> Tensor:
-    """Return orthonormal rows for what some rows add to known ones; directions of at most a length are left out."""
-    for enough in (least, 0.5):  # what the first pass leaves of a short direction may lie in the known space
+    """Return orthonormal rows for what some rows add to known ones; those of at most this length are left out."""
+    for shortest in (least, 0.5):  # what the first pass leaves of a short direction may lie in the known space
         rows = rows - (rows @ known.T) @ known
         vectors, small = torch.linalg.qr(rows.T)
         mixed, lengths, _ = torch.linalg.svd(small.double().cpu())
-        rows = mixed[:, : len(lengths)][:, lengths > enough].T.to(rows) @ vectors.T
+        rows = mixed[:, : len(lengths)][:, lengths > shortest].T.to(rows) @ vectors.T
     return rows
 
 
 def random_units(count: int, size: int, *, project: Operator, generator: torch.Generator, like: Tensor) -> Tensor:
     """Return vectors that are uniform on the unit sphere of a subspace, whatever that is, as rows.
 
-    The mean of v^T A v is the trace over the dimension. (A vector of signs that is projected has not this property, and
+    The mean of v^T A v is the trace over the dimension. (A projected vector of signs does not have this property, and
     two of them may agree on a wrong trace.)
     """
     drawn = [torch.randn(size, generator=generator, dtype=torch.float64).to(like) for _ in range(count)]

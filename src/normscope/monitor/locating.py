@@ -33,7 +33,7 @@ class Broken:
         step: the step of the optimizer.
         where: the module; empty where none can be named.
         words: what is known of it.
-        part: what is not finite by itself: the batch, what the loss function makes of finite outputs, or the network.
+        part: where it began: in the batch, in the loss function or its targets, or in the network.
         function: the function of the network that made it; empty where that is not known.
     """
 

@@ -147,24 +147,24 @@ def flat_activation(examined: Examined) -> Iterator[Finding]:
 def hidden_softmax(examined: Examined) -> Iterator[Finding]:
     """A softmax in the place of an activation: between two weight layers.
 
-    One that another function reads too stands for probabilities, and so does one of scores that are read elsewhere.
+    Where its output, or its input, is read elsewhere too, it is taken to give probabilities that are meant.
     """
     signal = examined.signal
     if signal is None:
         return
-    told: set[int] = set()
+    reported: set[int] = set()
     for number, reader in enumerate(signal.rows):
         if reader.kind not in WEIGHTS or not _trains(signal, reader):
             continue  # an expectation over fixed numbers
-        for softmax in sorted(signal.added_sources(number, NORMALIZERS) - told):
+        for softmax in sorted(signal.added_sources(number, NORMALIZERS) - reported):
             row = signal.rows[softmax]
-            behind = (
-                signal.added_sources(softmax, (*NORMALIZERS, "relu", *ACTIVATIONS)) if row.kind == "softmax" else ()
-            )
-            before = [k for k in sorted(behind) if signal.rows[k].kind in WEIGHTS]
+            if row.kind != "softmax":
+                continue
+            sources = signal.added_sources(softmax, (*NORMALIZERS, "relu", *ACTIVATIONS))
+            before = [k for k in sorted(sources) if signal.rows[k].kind in WEIGHTS]
             if not before or any(place in signal.shared for place in (softmax, *before)):
                 continue
-            told.add(softmax)
+            reported.add(softmax)
             yield Finding(
                 code="hidden-softmax",
                 severity=Severity.WARNING,

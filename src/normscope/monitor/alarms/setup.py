@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ...core.finding import Finding, Severity
+from ...diagnosis.findings.steps import RESTING_ADVICE, RESTING_WHY
 from ...report.words import pluralise
 from ..courses import LASTING_STEPS, PLAIN_STEPS
 from ..history import Alarm, History, others_likewise
@@ -169,9 +170,8 @@ SLOW_GROUP = Alarm(
 RESTING_GROUP = replace(
     SLOW_GROUP,
     seen="The learning rate of {names} is 0, for {steps} steps, while the largest one is {lr:figure}.",
-    why="No step moves these parameters until their rate is larger.",
-    advice="Nothing to do if a schedule raises it; otherwise set the rate of their parameter group. If they are to "
-    "stay as they are, freeze them with requires_grad_(False), which spares their gradients.",
+    why=RESTING_WHY,
+    advice=RESTING_ADVICE,
     severity=Severity.INFO,
 )
 

@@ -1,4 +1,4 @@
-"""What keeps a watcher from seeing a training: told at once, for no record will come."""
+"""Alarms for a watcher that cannot see the training; they are raised at once, because no record will come."""
 
 from __future__ import annotations
 

@@ -71,13 +71,13 @@ def jobs(settings: Settings) -> Sequence[Job]:
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     """Train and measure one population; with a folder it is kept there network by network."""
-    prediction = population(settings, job, folder)
+    prediction = train_population(settings, job, folder)
     members = [member.to_json() for member in prediction.members]
     return {"settings": prediction.settings, "members": members, "statistics": statistics(prediction.reached)}
 
 
-def population(settings: Settings, job: Job, folder: Path | None, workers: int = 0) -> Prediction:
-    """Return one population, trained and measured in this process or in others."""
+def train_population(settings: Settings, job: Job, folder: Path | None, workers: int = 0) -> Prediction:
+    """Train and measure one population, in this process or in `workers` others."""
     options = dict(settings[job.kind])
     data, kind = job.kind.split(", ")
     samples, loss = options.pop("samples"), options.pop("loss")
@@ -98,7 +98,7 @@ def _split(data: str, samples: int, settings: Settings) -> Split:
     if data == "digits":
         return digits(generator=torch.Generator().manual_seed(0), test_share=1.0 - samples / 1797)
     if "data_folder" not in settings:
-        raise InputError("this needs MNIST and CIFAR-10: give the folder with both of them with --data")
+        raise InputError("this experiment needs MNIST and CIFAR-10: give the folder that holds both with --data")
     return {"MNIST": mnist, "CIFAR-10": cifar10}[data](settings["data_folder"])
 
 
