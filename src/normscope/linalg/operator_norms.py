@@ -364,7 +364,7 @@ def bracket(
         if settled:
             why = f"the lower side has settled, the upper side ({result.method}) is loose"
             if tighten != "patiently" and side.tighten is not None:
-                why += ": normscope.spectral_norm tightens it"
+                why += ": call normscope.spectral_norm on this layer for a tighter one"
     return replace(result, converged=False, advice=f"the gap is {result.gap:.3g}: {why}")
 
 
