@@ -121,6 +121,11 @@ def unit(model: nn.Module, batch: Any, device: str) -> float:
     return min(once() for _ in range(2))
 
 
+def peak() -> float:
+    """Return the most memory that the process ever held, in GiB: of a model that is not the first also the others'."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
 def measure(name: str, device: str, effort: str, max_seconds: float | None) -> None:
     """Audit one model and print what it took."""
     torch.manual_seed(0)
@@ -128,6 +133,7 @@ def measure(name: str, device: str, effort: str, max_seconds: float | None) -> N
     model = model.to(device).eval()
     batch = torch.utils._pytree.tree_map(lambda v: v.to(device), batch)
     one = unit(model, batch, device)
+    before = peak()
     audit = ns.audit(model, batch, effort=effort, max_seconds=max_seconds)
     began = time.perf_counter()
     page = audit.to_html()
@@ -139,8 +145,8 @@ def measure(name: str, device: str, effort: str, max_seconds: float | None) -> N
     print("  by part: " + ", ".join(f"{part} {taken:.1f} s" for part, taken in cost.seconds.items()))
     counted = ", ".join(f"{cost.total(kind):.0f} {kind}" for kind in ("passes", "backwards", "norms", "products"))
     print(f"  counted: {counted}")
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"  report {len(page.encode()) / 1e6:.2f} MB in {drawn:.2f} s, peak {memory:.2f} GiB", end="")
+    print(f"  report {len(page.encode()) / 1e6:.2f} MB in {drawn:.2f} s, peak {peak():.2f} GiB", end="")
+    print(f" ({before:.2f} with forward and backward alone)", end="")
     print(f", GPU peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB" if device == "cuda" else "")
     for rung in ("best", "observed"):
         if rung in audit.ladder:

@@ -1,6 +1,6 @@
 """Than's figures 2 and 3 over seeds on one GPU: all trainings of a network side by side, until a time limit.
 
-    python benchmarks/decay_seeds.py DATA --out OUT --minutes resnet18=7 efficientnet_b3=2
+    python benchmarks/decay_seeds.py DATA --out OUT --minutes resnet18=25 efficientnet_b3=80
 
 DATA holds CIFAR-10's python batches. One step of each training is recorded as a CUDA graph and replayed, in as many
 streams as turn out quickest. The images lie on the device; there is no augmentation, as in the paper. After each epoch

@@ -20,6 +20,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -29,19 +30,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 import normscope as ns
-from normscope.linalg import certify
+from normscope.linalg import certify, lanczos
 
-SIZES = {"depth": (2, 4, 8), "width": (16, 32, 64), "batch": (4, 8, 16), "side": (8, 16, 32)}
+SIZES = {"depth": (2, 4, 8), "width": (16, 32, 64, 128), "batch": (4, 8, 16), "side": (8, 16, 32, 64)}
 USUAL_SIZES = {"depth": 2, "width": 32, "batch": 8}
 """What the sizes are that do not vary along a line."""
 CHANNELS, BLOCKS, IMAGES = 4, 2, 4
 """The convolutional network, and the images of a batch, where their side varies."""
 WATCHED_STEPS = 4
 N3_MULTIPLICATIONS = {
-    "linalg_cholesky_ex": 1 / 3, "linalg_eigh": 9.0, "_linalg_eigh": 9.0, "linalg_eigvalsh": 4 / 3, "_linalg_svd": 20.0,
-    "linalg_svd": 20.0, "linalg_qr": 2.0, "linalg_inv_ex": 1.0, "linalg_solve_triangular": 1.0,
+    "linalg_cholesky_ex": 1 / 3, "_linalg_eigh": 9.0, "_linalg_svd": 20.0, "linalg_qr": 2.0, "linalg_inv_ex": 1.0,
+    "linalg_solve_triangular": 1.0,
 }  # fmt: skip
 """Multiplications of a factorisation of order n, in units of n^3."""
+N3_OF_VALUES_ALONE = {"_linalg_eigh": 4 / 3}
+"""The same where the caller wants no vectors, or a single one."""
 
 
 class Counter(TorchDispatchMode):
@@ -50,6 +53,8 @@ class Counter(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.operators, self.multiplications = 0, 0.0
+        self.values_alone = False
+        """Whether the caller wants no vectors of a factorisation: beneath this class torch runs the same operator."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator and count it."""
@@ -60,6 +65,8 @@ class Counter(TorchDispatchMode):
             self.multiplications += flop_registry[packet](*args, **(kwargs or {}), out_val=output) / 2.0
         elif (constant := N3_MULTIPLICATIONS.get(packet.__name__)) is not None and args[0].ndim > 1:
             rows, columns = args[0].shape[-2:]
+            if self.values_alone:
+                constant = N3_OF_VALUES_ALONE[packet.__name__]
             self.multiplications += (
                 constant * math.prod(args[0].shape[:-2]) * min(rows, columns) ** 2 * max(rows, columns)
             )
@@ -68,20 +75,33 @@ class Counter(TorchDispatchMode):
 
 @contextmanager
 def counting() -> Iterator[Counter]:
-    """Count what torch runs, and the Gram matrices, whose products are BLAS's own."""
-    gram_of_rows, counter = certify.gram_of_rows, Counter()
+    """Count what torch runs, and the Gram matrices and top eigenvectors that BLAS and LAPACK take directly."""
+    gram_of_rows, lapack, eigvalsh = certify.gram_of_rows, lanczos._lapack, torch.linalg.eigvalsh
+    counter = Counter()
 
     def count_and_run(pieces: Any, order: int) -> Tensor:
         rows = list(pieces)
         counter.multiplications += sum(len(piece) for piece in rows) * order**2 / 2.0
         return gram_of_rows(rows, order)
 
-    certify.gram_of_rows = count_and_run
+    def count_values(matrix: Tensor) -> Tensor:
+        counter.values_alone = True
+        try:
+            return eigvalsh(matrix)
+        finally:
+            counter.values_alone = False
+
+    def count_top(matrix: Any, **options: Any) -> Any:
+        counter.multiplications += N3_OF_VALUES_ALONE["_linalg_eigh"] * len(matrix) ** 3
+        return lapack().dsyevr(matrix, **options)
+
+    certify.gram_of_rows, torch.linalg.eigvalsh = count_and_run, count_values
+    lanczos._lapack = lambda: SimpleNamespace(dsyevr=count_top)
     try:
         with counter:
             yield counter
     finally:
-        certify.gram_of_rows = gram_of_rows
+        certify.gram_of_rows, torch.linalg.eigvalsh, lanczos._lapack = gram_of_rows, eigvalsh, lapack
 
 
 class Block(nn.Module):
@@ -127,7 +147,8 @@ def labels_of(batch: Tensor) -> Tensor:
 
 
 def train(model: nn.Module, batch: Tensor, watched: bool) -> None:
-    """Take some steps, watched or not."""
+    """Take some steps in train mode, watched or not: passes in eval mode, with layers that know it, are no training."""
+    model.train()
     optimizer, labels = torch.optim.SGD(model.parameters(), lr=1e-3), labels_of(batch)
 
     def steps(run: Any) -> None:

@@ -106,11 +106,13 @@ LIMITS = """## Limits
   come out otherwise. Networks are small, but for ResNet18 and EfficientNet-B3.
 - Where an interval covers the limit, these seeds decide nothing; more of them may.
 - What no source claims is called a measurement and has no verdict.
-- Figures 1, 2 and 3 of Than are one run of each network and kind of weight decay. Over six seeds there is ResNet18
-  alone, for the first epochs of 100 (`than.figure2.later`); EfficientNet-B3 was not run to the end. `python
-  benchmarks/than_full.py FOLDER --folder runs/than` and `python benchmarks/decay_seeds.py FOLDER` run more on a GPU.
-- Which measure predicts the generalization gap is answered for digits and MNIST ([that page](predict.md)), with small
-  networks of linear layers and 300 samples. Convolutions on CIFAR-10 need a GPU and were not run: `normscope lab
+- Figures 1, 2 and 3 of Than are one run of each network and kind of weight decay. Over six seeds and all 100 epochs
+  there is ResNet18 alone (`than.figure2.later`), in bfloat16, without augmentation. EfficientNet-B3 was not run to the
+  end: one epoch of its 18 trainings takes 46 seconds on an H200, all 100 take 77 minutes (`python
+  benchmarks/decay_seeds.py FOLDER --minutes efficientnet_b3=80`). `python benchmarks/than_full.py FOLDER --folder
+  runs/than` runs one of each with all that is watched.
+- Which measure predicts the generalization gap is answered for digits, MNIST and CIFAR-10 ([that page](predict.md)),
+  with small networks and 300 samples. More samples of CIFAR-10 need a GPU and were not run: `normscope lab
   predict --data cifar10:FOLDER --samples 5000 --depths 4,6 --widths 32,64 --normalizers none,batch,layer
   --batch-sizes 32,128 --learning-rates 0.05 --weight-decays 0 --seeds 6 --target-loss 0.1 --steps 20000
   --device cuda --folder runs/cifar`.
@@ -258,7 +260,9 @@ def stored(held: dict[str, Reproduction]) -> Iterator[str]:
     }
     yield (
         "\nResults from before times were kept have none. `docs/results/decay_seeds_h200.txt` has those of the 18 "
-        "trainings on one GPU.\n"
+        "trainings on one GPU. The time of `digest.predicting` is that of its statistics alone: its 720 networks, "
+        "which `python benchmarks/populations.py FOLDER` trains and measures, took 17 minutes on 14 cores of the "
+        "machine with that GPU (commit bf90e15c, torch 2.11.0).\n"
     )
     if short:
         runs = ", ".join(f"{name} {epochs}" for name, epochs in short.items())

@@ -82,12 +82,16 @@ def trace_ways(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Way | str]:
     dense = traces.dense(model, x, y)
     truth, size = float(dense.trace()), float(torch.linalg.eigvalsh(dense).abs().sum())
 
-    def ours(turn: int) -> tuple[float, int]:
-        curvature = ns.hessian(model, (x, y), loss=traces.LOSS, k=5, probes=PROBES, deflate=False, seed=turn)
-        assert curvature.trace is not None
-        return curvature.trace.value, curvature.num_products
+    def ours(name: str) -> Callable[[int], tuple[float, int]]:
+        def run(turn: int) -> tuple[float, int]:
+            asked = traces.ASKED[name]
+            curvature = ns.hessian(model, (x, y), loss=traces.LOSS, probes=PROBES, deflate=False, seed=turn, **asked)
+            assert curvature.trace is not None
+            return curvature.trace.value, curvature.num_products
 
-    _, products = ours(0)
+        return run
+
+    _, products = ours("the trace")(0)
 
     def pyhessian(turn: int) -> tuple[float, int]:
         peer: Any = import_module("pyhessian.hessian")
@@ -119,7 +123,8 @@ def trace_ways(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Way | str]:
         return run
 
     estimators = (
-        ("normscope", "normscope", ours),
+        ("normscope", "normscope", ours("the trace")),
+        ("normscope, with five eigenvalues and density", "normscope", ours("all")),
         ("PyHessian, Hutchinson", "pyhessian", pyhessian),
         ("curvlinops, Hutchinson", "curvlinops", curvlinops("hutchinson_trace")),
         ("curvlinops, Hutch++", "curvlinops", curvlinops("hutchpp_trace")),

@@ -129,8 +129,8 @@ def radii(axes: Any) -> None:
 
 
 def growth(axes: Any) -> None:
-    """Draw how counted work grows with each size, as slopes of logarithms."""
-    pattern = r"^(depth|width|batch|side) [\d ]+: ([a-z ]+): multiplications .*?, slope ([+-][\d.]+)"
+    """Draw how counted work grows with each size, as slopes of logarithms between the last two."""
+    pattern = r"^(depth|width|batch|side) [\d ]+: ([a-z ]+): multiplications .*?, last ([+-][\d.]+)"
     rows = matches(pattern, "growth.txt")
     names, directions = (list(dict.fromkeys(row[k] for row in rows)) for k in (1, 0))
     for index, direction in enumerate(directions):

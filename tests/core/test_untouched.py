@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +14,8 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import normscope as ns
 import normscope_lab as lab
-from normscope.core.errors import NormscopeError
+from normscope.core.errors import InputError, NormscopeError
+from normscope.core.untouched import Mode
 
 from ..real_models.observe import assert_same, snapshot, used
 
@@ -105,6 +109,22 @@ def test_nothing_is_touched(name: str, training: bool, trouble: str | None) -> N
 
 
 @pytest.mark.one_in(1000)
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_model_made_in_inference_mode_is_refused_with_a_remedy_that_works(mode: Mode) -> None:
+    with torch.inference_mode():
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    batch = torch.randn(16, 4)
+    measures: tuple[Callable[[nn.Module], Any], ...] = (
+        lambda model: ns.check(model, batch, mode=mode),
+        lambda model: ns.audit(model, batch, mode=mode),
+        lambda model: ns.lipschitz(model, batch, mode=mode),
+    )
+    for measure in measures:
+        with pytest.raises(InputError, match=r"`0\.weight` was made inside of torch\.inference_mode.*copy\.deepcopy"):
+            measure(model)
+    assert ns.check(copy.deepcopy(model), batch, mode=mode).skipped == ()
+
+
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
 @pytest.mark.parametrize("scope", ["global", "point"])
 def test_it_works_inside(context, scope: str) -> None:

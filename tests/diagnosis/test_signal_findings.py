@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.core.finding import Finding
+from normscope.core.untouched import Mode
 from normscope.diagnosis.examined import DataSeen, Examined, WeightOverData
 from normscope.diagnosis.findings.depth import gradient_explosion, gradient_vanishing, no_gradient
 from normscope.diagnosis.findings.scale import half_precision, input_scale
@@ -405,3 +406,77 @@ class TestByHand:
         assert not list(input_scale(self.examined(*rows, rms_input=1.0)))
         assert not list(input_scale(self.examined(*rows, rms_input=1e4)))  # some other input
         assert not list(input_scale(self.examined(*rows)))
+
+
+class Mixture(nn.Module):
+    """Experts whose outputs are weighted by shares; by `how` the shares mix them, or are themselves what is read."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.router, self.experts = nn.Linear(16, 4), nn.ModuleList(nn.Linear(16, 8) for _ in range(4))
+        self.lift, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores of three classes."""
+        scores = self.router(x)
+        shares = scores.softmax(-1)
+        if self.how == "mixed":
+            return self.head(sum(shares[:, k, None] * expert(x).relu() for k, expert in enumerate(self.experts)))
+        if self.how == "own mean":  # attention to a memory: shares are divided by their own sum over the samples
+            return self.head(self.lift(shares / shares.sum(0)).relu())
+        if self.how == "refined":  # a second stage reads the probabilities of the first, whose scores count as well
+            return scores[:, :3] + self.head(self.lift(shares).relu())
+        if self.how == "histogram":  # soft assignments that are counted
+            return self.head(self.lift(self.router(x.view(-1, 1, 16).expand(-1, 5, 16)).softmax(-1).mean(1)).relu())
+        return self.head((self.lift(shares) + x[:, :8]).relu())
+
+
+BEHIND_A_LINEAR = {
+    "dropout": [nn.Softmax(-1), nn.Dropout(0.2)],
+    "normalizer before": [nn.LayerNorm(8), nn.Softmax(-1)],
+    "normalizer behind": [nn.Softmax(-1), nn.LayerNorm(8)],
+    "rearranged": [nn.Softmax(-1), nn.Unflatten(1, (2, 4)), nn.Flatten()],
+    "after an activation": [nn.ReLU(), nn.Softmax(-1)],
+}
+
+
+class Added(nn.Module):
+    """A softmax in a residual block, scaled by a constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add shares to what they are made of."""
+        return x + 2.0 * self.inner(x).softmax(-1)
+
+
+@pytest.mark.parametrize("between", [*BEHIND_A_LINEAR, "added"])
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_softmax_between_layers_is_told_whatever_stands_beside_it(between: str, mode: Mode) -> None:
+    """All but a product with other values leaves it an activation."""
+    torch.manual_seed(0)
+    layers = BEHIND_A_LINEAR.get(between, [Added()])
+    model = nn.Sequential(nn.Linear(16, 8), *layers, nn.Linear(8, 3))
+    found = ns.check(model, torch.randn(32, 16), mode=mode).findings
+    assert [finding.code for finding in found if finding.code == "hidden-softmax"] == ["hidden-softmax"]
+
+
+@pytest.mark.parametrize(
+    ("how", "told"), [("mixed", 0), ("own mean", 0), ("refined", 0), ("histogram", 0), ("activation", 1)]
+)
+def test_shares_that_weigh_something_are_no_activation(how: str, told: int) -> None:
+    """Nor are those whose scores are read elsewhere: they stand for probabilities."""
+    torch.manual_seed(0)
+    found = ns.check(Mixture(how), torch.randn(32, 16)).findings
+    assert sum(finding.code == "hidden-softmax" for finding in found) == told
+
+
+def test_soft_assignments_that_are_averaged_over_an_image_are_a_histogram() -> None:
+    """A module that does more than add what it reads is not seen through."""
+    torch.manual_seed(0)
+    pooled = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)]
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.Softmax(1), *pooled)
+    assert "hidden-softmax" not in {finding.code for finding in ns.check(model, torch.randn(16, 1, 4, 4)).findings}

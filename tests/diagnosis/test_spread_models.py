@@ -1,4 +1,7 @@
-"""Models that are spread over processes or devices: `check` gives the figures of the whole one, and leaves it so."""
+"""Models that are spread over processes or devices: `check` gives the figures of the whole one, and leaves it so.
+
+Everything that needs whole weights refuses them by name.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import gc
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,10 +18,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import normscope as ns
+from normscope.core.errors import InputError
 from normscope.core.whole_weights import whole_weights
 from normscope.diagnosis.checked import Check
 
@@ -68,8 +74,9 @@ def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def checked(model: nn.Module, ids: Tensor, labels: Tensor) -> list[Check]:
-    """Check the model alone, and with a loss."""
-    return [ns.check(model, ids), ns.check(model, (ids, labels), loss=token_loss)]
+    """Check the model alone, and with a loss and an optimizer."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return [ns.check(model, ids), ns.check(model, (ids, labels), loss=token_loss, optimizer=optimizer)]
 
 
 def figures(found: Check) -> dict[str, Any]:
@@ -94,8 +101,8 @@ def assert_alike(one: Any, two: Any, where: str = "") -> None:
 
 
 def spread(how: str, model: Any) -> None:
-    """Spread a model over two processes."""
-    mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+    """Spread a model over all processes."""
+    mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
     if how == "fsdp":
         for block in model.blocks:
             fully_shard(block, mesh=mesh)
@@ -170,6 +177,61 @@ def test_a_model_that_accelerate_places_has_the_figures_of_the_plain_one() -> No
     placed = accelerate.dispatch_model(model, dict.fromkeys(parts, "cpu"), main_device="cpu", force_hooks=True)
     assert hasattr(placed.blocks[0], "_hf_hook")
     assert_alike(alone, [figures(one) for one in checked(placed, ids, labels)])
+
+
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A group of one process."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+MEASURES: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
+    "audit": lambda model, ids, labels: ns.audit(model, ids),
+    "capture": lambda model, ids, labels: ns.capture(model, ids),
+    "lipschitz": lambda model, ids, labels: ns.lipschitz(model, ids),
+    "lipschitz at the data": lambda model, ids, labels: ns.lipschitz(model, ids, scope="point"),
+    "hessian": lambda model, ids, labels: ns.hessian(model, (ids, labels), loss=token_loss),
+    "certified_radius": lambda model, ids, labels: ns.certified_radius(model.eval(), (ids, labels)),
+    "spectral_norm": lambda model, ids, labels: ns.spectral_norm(model.blocks[0].up),  # type: ignore
+    "twin": lambda model, ids, labels: ns.twin(model, normalizer="rms"),
+}
+
+
+@pytest.mark.parametrize("how", ["fsdp", "tensors"])
+def test_what_needs_whole_weights_names_one_that_lies_in_parts(how: str, one_process: None) -> None:
+    """It neither blames the batch nor quotes torch; and what the message advises works."""
+    model, ids, labels = decoder()
+    spread(how, model)
+    first = next(name for name, parameter in model.named_parameters() if hasattr(parameter, "full_tensor"))
+    for name, measure in MEASURES.items():
+        weight = "weight" if name == "spectral_norm" else first
+        with pytest.raises(InputError, match=f"^the weight `{weight}` lies on several processes in parts") as raised:
+            measure(model, ids, labels)
+        assert "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))" in str(raised.value), name
+    plain = Decoder()
+    plain.load_state_dict(get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)))
+    assert ns.capture(plain, ids).output
+    assert torch.equal(plain.head.weight, decoder()[0].head.weight)
+
+
+@pytest.mark.parametrize("how", ["fsdp", "tensors"])
+def test_the_step_of_an_optimizer_is_made_on_the_parts(how: str, one_process: None) -> None:
+    """Its figures are those of the whole model, and nothing of it is skipped."""
+    model, ids, labels = decoder()
+    alone = checked(model, ids, labels)[1].signal
+    model, ids, labels = decoder()
+    spread(how, model)
+    found = checked(model, ids, labels)[1].signal
+    assert alone is not None
+    assert found is not None
+    assert alone.steps is not None
+    assert found.steps is not None
+    assert found.steps.skipped == ()
+    for name in ("next_loss", "promised_fall", "moved_share", "most_moved", "unmoved"):
+        assert getattr(found.steps, name) == pytest.approx(getattr(alone.steps, name), rel=1e-5), name
 
 
 def test_whole_models_are_left_alone() -> None:

@@ -181,3 +181,16 @@ def test_the_report_speaks_of_the_loss_and_a_file_keeps_it(tmp_path: Any) -> Non
         assert words in " ".join(text.split())
     check.to_json(tmp_path / "check.json")
     assert steps_of(ns.Check.from_json(tmp_path / "check.json")) == steps_of(check)
+
+
+def test_a_group_at_rest_is_noted_beside_one_that_learns() -> None:
+    """By name, as a note; not where all rates are 0 (another note says that), nor of weights that are frozen anyway."""
+    model, batch = classifier()
+    told = []
+    for rates, frozen in (((0.0, 0.1), False), ((0.0, 0.0), False), ((0.1, 0.1), False), ((0.0, 0.1), True)):
+        model[0].requires_grad_(not frozen)
+        groups = [{"params": model[0].parameters(), "lr": rates[0]}, {"params": model[3].parameters(), "lr": rates[1]}]
+        optimizer = torch.optim.SGD([*groups, {"params": model[1].parameters(), "lr": rates[1]}], lr=0.1)
+        check = ns.check(model, batch, loss="cross_entropy", optimizer=optimizer)
+        told.append([(f.severity, f.where) for f in check.findings if "elsewhere" in f.seen])
+    assert told == [[("info", "0")], [], [], []]

@@ -1,6 +1,7 @@
 """Small networks, and their Hessians written out by other means than the package's own."""
 
 import copy
+import math
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,39 @@ class Once(torch.autograd.Function):
 class Custom(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return Once.apply(super().forward(x))
+
+
+class Product(torch.autograd.Function):
+    """Twice the product of two tensors; its derivative reads a number, which several vectors at once have not."""
+
+    @staticmethod
+    def forward(ctx, x, grad):
+        ctx.save_for_backward(x, grad)
+        return 2 * x * grad
+
+    @staticmethod
+    def backward(ctx, change):
+        x, grad = ctx.saved_tensors
+        assert math.isfinite(float(change.sum()))
+        return 2 * grad * change, 2 * x * change
+
+
+class Square(torch.autograd.Function):
+    """A square with a second derivative that is written in Python."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return Product.apply(ctx.saved_tensors[0], grad)
+
+
+class Squared(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Square.apply(super().forward(x))
 
 
 NETWORKS = {

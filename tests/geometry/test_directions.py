@@ -10,6 +10,7 @@ import normscope as ns
 from normscope.geometry import directions as room
 from normscope.geometry import normalized
 from normscope.geometry.objective import Objective
+from normscope.graph import capturing
 
 from .hessians import CROSS_ENTROPY
 
@@ -130,6 +131,16 @@ def test_every_forward_runs_in_full_precision_and_the_settings_are_put_back(matm
     seen = capsys.readouterr().out.splitlines()
     assert len(seen) > 3  # in captures as well
     assert all(line.endswith("ieee ieee False") and "tf32" not in line for line in seen)
+
+
+def test_a_captured_graph_is_not_traced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3))
+    batch = X[:, 0, 0, :4], Y
+    graph, found = ns.capture(model, batch[0]), ns.hessian(model, batch, loss=CROSS_ENTROPY, k=1)
+    monkeypatch.setattr(capturing, "_traced", None)
+    again = ns.hessian(graph, batch, loss=CROSS_ENTROPY, k=1)
+    assert again.directions == found.directions > 0
+    assert again.eigenvalues == found.eigenvalues
 
 
 @pytest.mark.slow

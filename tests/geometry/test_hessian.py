@@ -184,6 +184,32 @@ class TestMore:
         assert found.eigenvalues == pytest.approx(truth[:5].tolist(), rel=1e-6)
 
     @pytest.mark.slow
+    @pytest.mark.parametrize("density", [False, True])
+    def test_the_truth_is_within_the_error_as_often_as_it_should_be(self, density: bool) -> None:
+        """In 68 and 95 of a hundred seeds; three standard deviations of the number of seeds are allowed."""
+        model, x, y = made("plain")
+        truth, seeds = float(written_out(model, [(x, y)], "train").trace()), 150
+        traces = [
+            ns.hessian(model, (x, y), loss=CROSS_ENTROPY, k=0, probes=1, density=density, seed=seed).trace
+            for seed in range(seeds)
+        ]
+        off = torch.tensor([(trace.value - truth) / trace.error for trace in traces])
+        assert abs(float(off.mean())) < 3 * float(off.std()) / seeds**0.5
+        assert 0.55 < float((off.abs() < 1).double().mean()) < 0.8
+        assert float((off.abs() < 2).double().mean()) > 0.87
+
+    def test_the_trace_alone_takes_all_products(self) -> None:
+        model, x, y = made("convolution")
+        found = ns.hessian(model, (x, y), loss=CROSS_ENTROPY, k=0, probes=1, density=False, deflate=False)
+        assert (found.eigenvalues, found.density, found.probes, found.num_products) == ((), None, 0, 30)
+        assert found.converged
+        assert abs(found.trace.value - float(written_out(model, [(x, y)], "train").trace())) < 4 * found.trace.error
+        assert f"sum to {found.trace.value:.4g}" in str(found)
+        assert "standard error" in str(found)
+        again = ns.hessian(model, (x, y), loss=CROSS_ENTROPY, k=0, probes=1, density=False, deflate=False)
+        assert again.trace == found.trace
+
+    @pytest.mark.slow
     def test_trace_and_density_lie_within_their_errors(self) -> None:
         model, x, y = made("plain")
         dense = written_out(model, [(x, y)], "train")

@@ -313,7 +313,7 @@ def test_a_trace_without_export_leaves_the_model_alone():
 
 
 def test_only_known_layers_in_eval_mode_are_taken_to_change_nothing():
-    """Inside `unchanging` nothing is put back between two runs."""
+    """Inside `assume_no_effects` nothing is put back between two runs."""
     model = drawn(lambda: nn.Sequential(nn.Linear(6, 6), nn.Sequential(nn.BatchNorm1d(6), nn.Dropout(0.5)))).eval()
     assert changes_nothing(model, None)
     model[1][0].train()

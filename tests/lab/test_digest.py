@@ -14,6 +14,7 @@ from normscope_lab.experiments.digest import (
     ablation,
     local_constants,
     norm_products,
+    predicting,
     variances,
 )
 from normscope_lab.statistics import resampled
@@ -105,6 +106,45 @@ class TestLocal:
     def test_constants_of_a_real_model_are_in_order(self) -> None:
         one = local_constants.measure({**local_constants.EXPERIMENT.quick, "points": 60}, Job("layer 8 60 2"), None)
         assert one["point"] <= one["domain"] + 1e-6 <= one["global"] + 2e-6
+
+
+class TestPredicting:
+    @staticmethod
+    def figures(ending: str, *tau: tuple[float, float]) -> dict[str, float]:
+        """Return figures of all populations: intervals of what is judged of Theorem 20, and 0.4 to 0.6 for all else."""
+        found: dict[str, float] = {}
+        judged = [bound + ending for bound in predicting.BOUNDS]
+        for kind, interval in zip(predicting.KINDS, tau, strict=True):
+            found[f"{kind}.networks"] = 9.0
+            for measure in (*predicting.BOUNDS, *predicting.BESIDE):
+                for name in (measure, f"{measure}.over", f"{measure}.information"):
+                    low, high = interval if name in judged else (0.4, 0.6)
+                    found |= {f"{kind}.{name}.value": 0.5, f"{kind}.{name}.low": low, f"{kind}.{name}.high": high}
+                found[f"{kind}.{measure}.chance"] = 0.01
+        return found
+
+    @pytest.mark.parametrize(
+        ("tau", "expected"),
+        [
+            ([(0.1, 0.3)] * 5, Verdict.HOLDS),
+            ([(-0.3, -0.1)] * 5, Verdict.FAILS),
+            ([(-0.1, 0.3)] * 5, Verdict.NOT_TESTABLE),
+            ([(-0.1, 0.3)] * 4 + [(-0.9, -0.3)], Verdict.NOT_TESTABLE),  # as it came out beside the global constant
+            ([(0.1, 0.3)] * 4 + [(-0.9, -0.3)], Verdict.CORRECTED),  # most, not all
+            ([(-0.1, 0.3)] + [(-0.9, -0.3)] * 4, Verdict.FAILS),  # half or fewer, whichever way the open one is
+        ],
+    )
+    @pytest.mark.parametrize(("id", "ending"), [("digest.check3.bound", ""), ("digest.check3.global", ".over")])
+    def test_all_populations_decide(
+        self, id: str, ending: str, tau: list[tuple[float, float]], expected: Verdict
+    ) -> None:
+        assert verdict(predicting.PREDICTING, id, self.figures(ending, *tau)) == expected
+
+    def test_a_population_that_is_missing_is_not_passed_over(self) -> None:
+        found = self.figures("", *[(0.1, 0.3)] * 5)
+        few = {name: value for name, value in found.items() if not name.startswith(predicting.KINDS[-1])}
+        with pytest.raises(KeyError):
+            verdict(predicting.PREDICTING, "digest.check3.bound", few)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda one: one.name)

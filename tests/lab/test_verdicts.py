@@ -203,7 +203,7 @@ def _counts(name: str) -> bool:
 
 def _whole(figures: Figures, name: str, value: float) -> float:
     if name.endswith(".epochs"):
-        return figures[f"{name}_planned"]
+        return figures.get(f"{name}_planned", value)
     return max(value, 20.0) if name.endswith(".seeds") or name == "seeds" else value
 
 

@@ -37,7 +37,7 @@ def test_the_pattern_is_that_of_the_dense_factor(name: str) -> None:
     """Blocks that are left out are zero in the Cholesky factor of the dense matrix in the same order."""
     plain, plan, square = planned(name)
     matrix = write_out(plain).T if plan.inputs else write_out(plain)
-    entries, channels = len(plan.reads), plan.order * plain.groups
+    entries, channels = len(plan.reads), plan.channels * plain.groups
     gram = (matrix @ matrix.T).reshape(channels, entries, channels, entries)
     order = list(plan.later)
     gram = gram[:, order][:, :, :, order].permute(1, 0, 3, 2).reshape(entries * channels, -1)

@@ -206,6 +206,17 @@ def test_a_group_with_next_to_no_rate_is_named():
     assert "rate" in finding.seen
 
 
+@pytest.mark.parametrize(("rates", "told_of"), [((0.0, 0.01), 1), ((0.0, 0.0), 0), ((0.01, 0.01), 0)])
+def test_a_group_without_a_rate_is_noted_beside_one_that_learns(rates, told_of):
+    model = network()
+    groups = [{"params": part.parameters(), "lr": rate} for part, rate in zip((model[0], model[2:]), rates)]
+    run = train_silently(model, torch.optim.SGD(groups, 0.01), steps=60)
+    notes = [finding for finding in run.findings if "learning rate of `0.weight`" in finding.seen]
+    assert [(finding.code, finding.severity, finding.where) for finding in notes] == [
+        ("weights-still", "info", "0")
+    ] * told_of
+
+
 def test_a_constraint_that_leaves_room_to_learn_raises_nothing():
     model = network()
 

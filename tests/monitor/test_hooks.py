@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 
-from normscope.monitor.alarms.setup import REPLACED_STEPS
+from normscope.monitor.alarms.sight import REPLACED_STEPS
 from normscope.monitor.record import Record
 from normscope.monitor.watching import watch
 

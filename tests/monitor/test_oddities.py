@@ -255,7 +255,7 @@ def test_frozen_weights_have_a_size_and_tiny_gradients_too() -> None:
 
 
 def test_a_loop_whose_steps_are_not_seen_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.alarms.setup.STUCK_FORWARDS", 5)
+    monkeypatch.setattr("normscope.monitor.alarms.sight.STUCK_FORWARDS", 5)
     model = nn.Linear(6, 4)
     with watch(model, torch.optim.SGD(model.parameters(), lr=0.1)):
         for step in range(4):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.finding import Severity
-from normscope.monitor.history import Clearing
+from normscope.monitor.parameter_follower import Clearing
 from normscope.monitor.probes.batches import measure_spread
 from normscope.monitor.watching import watch
 

@@ -39,7 +39,7 @@ class Bounding:
     Attributes:
         budget: of all these bounds.
         rtol: how tight the norms of single maps are asked to be.
-        tightens: whether an upper side that is looser is tightened, which takes longer than all that came before.
+        tightens: whether an upper side that is looser than `rtol` is tightened; that can take longer than the rest.
     """
 
     budget: Budget = field(default_factory=Budget)

@@ -45,14 +45,14 @@ class ClosedForm:
 
     def after(self, weight: Tensor) -> float:
         """Return log10 sqrt(lambda_max(W X^{-1} W^T))."""
-        carried = self._carried(weight)
-        return self._spectrum(carried if carried.shape[0] <= carried.shape[1] else carried.T, vectors=False)[0]
+        product = self._times_root(weight)
+        return self._spectrum(product if product.shape[0] <= product.shape[1] else product.T, vectors=False)[0]
 
     def through(self, weight: Tensor, slope: tuple[float, float]) -> tuple[float, ClosedForm | None]:
         """Carry the certificate over one layer."""
         a, b = slope
         m, e, beta = (a + b) / 2, (b - a) / 2, max(abs(a), abs(b))
-        bound, values, gram, vectors = self._spectrum(self._carried(weight), vectors=a * b != 0)
+        bound, values, gram, vectors = self._spectrum(self._times_root(weight), vectors=a * b != 0)
         if bound == -math.inf:
             return bound, None
         choice = 2 * m * m if self.doubled else beta * e
@@ -75,14 +75,14 @@ class ClosedForm:
         log10_sigma = 2.0 * math.log10(e) - scale if e > 0 else -math.inf
         return bound, ClosedForm(scale, root, self.doubled, log10_sigma)
 
-    def _carried(self, weight: Tensor) -> Tensor:
-        """Return W R, whose Gram matrix is K."""
+    def _times_root(self, weight: Tensor) -> Tensor:
+        """Return W R for the root R of the certificate; K is its Gram matrix."""
         check_time(EIGEN * float(weight.shape[0]) ** 3, weight.device)
         return weight if self.root is None else weight @ self.root
 
-    def _spectrum(self, carried: Tensor, *, vectors: bool) -> tuple[float, Tensor, Tensor, Tensor | None]:
-        """Return log10 of the bound, the eigenvalues of K, K itself and, if asked, its eigenvectors."""
-        gram = carried @ carried.T
+    def _spectrum(self, product: Tensor, *, vectors: bool) -> tuple[float, Tensor, Tensor, Tensor | None]:
+        """Return log10 of the bound, the eigenvalues of K = (W R)(W R)^T, K itself and, if asked, its eigenvectors."""
+        gram = product @ product.T
         if vectors:
             values, basis = torch.linalg.eigh(gram)
         else:

@@ -82,11 +82,14 @@ def curvature(
         str, typer.Option(help="The name of a loss, or package.module:function of outputs and targets.")
     ] = "cross_entropy",
     samples: Annotated[int, typer.Option(min=1, help="How many samples to take the loss over.")] = 256,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many of the largest eigenvalues to find.")] = 5,
+    k: Annotated[int, typer.Option("-k", min=0, help="How many of the largest eigenvalues to find.")] = 5,
     bottom: Annotated[int, typer.Option(min=0, help="How many of the smallest eigenvalues to find.")] = 0,
     probes: Annotated[
         int, typer.Option(min=0, help="How many random vectors for trace and density; about 30 products each.")
     ] = 0,
+    density: Annotated[
+        bool, typer.Option(help="With --probes, find the density too; else all their products go to the trace.")
+    ] = True,
     blocks: Annotated[
         bool, typer.Option("--blocks", help="Find the largest eigenvalue of every parameter's diagonal block.")
     ] = False,
@@ -135,6 +138,7 @@ def curvature(
             deflate=deflate,
             bottom=bottom,
             probes=probes,
+            density=density,
             blocks=blocks,
             matrix=matrix,
             metric=metric,

@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .errors import InputError, describe_error
+from .whole_weights import refuse_sharded_weights
 
 MOST = 20_000
 """The search for changeable objects ends after this many."""
@@ -319,9 +320,11 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
     In train mode modules that only drop (Dropout, DropPath, ...) are switched off: dropout counts as off. A block that
     only traces the model (`traced`) writes into no weight, so that weights need no copies.
     """
-    if _unchanging.get() is model:
+    if _effect_free_model.get() is model:
         yield
         return
+    refuse_sharded_weights(model)
+    _refuse_inference_weights(model)
     flags = [(module, module.training) for module in model.modules()]
     reached = Reached(model)
     buffers = [
@@ -356,19 +359,30 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
                 parameter.grad = grad
 
 
-_unchanging: ContextVar[nn.Module | None] = ContextVar("normscope_unchanging", default=None)
-"""The model that is known to change nothing when it runs."""
+def _refuse_inference_weights(model: nn.Module) -> None:
+    """Refuse weights made in inference mode: autograd takes no gradient through them."""
+    for name, parameter in model.named_parameters():
+        if not is_lazy(parameter) and parameter.is_inference():
+            raise InputError(
+                f"the weight `{name}` was made inside of torch.inference_mode(), so torch takes no gradient through it "
+                "and lets nobody write to it: make the model outside of that block, or pass copy.deepcopy(model), made "
+                "outside of it"
+            )
+
+
+_effect_free_model: ContextVar[nn.Module | None] = ContextVar("normscope_effect_free_model", default=None)
+"""The model whose runs are known to change nothing, so that `untouched` has nothing to put back."""
 
 
 @contextmanager
-def unchanging(model: nn.Module, mode: str | None) -> Iterator[None]:
-    """Run a block on a model in the given mode that is known to change nothing: inside, `untouched` has no work."""
+def assume_no_effects(model: nn.Module, mode: str | None) -> Iterator[None]:
+    """Set the mode for a block, in which `untouched` does nothing: runs of the model are known to change nothing."""
     with untouched(model, mode, traced=True):
-        token = _unchanging.set(model)
+        token = _effect_free_model.set(model)
         try:
             yield
         finally:
-            _unchanging.reset(token)
+            _effect_free_model.reset(token)
 
 
 def _generators(model: nn.Module) -> list[torch.Generator]:
@@ -453,7 +467,9 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             leaves += tree_leaves(args[index] if index < len(args) else kwargs.get(argument.name))
-    return [value for value in leaves if isinstance(value, Tensor)]
+    # the memory of a DTensor is that of its local part
+    parts = (getattr(value, "_local_tensor", value) for value in leaves)
+    return [part for part in parts if isinstance(part, Tensor)]
 
 
 @contextmanager

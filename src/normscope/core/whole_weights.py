@@ -9,7 +9,8 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,12 +20,16 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
+from .errors import InputError
+
 _PASSED_ON = {
     "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "untyped_storage", "data_ptr",
     "element_size", "get_device", "is_contiguous", "is_floating_point", "is_complex", "register_hook", "retain_grad",
     "backward", "__len__", "__hash__", "__repr__", "__format__", "__get__", "__set__", "__delete__",
 }  # fmt: skip
 """Functions that get a DTensor as it is: they read none of its values, or concern the tensor object itself."""
+_is_gathering: ContextVar[bool] = ContextVar("normscope_is_gathering", default=False)
+"""Whether functions are handed whole weights in the place of their parts."""
 
 
 def is_sharded(tensors: Iterable[Tensor]) -> bool:
@@ -50,8 +55,42 @@ def whole_weights(model: nn.Module) -> Iterator[None]:
         yield
         return
     gathered = _GatheredWeights()
-    with _without_parallel_hooks(model), gathered, gathered.saving_parts():
+    with _without_parallel_hooks(model), gathered, gathered.saving_parts(), _gathering(True):
         yield
+
+
+def without_gathering() -> AbstractContextManager[None]:
+    """Run a block inside of `whole_weights` in which functions get the parts: an optimizer makes its step on them."""
+    return _gathering(False)
+
+
+@contextmanager
+def _gathering(on: bool) -> Iterator[None]:
+    """Run a block in which functions are handed whole weights, or parts."""
+    token = _is_gathering.set(on)
+    try:
+        yield
+    finally:
+        _is_gathering.reset(token)
+
+
+def refuse_sharded_weights(model: nn.Module) -> None:
+    """Refuse a model whose weights lie in parts, where nothing gathers them.
+
+    Raises:
+        InputError: a parameter or a buffer is a DTensor.
+    """
+    if _is_gathering.get():
+        return
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if hasattr(tensor, "full_tensor"):
+            raise InputError(
+                f"the weight `{name}` lies on several processes in parts (a DTensor, as FSDP2 and tensor parallelism "
+                "make them), and this needs it whole. Measure a plain copy of the model that has loaded the whole "
+                "weights: torch.distributed.checkpoint.state_dict.get_model_state_dict(model, "
+                "options=StateDictOptions(full_state_dict=True)). normscope.check and normscope.watch gather weights "
+                "by themselves"
+            )
 
 
 class _GatheredWeights(TorchFunctionMode):
@@ -66,7 +105,7 @@ class _GatheredWeights(TorchFunctionMode):
         """Run the function on whole tensors, unless it writes to its tensor or is of `_PASSED_ON`."""
         name = getattr(func, "__name__", "")
         writes = name.endswith("_") and not name.endswith("__")
-        if writes or name in _PASSED_ON or _is_of_autograd(func):
+        if not _is_gathering.get() or writes or name in _PASSED_ON or _is_of_autograd(func):
             return func(*args, **(kwargs or {}))
         args, kwargs = tree_map_only(Tensor, self._gather, (args, kwargs or {}))
         return func(*args, **kwargs)

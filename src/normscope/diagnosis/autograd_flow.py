@@ -10,6 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from enum import IntEnum
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ REARRANGING = frozenset({
     "Slice", "Select", "Alias", "ToCopy", "Unbind",
 })  # fmt: skip
 """Derivatives of operators that move entries: between two weight layers they are no activation."""
+ADDING = REARRANGING | {"Add", "Sub", "Neg", "NativeDropout", "MaxPool2DWithIndices", "AvgPool2D"}
+"""Derivatives of operators that hand entries on, or add others to them: they multiply no two layers' outputs."""
 NOT_BENDING = REARRANGING | {
     "Addmm", "Mm", "Linear", "Convolution", "Mkldnnconvolution", "Embedding", "NativeBatchNorm",
     "NativeLayerNorm", "NativeGroupNorm", "FusedRmsNorm", "CudnnBatchNorm", "Add", "Sub", "Neg", "Cat", "Stack", "Mean",
@@ -40,11 +43,22 @@ RANGES = {
 LOSS = "the loss"
 
 
+class Effect(IntEnum):
+    """What operators do to a layer's output before another layer reads it; where there are several ways, the most."""
+
+    REARRANGED = 0
+    """Its entries are moved at most."""
+    ADDED = 1
+    """It is scaled by constants, or added to others, at most."""
+    ANY = 2
+    """Anything else."""
+
+
 class Feed(NamedTuple):
-    """A layer whose output another one reads: its number, and whether it is only rearranged on the way."""
+    """A layer whose output another one reads: its number, and what operators between do to it."""
 
     layer: int
-    rearranged: bool
+    effect: Effect
 
 
 def operator_name(function: Any) -> str:
@@ -69,21 +83,33 @@ def find_feeds(functions: Sequence[Any]) -> list[tuple[Feed, ...]]:
 
 def _feeds_of(function: Any, numbers: Mapping[Any, int]) -> tuple[Feed, ...]:
     """Walk back from one layer's output to the outputs of the layers before it."""
-    feeds: dict[int, bool] = {}
-    visited: set[tuple[Any, bool]] = set()
-    waiting = [(before, True) for before, _ in function.next_functions]
+    feeds: dict[int, Effect] = {}
+    visited: dict[Any, Effect] = {}
+    waiting = [(before, Effect.REARRANGED) for before, _ in function.next_functions]
     while waiting:
-        node, rearranged = waiting.pop()
-        if node is None or (node, rearranged) in visited:
+        node, effect = waiting.pop()
+        if node is None or visited.get(node, -1) >= effect:
             continue
-        visited.add((node, rearranged))
+        visited[node] = effect
         if node in numbers:
-            number = numbers[node]
-            feeds[number] = feeds.get(number, True) and rearranged
+            feeds[numbers[node]] = effect
             continue
-        rearranged = rearranged and operator_name(node) in REARRANGING
-        waiting.extend((before, rearranged) for before, _ in node.next_functions)
-    return tuple(Feed(number, rearranged) for number, rearranged in sorted(feeds.items()))
+        effect = max(effect, effect_of(node))
+        waiting.extend((before, effect) for before, _ in node.next_functions)
+    return tuple(Feed(number, effect) for number, effect in sorted(feeds.items()))
+
+
+def effect_of(node: Any) -> Effect:
+    """Return what the operator of a node does to what it reads."""
+    name = operator_name(node)
+    if name in REARRANGING:
+        return Effect.REARRANGED
+    return Effect.ADDED if name in ADDING or _scales(name, node) else Effect.ANY
+
+
+def _scales(name: str, node: Any) -> bool:
+    """Whether a node multiplies what it reads by constants."""
+    return name in ("Mul", "Div") and sum(before is not None for before, _ in node.next_functions) < 2
 
 
 def nodes_before(outputs: Iterable[Tensor]) -> Iterator[Any]:
@@ -106,9 +132,9 @@ def find_kinds(outputs: Iterable[Tensor]) -> tuple[bool, bool]:
     """
     bends = derives = False
     for node in nodes_before(outputs):
-        name, before = operator_name(node), [own for own, _ in node.next_functions if own is not None]
-        scales = name in ("Mul", "Div") and len(before) < 2  # by a constant
-        bends = bends or (name not in NOT_BENDING and bool(before) and not scales)
+        name = operator_name(node)
+        reads = any(before is not None for before, _ in node.next_functions)
+        bends = bends or (name not in NOT_BENDING and reads and not _scales(name, node))
         derives = derives or "BackwardBackward" in node.name()
     return bends, derives
 

@@ -25,6 +25,7 @@ from ..core.budget import count
 from ..core.codec import JsonForm, Part
 from ..core.errors import describe_error
 from ..core.untouched import on_copies, seed_random
+from ..core.whole_weights import without_gathering
 from ..graph.call import Call
 from ..listening.listener import ForwardListener
 
@@ -73,6 +74,7 @@ class StepFacts(Part):
         unmoved: of the weights that have a gradient, the share that one step leaves exactly as they were.
         is_new: whether the optimizer has made no step yet.
         outside: trainable parameters that the optimizer does not hold.
+        at_rest: trainable parameters of groups whose learning rate is 0, where other groups have one.
         foreign: how many parameters it holds that are none of the model's.
         forwards, backwards: passes over the batch that this took.
         skipped: what could not be tried, and why.
@@ -95,6 +97,7 @@ class StepFacts(Part):
             "unmoved",
             "is_new",
             "outside",
+            "at_rest",
             "foreign",
             "starved",
             "forwards",
@@ -123,6 +126,7 @@ class StepFacts(Part):
     unmoved: float | None = None
     is_new: bool = True
     outside: tuple[str, ...] = ()
+    at_rest: tuple[str, ...] = ()
     foreign: int = 0
     starved: tuple[str, ...] = ()
     forwards: int = 0
@@ -253,6 +257,7 @@ def _settings(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, An
     own = {id(p) for p in model.parameters()}
     held = [id(p) for group in groups for p in group["params"]]
     rates = [float(group["lr"]) for group in groups if "lr" in group]
+    resting = [trained.get(id(p)) for group in groups if float(group.get("lr", 1.0)) == 0.0 for p in group["params"]]
     scheduled = [float(group["initial_lr"]) for group in groups if "initial_lr" in group]
     decays = [float(group.get("weight_decay", 0.0)) * float(group.get("lr", 0.0)) for group in groups]
     betas = [tuple(map(float, group["betas"][:2])) for group in groups if len(group.get("betas") or ()) > 1]
@@ -266,6 +271,7 @@ def _settings(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, An
         "betas": max(betas, default=None),
         "is_new": not any(optimizer.state for optimizer in optimizers),
         "outside": tuple(name for key, name in trained.items() if key not in set(held)),
+        "at_rest": tuple(name for name in resting if name is not None) if any(rates) else (),
         "foreign": sum(key not in own for key in held),
     }
 
@@ -288,18 +294,19 @@ def _decay_pull(model: nn.Module, optimizers: Sequence[Optimizer], gradients: Gr
 def _own_step(trial: _Trial, gradients: Gradients, optimizer: Optimizer) -> dict[str, Any]:
     """Let a copy of the optimizer make one step on copies of the weights; return the loss there."""
     names = {id(p): name for name, p in trial.model.named_parameters()}
-    twin = copy.deepcopy(optimizer)
     changes: dict[str, tuple[Tensor, Tensor]] = {}
-    for group, own in zip(twin.param_groups, optimizer.param_groups, strict=True):
-        for weight, parameter in zip(group["params"], own["params"], strict=True):
-            name = names.get(id(parameter))
-            gradient = None if name is None else gradients.get(name)
-            weight.grad = None if gradient is None else gradient.clone()
-            if name is not None:
-                changes[name] = weight, parameter
-    with _no_global_hooks():
-        twin.step()
-    moved = {name: (weight - parameter).detach() for name, (weight, parameter) in changes.items()}
+    with without_gathering():
+        twin = copy.deepcopy(optimizer)
+        for group, own in zip(twin.param_groups, optimizer.param_groups, strict=True):
+            for weight, parameter in zip(group["params"], own["params"], strict=True):
+                name = names.get(id(parameter))
+                gradient = None if name is None else gradients.get(name)
+                weight.grad = None if gradient is None else gradient.clone()
+                if name is not None:
+                    changes[name] = weight, parameter
+        with _no_global_hooks():
+            twin.step()
+        moved = {name: (weight - parameter).detach() for name, (weight, parameter) in changes.items()}
     sums = _sums_of(moved, {name: own for name, (_, own) in changes.items()}, gradients)
     matrices = [(row[0], row[1]) for name, row in sums.items() if moved[name].ndim > 1 and row[1]]
     change, size = (sum(pair[k] for pair in matrices) for k in (0, 1))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..core.codec import JsonForm, Part
@@ -200,6 +200,7 @@ class Signal(Part):
         parameters: every parameter of the model.
         feeds: for each row, the numbers of the rows that it reads with no other row between.
         linear_feeds: of these, the ones whose values are only rearranged on the way.
+        added_feeds: of these, the ones whose values are only scaled by constants, or added to others, on the way.
         loss: what the loss was given, where there is one that is known.
         other_losses: what other losses were given that compare outputs with labels, as those of several tasks.
         columns: for each input that is a table, its widest column.
@@ -236,6 +237,7 @@ class Signal(Part):
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
+        left_out=("added_feeds",),
         sparse=(
             "parameters",
             "feeds",
@@ -270,7 +272,7 @@ class Signal(Part):
             "beside_loss",
             "replaced",
             "taken",
-        )
+        ),
     )
 
     rows: tuple[SignalRow, ...]
@@ -282,6 +284,7 @@ class Signal(Part):
     parameters: tuple[ParameterRow, ...] = ()
     feeds: tuple[tuple[int, ...], ...] = ()
     linear_feeds: tuple[tuple[int, ...], ...] = ()
+    added_feeds: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
     loss: LossFacts | None = None
     other_losses: tuple[LossFacts, ...] = ()
     columns: tuple[WidestColumn | None, ...] = ()
@@ -347,6 +350,24 @@ class Signal(Part):
             rearranges = self.rows[feed].kind[:1].isupper() and self.linear_feeds[feed] == self.feeds[feed] != ()
             found |= self.sources(feed) if rearranges else {feed}
         return found
+
+    def added_sources(self, number: int, through: Container[str]) -> frozenset[int]:
+        """Return the rows whose outputs a row reads with at most additions and constant factors between.
+
+        Rows of the kinds in `through` do not count: the rows that they read stand for them. Neither do modules that
+        only hand on or add what they are given.
+        """
+        found, seen, waiting = set[int](), set[int](), [number]
+        while waiting:
+            place = waiting.pop()
+            for feed in self.added_feeds[place] if place < len(self.added_feeds) else ():
+                hands_on = self.rows[feed].kind[:1].isupper() and self.added_feeds[feed] == self.feeds[feed] != ()
+                if not hands_on and self.rows[feed].kind not in through:
+                    found.add(feed)
+                elif feed not in seen:
+                    seen.add(feed)
+                    waiting.append(feed)
+        return frozenset(found)
 
     def passing(self, path: str, kind: str, call: int) -> float:
         """Return the size of what one call of a layer hands on over that of what it reads; 1 where nobody can tell."""

@@ -39,7 +39,9 @@ from ..listening.calls import (
 from ..listening.listener import ForwardListener
 from .autograd_flow import (
     LOSS,
+    Effect,
     Feed,
+    effect_of,
     find_attributes,
     find_feeds,
     find_kinds,
@@ -181,8 +183,9 @@ def watch_signal(
         backwards=backwards,
         reason=reason,
         parameters=listener.parameters(),
-        feeds=tuple(tuple(feed.layer for feed in feeds) for feeds in listener.feeds),
-        linear_feeds=tuple(tuple(feed.layer for feed in feeds if feed.rearranged) for feeds in listener.feeds),
+        feeds=_feeds_up_to(Effect.ANY, listener.feeds),
+        linear_feeds=_feeds_up_to(Effect.REARRANGED, listener.feeds),
+        added_feeds=listener.added_feeds,
         loss=listener.loss,
         other_losses=listener.other_losses,
         columns=listener.columns(),
@@ -210,6 +213,11 @@ def watch_signal(
         taken=listener.taken,
         **of_loss,
     )
+
+
+def _feeds_up_to(effect: Effect, feeds: Sequence[Sequence[Feed]]) -> tuple[tuple[int, ...], ...]:
+    """Return for each row the numbers of those whose outputs it reads after this effect at most."""
+    return tuple(tuple(feed.layer for feed in row if feed.effect <= effect) for row in feeds)
 
 
 class _Holder(nn.Module):
@@ -295,7 +303,7 @@ class _SignalListener(ForwardListener):
     def __init__(self, model: nn.Module, samples: int, *, follow_cuts: bool = True) -> None:
         super().__init__(model, dropout=False)
         self.follow_cuts, self.complete = follow_cuts, False
-        self.feeds: list[tuple[Feed, ...]] = []
+        self.feeds, self.added_feeds = list[tuple[Feed, ...]](), tuple[tuple[int, ...], ...]()
         self._hooks: list[Any] = []
         self.loss: LossFacts | None = None
         self.other_losses: tuple[LossFacts, ...] = ()
@@ -444,6 +452,12 @@ class _SignalListener(ForwardListener):
     def read_graph(self, objective: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Note which rows read which, and what gradients of the objective, or of any output, can reach."""
         self.feeds = find_feeds(self._functions)
+        does_more = [  # for each row: whether it is a module that does more than add what it reads
+            function is not None and site[1][:1].isupper() and effect_of(function) is Effect.ANY
+            for function, (site, *_) in zip(self._functions, self._heard, strict=True)
+        ]
+        added = _feeds_up_to(Effect.ADDED, self.feeds)
+        self.added_feeds = tuple(() if more else feeds for more, feeds in zip(does_more, added, strict=True))
         self._reached = reached_leaves(objective)
         self._of_outputs = set(reached_leaves(outputs))
         self._unread = {key: (made, path or self.maker(made)) for key, (made, path) in self._unread.items()}
@@ -556,7 +570,7 @@ class _SignalListener(ForwardListener):
         for leaf in tree_leaves((call.args, call.kwargs)):
             self._unread.pop(id(leaf), None)
             self._dropped.pop(id(leaf), None)
-            if id(leaf) in self._sites and call.name not in ("__get__", "size", "dim", "__len__"):
+            if id(leaf) in self._sites and call.name not in ("__get__", "size", "dim", "__len__", *DROPOUTS):
                 self._row_reads[id(leaf)] += 1
             if id(leaf) in self._held_names:
                 self._reads[id(leaf)] += 1

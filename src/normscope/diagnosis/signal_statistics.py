@@ -27,7 +27,7 @@ steepest slope."""
 SATURATING = ("sigmoid", "tanh", "softmax", "hardsigmoid", "hardtanh")
 ATTENTION_ROWS = 64
 """Queries of a fused attention whose rows are looked at."""
-LARGE_ENTRIES = 2**16
+MAX_DOUBLE_ENTRIES = 2**16
 """Float32 tensors of more entries are summed up in float32, which takes a third of the time: their rounding averages
 out."""
 HIDDEN_BELOW = 1e4
@@ -76,39 +76,39 @@ def signal_row(
 
 def _summable(values: Tensor) -> Tensor:
     """Return values in float64, or as they are where their sums are as good and cheaper in float32."""
-    return values if values.dtype == torch.float32 and values.numel() > LARGE_ENTRIES else values.double()
+    return values if values.dtype == torch.float32 and values.numel() > MAX_DOUBLE_ENTRIES else values.double()
 
 
 @torch.no_grad()
 def statistics_of(values: Tensor, saturated: Tensor | None, samples: int) -> Tensor:
     """Return mean, variance, range, shares below half precisions, what is saturated, the variance over the samples.
 
-    The last two are NaN where there is none. Values are added up in units of about half of their range and from the
-    first of them on: so nothing overflows in float32, and the variance of a constant is zero. The unit is a power of
-    two, so that no difference between two values is rounded more than it was.
+    The last two are NaN where there is none. Sums are taken over the distance of each value from the first one, in
+    units of about half of the range: so nothing overflows in float32, and the variance of a constant is zero. The unit
+    is a power of two: values in this unit are as exact as before.
     """
-    own = _summable(values)
-    least, greatest = torch.aminmax(own)
-    sizes, zeros = own.abs(), own.numel() - torch.count_nonzero(own)
+    summable = _summable(values)
+    least, greatest = torch.aminmax(summable)
+    sizes, zeros = summable.abs(), summable.numel() - torch.count_nonzero(summable)
     below = [
-        (torch.count_nonzero(sizes < limit) - zeros).double() / own.numel()
+        (torch.count_nonzero(sizes < limit) - zeros).double() / summable.numel()
         for limit in (FLOAT16_NORMAL, BFLOAT16_NORMAL)
     ]
     unit = greatest / 2 - least / 2
     unit = torch.where(unit > 0, unit / unit.frexp().mantissa.mul(2), 1.0)
-    scaled, wide_unit = own / unit, unit.double()
+    scaled, wide_unit = summable / unit, unit.double()
     first = scaled.reshape(-1)[0].clone()
     unknown = torch.full_like(wide_unit, math.nan)
-    flat = unknown if saturated is None else saturated.double()
+    saturation = unknown if saturated is None else saturated.double()
     between = unknown
     if samples > 1 and values.ndim > 0 and values.shape[0] == samples:  # the mean of `values.var(0, correction=0)`
-        moved = scaled - scaled[:1]
-        between = moved.sub_(moved.mean(0)).square_().mean().double() * wide_unit.square()
-    moved = scaled.sub_(first)
-    mean = moved.mean()
-    variance = moved.sub_(mean).square_().mean().double() * wide_unit.square()
+        offsets = scaled - scaled[:1]
+        between = offsets.sub_(offsets.mean(0)).square_().mean().double() * wide_unit.square()
+    offsets = scaled.sub_(first)
+    mean = offsets.mean()
+    variance = offsets.sub_(mean).square_().mean().double() * wide_unit.square()
     mean = (first.double() + mean.double()) * wide_unit
-    return torch.stack([mean, variance, least.double(), greatest.double(), *below, flat, between])
+    return torch.stack([mean, variance, least.double(), greatest.double(), *below, saturation, between])
 
 
 @torch.no_grad()
@@ -125,8 +125,8 @@ def _parameter_statistics(parameter: Tensor) -> Tensor:
     size, ends = unit * square.sqrt(), [least.double(), greatest.double()]
     if min(rows.shape) < 2:
         return torch.stack([size, *ends, *[torch.full_like(size, math.nan)] * 2])
-    moved = rows - rows[:1]  # zero, not rounding, where all rows are the same
-    between = unit * moved.sub_(moved.mean(0)).square_().mean().double().sqrt()
+    offsets = rows - rows[:1]  # zero, not rounding, where all rows are the same
+    between = unit * offsets.sub_(offsets.mean(0)).square_().mean().double().sqrt()
     vector = torch.ones(rows.shape[1], dtype=rows.dtype, device=rows.device) + rows.abs().sum(0)
     for _ in range(POWER_STEPS):
         vector = rows.mT @ (rows @ vector)

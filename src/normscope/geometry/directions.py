@@ -91,7 +91,7 @@ class Directions:
         return _sums(vector * self.radial, self.group, self.count)
 
     def project(self, vector: Tensor) -> Tensor:
-        """Return a vector without its component along the directions."""
+        """Return a vector, or each of several rows, without its component along the directions."""
         if not self.dimensions:
             return vector
         vector = self.without_shifts(vector)
@@ -114,13 +114,14 @@ class Directions:
 
 
 def _sums(vector: Tensor, number: Tensor, count: int) -> Tensor:
-    """Return the sum over the entries of each number, `[count]`; entries of number -1 are left out."""
-    return vector.new_zeros(count + 1).index_add(0, number + 1, vector)[1:]
+    """Return the sum over the entries of each number, `[..., count]`; entries of number -1 are left out."""
+    places = (number + 1).expand(vector.shape)
+    return vector.new_zeros(*vector.shape[:-1], count + 1).scatter_add(-1, places, vector)[..., 1:]
 
 
 def by_entry(values: Tensor, number: Tensor, otherwise: float = 0.0) -> Tensor:
     """Return for every entry the value of its number."""
-    return torch.cat([values.new_full((1,), otherwise), values])[number + 1]
+    return torch.cat([values.new_full((*values.shape[:-1], 1), otherwise), values], -1)[..., number + 1]
 
 
 def no_directions(objective: Objective, *notes: str) -> Directions:
@@ -141,7 +142,8 @@ def find_directions(objective: Objective) -> Directions:
     A model that cannot be traced has no known directions, and a note says so.
     """
     call = objective.batches[0].call
-    inputs: Any = call.args or call.kwargs
+    single = len(call.args) == 1 and not call.kwargs and isinstance(call.args[0], Tensor)
+    inputs: Any = call.args[0] if single else call.args or call.kwargs  # as a captured graph has them
     try:
         candidates, withheld = normalized(
             Layers(objective.model, trace_model(objective.model, inputs, mode=objective.mode))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -15,7 +16,7 @@ from ..core.errors import InputError, NotFiniteError, check_counts, check_number
 from ..core.provenance import provenance
 from ..core.untouched import Mode, outside_inference_mode, unwrapped
 from ..graph.capturing import accepts_graph
-from ..linalg.lanczos import Ends, Quadrature, captured_trace, extreme_eigenpairs, quadratures, random_unit
+from ..linalg.lanczos import Ends, Quadrature, extreme_eigenpairs, quadratures, random_units
 from ..theory.losses import Loss
 from .batches import LossFunction
 from .directions import Directions, by_entry, find_directions, no_directions, verify_directions
@@ -37,10 +38,13 @@ DRAWN = (
 UNCONVERGED = "eigenvalues are not within {:g}: raise products"
 ZERO = 1e-6
 """An eigenvalue of at most this share of the largest counts as zero in a condition number, in float32."""
-PRODUCTS_PER_PROBE = 20
-"""How many products are computed with each random vector, for the density."""
-FORMS_PER_PROBE = 10
-"""How many further random vectors there are for each of these, with one product each, for the trace."""
+KRYLOV_STEPS, FRESH_VECTORS = 20, 10
+"""For each random vector: its products, and how many fresh vectors of one product each follow for the trace."""
+TRACE_KRYLOV_STEPS, TRACE_FRESH_VECTORS = 9, 6
+"""The same where the trace alone is asked for, and each probe stands for two vectors: nearly as many directions are
+taken out, and more fresh vectors estimate what is left."""
+MAX_ROWS_TOGETHER = 16
+"""The number of vectors whose products are computed together, where memory allows."""
 DENSITY_POINTS = 120
 """The number of points at which the density is given."""
 WIDTH = 0.01
@@ -66,6 +70,7 @@ def hessian(
     deflate: bool = True,
     bottom: int = 0,
     probes: int = 0,
+    density: bool = True,
     blocks: bool = False,
     block_probes: int = 0,
     whole: bool = False,
@@ -98,11 +103,12 @@ def hessian(
         loss: a function of outputs and targets that gives a scalar, the mean over a batch; the name of a loss of torch
             (`"cross_entropy"`, `"mse"`, ... as in `check`) or of `normscope.theory.losses`; or None for the loss that
             the model itself returns.
-        k: how many of the largest eigenvalues to find.
+        k: how many of the largest eigenvalues to find; 0 for none.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. The two are different losses.
         deflate: whether to project out the directions without effect.
         bottom: how many of the smallest (most negative) eigenvalues to find.
         probes: how many random vectors to take for trace and density, about 30 products each; 0 for neither figure.
+        density: with `probes`, whether to find the density too; False leaves all their products to the trace.
         blocks: whether to find the largest eigenvalue of each parameter's diagonal block too.
         block_probes: with `blocks`, how many random vectors to take for the trace of each block, one product each for
             all of them.
@@ -139,8 +145,8 @@ def hessian(
 
     Reference: Pearlmutter 1994; Wu and Simon 2000 (thick restart); Ghorbani et al. 2019 (density).
     """
-    check_counts(least=1, k=k, products=products)
-    check_counts(bottom=bottom, probes=probes, block_probes=block_probes)
+    check_counts(least=1, products=products)
+    check_counts(k=k, bottom=bottom, probes=probes, block_probes=block_probes)
     check_numbers(rtol=rtol, max_seconds=max_seconds, seed=seed)
     if matrix not in MATRICES or metric not in METRICS:
         raise InputError(f"matrix is one of {', '.join(MATRICES)} and metric one of {', '.join(METRICS)}")
@@ -153,6 +159,7 @@ def hessian(
         k=k,
         bottom=bottom,
         probes=probes,
+        density=density,
         blocks=blocks,
         block_probes=block_probes,
         whole=whole,
@@ -177,6 +184,7 @@ class Wanted:
     k: int = 5
     bottom: int = 0
     probes: int = 0
+    density: bool = True
     blocks: bool = False
     block_probes: int = 0
     whole: bool = False
@@ -216,7 +224,7 @@ class _SpectrumSearch:
         self.product = objective.hessian if wanted.matrix == "hessian" else objective.gauss_newton
 
     def operator(self, vector: Tensor) -> Tensor:
-        """Return the matrix times a vector, in the metric that was asked for."""
+        """Return the matrix times a vector or rows, in the metric that was asked for."""
         self.progress.step(f"product {self.objective.products + 1}")
         if self.wanted.metric == "flat":
             return self.product(vector)
@@ -238,6 +246,7 @@ class _SpectrumSearch:
             removed,
             ends,
             probes=wanted.probes,
+            density=wanted.density,
             generator=self.generator,
             budget=self.budget.search("the estimate of trace and density"),
         )
@@ -344,10 +353,10 @@ class _SpectrumSearch:
         search = self.budget.search("the traces of blocks", self.wanted.block_probes)
         sizes = [parameter.numel() for parameter in self.objective.parameters.values()]
         forms: list[list[float]] = []
-        while search.spend():
-            signs = 2 * torch.randint(2, (self.objective.size,), generator=self.generator).to(self.gradient) - 1
+        while (count := min(MAX_ROWS_TOGETHER, self.wanted.block_probes - len(forms))) and search.spend(count):
+            signs = 2 * torch.randint(2, (count, self.objective.size), generator=self.generator).to(self.gradient) - 1
             products = (signs * self.product(signs)).double()
-            forms.append([float(part.sum()) for part in products.split(sizes)])
+            forms += torch.stack([part.sum(1) for part in products.split(sizes, 1)], 1).tolist()
         return [Estimate.of(column) for column in zip(*forms)]
 
     def _groups(self, optimizer: torch.optim.Optimizer) -> tuple[GroupRate, ...]:
@@ -378,13 +387,12 @@ class _SpectrumSearch:
         Return None for both where the time ran out before all eigenvalues were known.
         """
         columns = []
-        for index in range(self.objective.size):
+        for units in torch.eye(self.objective.size).split(MAX_ROWS_TOGETHER):
             if self.budget.late:
                 return None, None
-            unit = torch.zeros_like(self.gradient)
-            unit[index] = 1.0
-            columns.append(self.directions.project(self.operator(self.directions.project(unit))))
-        dense = torch.stack(columns).double()
+            units = self.directions.project(units.to(self.gradient))
+            columns.append(self.directions.project(self.operator(units)))
+        dense = torch.cat(columns).double()
         values = torch.linalg.eigvalsh((dense + dense.T) / 2)
         sizes = values.abs().sort(descending=True).values[: len(values) - self.directions.dimensions]
         if not len(sizes) or float(sizes[0]) == 0.0:
@@ -409,53 +417,56 @@ def trace_and_density(
     ends: Ends,
     *,
     probes: int,
+    density: bool = True,
     generator: torch.Generator,
     budget: Budget,
 ) -> tuple[Estimate | None, Density | None, int]:
     """Return the trace and the density, with standard errors, and over how many random vectors; None without any.
 
     The known eigenvectors Q are projected out first: for any Q the trace is that of Q^T A Q plus that of the rest, and
-    the random vectors then estimate only the smaller eigenvalues. For the trace the spaces that the density's products
-    span are taken out in the same way, and fresh random vectors estimate what is left, which is little.
+    the random vectors then estimate only the smaller eigenvalues. For the trace the space that their products span is
+    taken out in the same way, and fresh random vectors estimate what is left, which is little. As these are drawn
+    independently of all that is taken out, the estimate has no bias. The trace alone takes more vectors of fewer steps.
 
-    Reference: Meyer, Musco, Musco and Woodruff 2021 (Hutch++).
+    Reference: Meyer, Musco, Musco and Woodruff 2021 (Hutch++); Chen and Hallman 2023 (with Krylov spaces).
     """
     eigenvectors = ends.vectors
     size = eigenvectors.shape[1]
 
     def project(vector: Tensor) -> Tensor:
         vector = removed.project(vector)
-        return vector - eigenvectors.T @ (eigenvectors @ vector)
+        return vector - (vector @ eigenvectors.T) @ eigenvectors
 
     rest = size - removed.dimensions - len(eigenvectors)
+    known = sum(ends.top) + sum(ends.bottom)
     if not probes or rest < 1:
-        return Estimate(value=sum(ends.top) + sum(ends.bottom), error=0.0) if probes else None, None, 0
-    rules = []
-    for rule in quadratures(
-        operator,
-        size,
-        dimension=rest,
-        probes=probes,
-        steps=PRODUCTS_PER_PROBE,
-        kept=int(MEMORY // (probes * size * eigenvectors.element_size())),
-        project=project,
-        generator=generator,
-        like=eigenvectors,
-    ):
-        rules.append(rule)
-        if len(rules) < probes and budget.late:
-            break
-    captured, dimensions, outside = captured_trace(rules, project)
-    captured += sum(ends.top) + sum(ends.bottom)
+        return Estimate(value=known, error=0.0) if probes else None, None, 0
+    steps, fresh, vectors = KRYLOV_STEPS, FRESH_VECTORS, probes
+    if not density:
+        steps, fresh, vectors = TRACE_KRYLOV_STEPS, TRACE_FRESH_VECTORS, 2 * probes
+    draw = partial(random_units, size=size, project=project, generator=generator, like=eigenvectors)
+    together = max(1, int(MEMORY // (2 * (steps + 1) * size * eigenvectors.element_size())))
+    find = partial(quadratures, lambda rows: project(operator(rows)), steps=min(steps, rest), budget=budget)
+    rules, basis, captured = find(draw(min(vectors, together)))
+    while density and len(rules) < vectors and not budget.late:  # the spaces of these are too large to be kept
+        rules += find(draw(min(vectors - len(rules), together)))[0]
+    dimensions = len(basis)
+
+    def outside(vector: Tensor) -> Tensor:
+        vector = project(vector)
+        return vector - (vector @ basis.T) @ basis
+
     forms: list[float] = []
-    while dimensions < rest and len(forms) < FORMS_PER_PROBE * len(rules) and not (len(forms) > 1 and budget.late):
-        vector = random_unit(size, project=outside, generator=generator, like=eigenvectors)
-        forms.append(captured + (rest - dimensions) * float(vector @ operator(vector)))
+    most = fresh * vectors
+    while dimensions < rest and len(forms) < most and not (len(forms) > 1 and budget.late):
+        rows = draw(min(MAX_ROWS_TOGETHER, together, most - len(forms)), project=outside)
+        forms += ((rest - dimensions) * (rows * operator(rows)).double().sum(1)).tolist()
     largest = max(float(rule.nodes.abs().max()) for rule in rules)
     rounding = ROUNDING * torch.finfo(eigenvectors.dtype).eps * largest * dimensions
-    sampled = Estimate.of(forms) if forms else Estimate(value=captured, error=0.0)
-    trace = Estimate(value=sampled.value, error=sampled.error + rounding)
-    return trace, _density(rules, ends, rest), len(rules)
+    inside = known + captured
+    trace = Estimate.of([inside + form for form in forms]) if forms else Estimate(value=inside, error=0.0)
+    trace = Estimate(value=trace.value, error=trace.error + rounding)
+    return trace, _density(rules, ends, rest) if density else None, len(rules) if density else 0
 
 
 def _density(rules: list[Quadrature], ends: Ends, rest: int) -> Density:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,15 +26,23 @@ MISSING = re.compile(r"derivative for '?(?:aten::)?([\w.]+)'? is not implemented
 """The error message by which torch says that an operator has no derivative."""
 DISAGREEMENT = 0.1
 """How far a product may be from differences of gradients, relative to the larger: kinks may lie between the points."""
+MAX_ENTRIES_TOGETHER = 2**23
+"""About how many entries the tensors of the backward may have in products computed together: more save no time."""
 TWICE = "the loss cannot be differentiated twice: {} has no second derivative. Replace it by an operator that has one"
 
 
-@dataclass(slots=True)
+@dataclass
 class _Traced:
     """One batch's loss with its gradients, both still differentiable."""
 
     loss: Tensor
     gradients: tuple[Tensor | None, ...]
+
+    @cached_property
+    def at_once(self) -> int:
+        """How many products may be computed together: each has a tensor at every node of the backward."""
+        entries = sum(math.prod(one.shape) for node in _nodes(self.gradients) for one in node._input_metadata)
+        return max(1, MAX_ENTRIES_TOGETHER // max(entries, 1))
 
 
 class Objective:
@@ -89,6 +99,7 @@ class Objective:
         self.size = sum(p.numel() for p in self.parameters.values())
         self._kept: _Traced | None = None
         self._moved = False
+        self._one_by_one = False  # whether an operator of the backward has no rule for several vectors at once
         self._custom: str | None = None  # The names of the user's own autograd functions in the loss; None: not read.
         self._weights = ProtectedParameters(model)
 
@@ -139,10 +150,12 @@ class Objective:
         )
 
     def parts(self, vector: Tensor, chosen: Sequence[nn.Parameter] | None = None) -> list[Tensor]:
-        """Return a vector as tensors with the shapes and the dtypes of the parameters, or of chosen ones."""
+        """Return a vector, or rows, as tensors with the shapes and the dtypes of the parameters, or of chosen ones."""
         parameters = list(self.parameters.values()) if chosen is None else chosen
-        pieces = vector.split([p.numel() for p in parameters])
-        return [piece.reshape(p.shape).to(p.dtype) for piece, p in zip(pieces, parameters, strict=True)]
+        pieces = vector.split([p.numel() for p in parameters], -1)
+        return [
+            piece.reshape(*vector.shape[:-1], *p.shape).to(p.dtype) for piece, p in zip(pieces, parameters, strict=True)
+        ]
 
     def share(self, batch: Batch) -> float:
         """Return the weight of a batch in the mean loss: its share of all samples."""
@@ -205,7 +218,7 @@ class Objective:
             )
 
     def hessian(self, vector: Tensor) -> Tensor:
-        """Return the Hessian of the mean loss times a vector."""
+        """Return the Hessian of the mean loss times a vector, or times each of several rows."""
         return self._product(vector, list(self.parameters.values()))
 
     def block(self, *names: str) -> Callable[[Tensor], Tensor]:
@@ -214,9 +227,11 @@ class Objective:
         return lambda vector: self._product(vector, chosen)
 
     def gauss_newton(self, vector: Tensor) -> Tensor:
-        """Return J^T H J times a vector, J the Jacobian of the outputs and H the Hessian of the loss in the outputs."""
+        """Return J^T H J times a vector or rows, J the Jacobian of the outputs, H the Hessian of the loss in these."""
         if self.function is None:
             raise InputError("the Gauss-Newton matrix needs outputs and a loss apart: pass loss=")
+        if vector.ndim > 1:
+            return torch.stack([self.gauss_newton(row) for row in vector])
         self.products += 1
         parameters = list(self.parameters.values())
         parts = self.parts(vector)
@@ -293,24 +308,40 @@ class Objective:
         return output, loss.detach(), self.flat(gradients), by_sample
 
     def _product(self, vector: Tensor, chosen: list[nn.Parameter]) -> Tensor:
-        """Return the block of the Hessian that belongs to some parameters times a vector."""
-        self.products += 1
-        parts = self.parts(vector, chosen)
+        """Return the block of the Hessian that belongs to some parameters times a vector, or times each of several."""
+        rows = vector.reshape(-1, vector.shape[-1])
+        self.products += len(rows)
         places = {id(p): index for index, p in enumerate(self.parameters.values())}
-        total = torch.zeros_like(vector)
+        total = torch.zeros_like(rows)
         for batch in self.batches:
             with self._twice():
                 traced = self._traced(batch)
-                with_gradient = [(traced.gradients[places[id(p)]], part) for p, part in zip(chosen, parts)]
-                bent = [(g, part) for g, part in with_gradient if g is not None and g.requires_grad]
-                if not bent:  # The loss is linear in these parameters.
+                gradients = [traced.gradients[places[id(p)]] for p in chosen]
+                if not any(g is not None and g.requires_grad for g in gradients):  # linear in these parameters
                     continue
-                products = torch.autograd.grad(
-                    [g for g, _ in bent], chosen, [part for _, part in bent], retain_graph=True, allow_unused=True
-                )
-            count("backwards", 2 * batch.samples)
-            total += self.share(batch) * self.flat(products, chosen)
-        return total
+                at_once = 1 if self._one_by_one or len(rows) == 1 else traced.at_once
+                products = torch.cat([self._differentiate(gradients, chosen, part) for part in rows.split(at_once)])
+            count("backwards", 2 * batch.samples * len(rows))
+            total += self.share(batch) * products
+        return total.reshape(vector.shape)
+
+    def _differentiate(self, gradients: list[Tensor | None], chosen: list[nn.Parameter], rows: Tensor) -> Tensor:
+        """Return the derivatives of gradients times each of several rows, together where every operator can do that."""
+        differentiable = [g for g in gradients if g is not None and g.requires_grad]
+
+        def product(row: Tensor) -> Tensor:
+            parts = zip(gradients, self.parts(row, chosen), strict=True)
+            along = [part for g, part in parts if g is not None and g.requires_grad]
+            return self.flat(
+                torch.autograd.grad(differentiable, chosen, along, retain_graph=True, allow_unused=True), chosen
+            )
+
+        if len(rows) > 1 and not self._one_by_one:
+            try:
+                return torch.vmap(product)(rows)
+            except (RuntimeError, NotImplementedError, ValueError):
+                self._one_by_one = True
+        return torch.stack([product(row) for row in rows])
 
     def _traced(self, batch: Batch) -> _Traced:
         """Return a batch's loss with differentiable gradients; those of a single batch are kept for later products."""

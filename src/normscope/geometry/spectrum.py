@@ -148,8 +148,8 @@ class Spectrum(FigureResult):
         undeflated: the largest eigenvalues with no direction projected out; empty where that was not asked for.
         trace: the trace with its standard error; None where it was not asked for.
         density: the density of the eigenvalues; None where it was not asked for.
-        probes: over how many random vectors the density is a mean; the trace has ten times as many. The standard error
-            of few is rough: of two it is less than the distance to the truth in half of all cases.
+        probes: over how many random vectors the density is a mean; ten times as many fresh ones estimate the trace. The
+            standard error of few is rough: of two it is less than the distance to the truth in half of all cases.
         blocks: the largest eigenvalue of each parameter's diagonal block, and its trace, where asked for.
         groups: the parameter groups of the optimizer, where one was given.
         condition_number: the largest size of an eigenvalue over the smallest that is not zero; None where not all

@@ -53,9 +53,9 @@ class Call:
     def leaves(self) -> list[Any]:
         """All arguments, without their nesting."""
         leaves = tree_leaves((self.args, self.kwargs))
-        return (
-            [leaf for _, leaf in _leaves_by_path((self.args, self.kwargs))] if any(map(is_record, leaves)) else leaves
-        )
+        if any(map(is_record, leaves)):  # torch takes a record for a leaf; this takes longer
+            return [leaf for _, leaf in _leaves_by_path((self.args, self.kwargs))]
+        return leaves
 
     @property
     def count(self) -> int:

@@ -26,7 +26,16 @@ from torch.utils._pytree import tree_flatten
 from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, NormscopeError, describe_error
 from ..core.threads import full_precision, ignore_warnings, silence_loggers
-from ..core.untouched import Mode, drops, mode_of, outside_inference_mode, plain_parts, unchanging, untouched, unwrapped
+from ..core.untouched import (
+    Mode,
+    assume_no_effects,
+    drops,
+    mode_of,
+    outside_inference_mode,
+    plain_parts,
+    untouched,
+    unwrapped,
+)
 from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
 from .chains import changes_nothing, trace_chain
 from .data_reader import Batches
@@ -292,7 +301,7 @@ def trace_model(
     reused = _reused(model, batch, mode, output)
     if reused is not None:
         return reused
-    with unchanging(model, forced) if changes_nothing(model, forced) else contextlib.nullcontext():
+    with assume_no_effects(model, forced) if changes_nothing(model, forced) else contextlib.nullcontext():
         return _trace(model, batch, forced, mode, output, budget)
 
 

@@ -39,10 +39,10 @@ CUDNN = False
 """Whether normalizers may use cuDNN: torch.export switches it off while it traces."""
 
 
-EVERY_MODULE = frozenset(vars(nn.Module()))
-"""Attributes of a module with nothing in it: none of them takes the place of a method."""
-HOOKS = tuple(name for name in EVERY_MODULE if name.endswith("_hooks") and "state_dict" not in name)
-"""Those that hold hooks which run with the module."""
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+"""The attributes that every module has: none of them takes the place of a method."""
+HOOK_ATTRIBUTES = tuple(name for name in MODULE_ATTRIBUTES if name.endswith("_hooks") and "state_dict" not in name)
+"""Those of them that hold hooks which run when the module is called."""
 
 
 class NotAChainError(Exception):
@@ -168,7 +168,7 @@ def changes_nothing(model: nn.Module, mode: str | None) -> bool:
     """Whether a model is a chain of known layers in eval mode: a run of it changes nothing, and draws no number."""
     try:
         layers = _known_layers(model)
-        for _ in _tensors(layers):
+        for _ in _tensors(layers):  # raises for a tensor that is not plain
             pass
     except NotAChainError:
         return False
@@ -248,8 +248,8 @@ def _layers(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
     """Yield the layers of a chain with their paths, in the order in which they run."""
     kind: Any = type(module)
     held = vars(module)
-    replaced = [name for name in held.keys() - EVERY_MODULE if callable(getattr(kind, name, None))]
-    if any(held.get(name) for name in HOOKS) or replaced or module._compiled_call_impl is not None:
+    replaced = [name for name in held.keys() - MODULE_ATTRIBUTES if callable(getattr(kind, name, None))]
+    if any(held.get(name) for name in HOOK_ATTRIBUTES) or replaced or module._compiled_call_impl is not None:
         raise NotAChainError
     if kind is nn.Sequential:
         if len(list(module.children())) != len(module._modules) or module._parameters or module._buffers:

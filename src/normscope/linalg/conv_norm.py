@@ -75,7 +75,7 @@ class ConvolutionNorm:
         return math.inf if short > 2048 or groups * short * long > 3e7 else float(groups * short * short * long)
 
     def _rescaled(self, bound: Upper) -> Upper:
-        return _times_power(bound, self._exponent)
+        return _times_power_of_two(bound, self._exponent)
 
     def _write_out(self) -> None:
         """Certify the matrices of the convolution itself, one for each group."""
@@ -152,22 +152,22 @@ class ConvolutionNorm:
         residual = 0.5 * room / (room + excess + margin)  # K leaves about twice this to 1
         outcome = bound_deflated(self._plain, self._symbol, bound, margin=margin, residual=residual)
         if outcome is not None and outcome.proven:
-            self._prove(bound, "torus + deflation")
+            self._keep_proven(bound, "torus + deflation")
             return None
         if outcome is None:
             return None if patient and self._eliminate(bound) else self.start
         return self.start if outcome.vector is None else self._as_start(outcome.vector, self._symbol)
 
     def _eliminate(self, bound: float) -> bool:
-        """Prove a bound on the squared norm by a factorisation, where that is affordable; say whether it was done."""
+        """Prove a bound on the squared norm by a factorisation, where that is affordable; return whether."""
         elimination = plan_elimination(self._plain) if self._plain.device.type == "cpu" else None
         if elimination is None or not elimination.affordable or not is_below(self._plain, elimination, bound):
             return False
-        self._prove(bound, "Cholesky, entry by entry")
+        self._keep_proven(bound, "Cholesky, entry by entry")
         return True
 
-    def _prove(self, bound: float, method: str) -> None:
-        """Take the root of a proven bound on the squared norm where it is smaller."""
+    def _keep_proven(self, bound: float, method: str) -> None:
+        """Keep the root of a proven bound on the squared norm, where it is smaller than the bound so far."""
         upper = Upper.of(math.sqrt(bound), Evidence.PROVEN, method, allowance=16.0 * UNIT)
         self.upper = smallest([self.upper, self._rescaled(upper)])
 
@@ -211,7 +211,7 @@ def bound_matrices(matrices: Tensor, budget: Budget) -> tuple[Upper, Tensor | No
     )
     short, long = sorted(scaled.shape[1:])
     if short > _SIDE_LIMIT or budget.over:
-        return _times_power(cheap, exponent), None
+        return _times_power_of_two(cheap, exponent), None
     wide = scaled if scaled.shape[1] == short else scaled.mT
     gram = gram_matrix(wide[0])[None] if len(wide) == 1 and not wide.is_cuda else wide @ wide.mT
     certificate = certify([gram], delta=1e-9)
@@ -224,7 +224,7 @@ def bound_matrices(matrices: Tensor, budget: Budget) -> tuple[Upper, Tensor | No
     vector = vector * vector.gather(0, vector.abs().argmax(dim=0, keepdim=True)).sgn()  # the same on every machine
     start = scaled.new_zeros(len(scaled), scaled.shape[2])
     start[group] = vector if wide is not scaled else vector @ scaled[group]
-    return _times_power(smallest([bound, cheap]), exponent), start.reshape(-1)
+    return _times_power_of_two(smallest([bound, cheap]), exponent), start.reshape(-1)
 
 
 def matrix_bound(linear: Matrix, budget: Budget) -> tuple[Upper, Tensor | None]:
@@ -252,7 +252,7 @@ def _scaled_to_one(weight: Tensor, largest: float) -> tuple[Tensor, int]:
     return (weight * 2.0**half).mul_(2.0 ** (-exponent - half)), exponent
 
 
-def _times_power(bound: Upper, exponent: int) -> Upper:
+def _times_power_of_two(bound: Upper, exponent: int) -> Upper:
     """Return a bound times a power of two."""
     log10 = bound.log10 + exponent * math.log10(2.0)
     return Upper(log10 + 8.0 * UNIT * max(1.0, abs(log10), abs(bound.log10)), bound.evidence, bound.method)

@@ -83,7 +83,7 @@ def bound_deflated(
         return Deflation(margin > 0.0)
     solution = _solve(plain, symbol.kernel.inputs, bound, columns.float(), residual * margin).double()
     rest = columns - _apply_shifted(plain, symbol.kernel.inputs, bound, columns, solution)
-    rounding = _rounding(plain, bound, columns)
+    rounding = _rounding_error(plain, bound, columns)
     size_b, size_x, size_r = (float(part.norm()) * (1.0 + 1e-9) for part in (columns, solution, rest))
     small = columns @ solution.T + solution @ rest.T
     small = 0.5 * (small + small.T) + rest @ rest.T / margin
@@ -174,7 +174,7 @@ def _apply_shifted(plain: Convolution, inputs: bool, bound: float, columns: Tens
     return bound * vectors - back + (vectors @ columns.T) @ columns
 
 
-def _rounding(plain: Convolution, bound: float, columns: Tensor) -> float:
+def _rounding_error(plain: Convolution, bound: float, columns: Tensor) -> float:
     """Return a bound on the rounding error of `_apply_shifted` for vectors of norm 1 in float64."""
     taps, size_b = plain.tap_norms(), float(columns.double().square().sum()) * (1.0 + 1e-9)
     once = gamma(2.0 * plain.weight[0, 0].numel() * max(plain.weight.shape[:2]) + 64.0) * taps

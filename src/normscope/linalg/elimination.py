@@ -18,11 +18,11 @@ from ..core.budget import check_time, count
 from ..core.rounding import UNIT, cholesky_allowance, gram_allowance
 from .convolution_map import Convolution, combine_axes
 
-_ENTRIES = 256
-"""Maps of more entries are not ordered: what reads from them is better bounded on a torus."""
-_OPERATIONS = 1e11
+_MAX_ENTRIES = 256
+"""Maps of more entries are left to the torus, which bounds convolutions on large maps better."""
+_MAX_MULTIPLICATIONS = 1e11
 """The most multiplications of a factorisation: some seconds of one core."""
-_FLOATS = 1.5e8
+_MAX_FLOATS = 1.5e8
 """The most float64 numbers that the blocks may hold: 1.2 GB."""
 
 
@@ -32,27 +32,27 @@ class Elimination:
 
     Attributes:
         inputs: whether the blocks are those of the inputs, not of the outputs.
-        reads: for each entry the entries of the other side that it meets, each with the tap between them.
+        reads: for each entry the entries of the other side that a tap joins it to, each with that tap.
         later: for each entry, in this order, those of its neighbours that are eliminated after it, in their order.
-        order: of one block.
+        channels: the number of rows of one block.
     """
 
     inputs: bool
     reads: tuple[dict[int, int], ...]
     later: dict[int, tuple[int, ...]]
-    order: int
+    channels: int
 
     @property
     def multiplications(self) -> float:
         """About how many multiplications the factorisation takes, beside the products of taps."""
         degrees = [len(entries) for entries in self.later.values()]
-        return sum(1 / 6 + k / 2 + k * (k + 1) / 2 for k in degrees) * float(self.order) ** 3
+        return sum(1 / 6 + k / 2 + k * (k + 1) / 2 for k in degrees) * float(self.channels) ** 3
 
     @property
     def affordable(self) -> bool:
-        """Whether it takes seconds and holds in memory."""
+        """Whether the factorisation takes seconds at most and fits into memory."""
         blocks = sum(1 + len(entries) for entries in self.later.values())
-        return self.multiplications <= _OPERATIONS and blocks * float(self.order) ** 2 <= _FLOATS
+        return self.multiplications <= _MAX_MULTIPLICATIONS and blocks * float(self.channels) ** 2 <= _MAX_FLOATS
 
 
 def plan_elimination(plain: Convolution) -> Elimination | None:
@@ -61,7 +61,7 @@ def plan_elimination(plain: Convolution) -> Elimination | None:
     reads = combine_axes([axis.reads("zeros", torch.device("cpu")) for axis in plain.axes], sizes)
     inputs = plain.in_size < plain.out_size
     table: list[dict[int, int]] = [{} for _ in range(int(torch.tensor(sizes).prod()) if inputs else reads.shape[1])]
-    if len(table) > _ENTRIES:
+    if len(table) > _MAX_ENTRIES:
         return None
     for tap, row in enumerate(reads.tolist()):
         for output, entry in enumerate(row):
@@ -74,20 +74,20 @@ def plan_elimination(plain: Convolution) -> Elimination | None:
 
 def _least_degree_first(table: list[dict[int, int]]) -> dict[int, tuple[int, ...]]:
     """Return an order of elimination, with the neighbours that are left when an entry's turn comes."""
-    near: dict[int, set[int]] = {a: set() for a in range(len(table))}
+    neighbours: dict[int, set[int]] = {a: set() for a in range(len(table))}
     for a, b in itertools.combinations(range(len(table)), 2):
         if not table[a].keys().isdisjoint(table[b]):
-            near[a].add(b)
-            near[b].add(a)
-    left: dict[int, set[int]] = {}
-    while near:
-        entry = min(near, key=lambda a: (len(near[a]), a))
-        left[entry] = around = near.pop(entry)
-        for other in around:  # what is left of the neighbours becomes dense among itself
-            near[other] |= around
-            near[other] -= {entry, other}
-    place = {entry: number for number, entry in enumerate(left)}
-    return {entry: tuple(sorted(around, key=place.__getitem__)) for entry, around in left.items()}
+            neighbours[a].add(b)
+            neighbours[b].add(a)
+    later: dict[int, set[int]] = {}
+    while neighbours:
+        entry = min(neighbours, key=lambda a: (len(neighbours[a]), a))
+        later[entry] = around = neighbours.pop(entry)
+        for other in around:  # without the entry, its neighbours are all neighbours of each other
+            neighbours[other] |= around
+            neighbours[other] -= {entry, other}
+    place = {entry: number for number, entry in enumerate(later)}
+    return {entry: tuple(sorted(around, key=place.__getitem__)) for entry, around in later.items()}
 
 
 def is_below(plain: Convolution, elimination: Elimination, bound: float) -> bool:
@@ -101,7 +101,7 @@ def is_below(plain: Convolution, elimination: Elimination, bound: float) -> bool
     taps = plain.weight.flatten(2).permute(2, 0, 1).unflatten(1, (plain.groups, -1))
     if elimination.inputs:
         taps = taps.mT
-    size = len(elimination.reads) * elimination.order
+    size = len(elimination.reads) * elimination.channels
     absolute = float(taps.flatten(2).norm(dim=2).sum(dim=0).max()) * (1.0 + 1e-9)
     error = gram_allowance(taps.shape[3], len(taps), 0) * absolute**2
     shift = 8.0 * UNIT + cholesky_allowance(size, float(size), is_complex=False)
@@ -116,7 +116,7 @@ def _is_definite(taps: Tensor, elimination: Elimination, threshold: float) -> bo
         check_time()
         products[a, b] = taps[a] @ taps[b].T
         products[b, a] = products[a, b].T
-    m, reads = elimination.order, elimination.reads
+    m, reads = elimination.channels, elimination.reads
     columns: dict[int, Tensor] = {}
     for entry, later in elimination.later.items():
         column = columns[entry] = taps.new_zeros((1 + len(later)) * m, m)

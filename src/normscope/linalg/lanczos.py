@@ -5,19 +5,19 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.budget import Budget, count
 from .linear_map import LinearMap
 
 _DIRECT = 128
 """Matrices of up to this order are diagonalized directly on a CPU; a GPU takes longer for that than for Lanczos."""
-_DIRECT_ALONE = 512
+_DIRECT_SINGLE = 512
 """One real matrix of up to this order has its top eigenvector taken directly."""
 _CHUNK = 32
 """Vectors of a basis that restarts, for which memory is taken at a time."""
@@ -57,7 +57,7 @@ class Ritz(NamedTuple):
 def top_eigenpairs(matrices: Tensor, *, steps: int, rtol: float) -> tuple[Tensor, Tensor]:
     """Return the largest eigenvalue `[b]` and its eigenvector `[b, m]` of Hermitian matrices `[b, m, m]`."""
     count, size, _ = matrices.shape
-    if count == 1 and size <= _DIRECT_ALONE and not matrices.is_cuda and not matrices.is_complex():
+    if count == 1 and size <= _DIRECT_SINGLE and not matrices.is_cuda and not matrices.is_complex():
         values, vectors, *_ = _lapack().dsyevr(matrices[0].numpy(), range="I", il=size, iu=size)
         return torch.from_numpy(values[:1]), torch.from_numpy(vectors.T)
     if size <= _DIRECT and not matrices.is_cuda:
@@ -414,6 +414,9 @@ def extreme_eigenpairs(
     subspace.
     """
     size, wanted = start.numel(), top + bottom
+    if not wanted:
+        none = start.new_zeros(0, size)
+        return Ends(top=(), bottom=(), residuals=(), errors=(), converged=(), vectors=none, products=0, whole=False)
     project = project or (lambda vector: vector)
     generator = generator or torch.Generator().manual_seed(0)
     unit = torch.finfo(start.dtype).eps
@@ -531,8 +534,8 @@ def _fresh(basis: Tensor, project: Operator, generator: torch.Generator) -> Tens
     return vector if float(vector.norm()) > 1e-3 * float(drawn.norm()) / basis.shape[1] ** 0.5 else None
 
 
-LEAST_APART = 0.1
-"""The least squared length, of sums of unit vectors that span a space, at which a direction counts as spanned."""
+SPANNED_ROUNDING_ERRORS = 32.0
+"""A vector counts as spanned by others if it is at most this many rounding errors, of the operator's size, away."""
 NODE_DISTANCE = 1e-5
 """An end of an interval is moved at least this far from the nodes, as a share of the largest: else rounding decides."""
 
@@ -546,16 +549,12 @@ class Quadrature:
         weights: of the nodes; they sum to 1.
         first, last: the first and the last entries of the eigenvectors of the tridiagonal matrix, one for each node.
         beta: the length of the last image outside the space: with 0 the nodes are all that v has a part of.
-        basis: the first vectors of the Krylov space, as rows, as many as are kept.
-        matrix: A in the coordinates of this basis.
     """
 
     nodes: Tensor
     first: Tensor
     last: Tensor
     beta: float
-    basis: Tensor
-    matrix: Tensor
 
     @property
     def weights(self) -> Tensor:
@@ -606,72 +605,79 @@ class Quadrature:
 
 
 def quadratures(
-    operator: Operator,
-    size: int,
-    *,
-    dimension: int,
-    probes: int,
-    steps: int,
-    kept: int,
-    project: Operator,
-    generator: torch.Generator,
-    like: Tensor,
-) -> Iterator[Quadrature]:
-    """Yield a quadrature for each random vector of a subspace, with some vectors of its Krylov space.
+    operator: Operator, start: Tensor, *, steps: int, budget: Budget | None = None
+) -> tuple[list[Quadrature], Tensor, float]:
+    """Return a quadrature for each of several unit vectors, a basis of their Krylov spaces, and the trace on these.
 
-    The mean weight of every eigenvalue is 1 over the dimension. Gauss quadrature with n nodes is exact for polynomials
-    of degree 2n - 1.
+    The operator takes and gives rows. Of a random vector the mean weight of every eigenvalue is 1 over the dimension.
+    Gauss quadrature with n nodes is exact for polynomials of degree 2n - 1. All vectors share one space, which holds
+    that of each: Lanczos from each of them then runs in its coordinates. A deadline leaves out steps.
 
-    Reference: Ubaru, Chen and Saad 2017; Golub and Meurant 2010 (nodes that are given).
+    Reference: Ubaru, Chen and Saad 2017; Golub and Meurant 2010 (nodes that are given, blocks).
     """
-    for _ in range(probes):
-        krylov = Krylov(random_unit(size, project=project, generator=generator, like=like)[None])
-        while krylov.steps < min(steps, dimension):
-            krylov.extend(lambda row: project(operator(row[0]))[None])
-            if float(krylov.beta[0, -1]) <= 1e-6 * float(krylov.alpha.abs().max()):
-                break
-        tri, beta = krylov.tridiagonal()
-        nodes, vectors = torch.linalg.eigh(tri[0])
-        yield Quadrature(
-            nodes=nodes,
-            first=vectors[0],
-            last=vectors[-1],
-            beta=float(beta[0, -1]),
-            basis=krylov.basis[0, : min(kept, krylov.steps)].clone(),
-            matrix=tri[0, :kept, :kept],
-        )
+    basis, matrix, coordinates, taken = _block_krylov(operator, start, steps, budget)
+    trace = float(matrix.diagonal()[: len(basis)].sum())
+    krylov = Krylov(coordinates)
+    for _ in range(taken):
+        krylov.extend(lambda rows: rows @ matrix)
+    rules = []
+    for alpha, beta in zip(krylov.alpha, krylov.beta):
+        ended = (beta <= 1e-6 * alpha.abs().cummax(0).values).nonzero()
+        length = int(ended[0]) + 1 if len(ended) else len(beta)
+        nodes, vectors = torch.linalg.eigh(_tridiagonal(alpha[None, :length], beta[None, :length])[0])
+        rules.append(Quadrature(nodes=nodes, first=vectors[0], last=vectors[-1], beta=float(beta[length - 1])))
+    return rules, basis, trace
 
 
-def random_unit(size: int, *, project: Operator, generator: torch.Generator, like: Tensor) -> Tensor:
-    """Return a vector that is uniform on the unit sphere of a subspace, whatever that is.
+def _block_krylov(
+    operator: Operator, start: Tensor, steps: int, budget: Budget | None
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Return the joint Krylov space of rows: its basis, the operator in it, the rows' coordinates, and the steps.
 
-    The mean of v^T A v is the trace over the dimension. (A vector of signs that is projected has not this property, and
+    The operator is that in the coordinates of the basis and, behind it, of what the last images add; zeros stand for
+    the unknown images of these last vectors.
+    """
+    count, size = start.shape
+    basis = start.new_zeros(min((steps + 1) * count, size), size)
+    matrix = torch.zeros(len(basis), len(basis), dtype=torch.float64)
+    rounding, scale, filled = SPANNED_ROUNDING_ERRORS * torch.finfo(start.dtype).eps, 0.0, 0
+    block = _orthonormal(start, basis[:0], rounding)
+    coordinates = (start @ block.T).double().cpu()
+    taken = 0
+    while taken < steps and len(block) and not (taken and budget is not None and budget.late):
+        taken += 1
+        places = slice(filled, filled + len(block))
+        filled = places.stop
+        basis[places] = block
+        images = operator(block)
+        scale = max(scale, float(images.norm(dim=1).max()))
+        block = _orthonormal(images, basis[:filled], rounding * scale)
+        reached = torch.cat([basis[:filled], block])
+        inner = (reached @ images.T).double().cpu()
+        matrix[: len(reached), places] = inner
+        matrix[places, : len(reached)] = inner.T
+    known = filled + len(block)
+    matrix = (matrix + matrix.T)[:known, :known] / 2
+    return basis[:filled], matrix, nn.functional.pad(coordinates, (0, known - coordinates.shape[1])), taken
+
+
+def _orthonormal(rows: Tensor, known: Tensor, least: float) -> Tensor:
+    """Return orthonormal rows for what some rows add to known ones; those of at most this length are left out."""
+    for shortest in (least, 0.5):  # what the first pass leaves of a short direction may lie in the known space
+        rows = rows - (rows @ known.T) @ known
+        vectors, small = torch.linalg.qr(rows.T)
+        mixed, lengths, _ = torch.linalg.svd(small.double().cpu())
+        rows = mixed[:, : len(lengths)][:, lengths > shortest].T.to(rows) @ vectors.T
+    return rows
+
+
+def random_units(count: int, size: int, *, project: Operator, generator: torch.Generator, like: Tensor) -> Tensor:
+    """Return vectors that are uniform on the unit sphere of a subspace, whatever that is, as rows.
+
+    The mean of v^T A v is the trace over the dimension. (A projected vector of signs does not have this property, and
     two of them may agree on a wrong trace.)
     """
-    vector = project(torch.randn(size, generator=generator, dtype=torch.float64).to(like))
-    vector = project(vector / vector.norm())  # once more: of a small part the first one leaves rounding errors
-    return vector / vector.norm()
-
-
-def captured_trace(rules: Sequence[Quadrature], project: Operator) -> tuple[float, int, Operator]:
-    """Return the trace on the space that the bases of quadratures span, its dimension, and the projection off it.
-
-    Without the last column A K = K T for each basis K and its matrix T, so that no further products are needed. What is
-    nearly spanned twice, as the sharpest directions are, is left out of the space.
-    """
-    rows = torch.cat([rule.basis for rule in rules])
-    gram = (rows @ rows.T).double().cpu()
-    lengths = [len(rule.basis) for rule in rules]
-    complete = torch.cat([torch.arange(length) < length - 1 for length in lengths])
-    images = gram @ torch.block_diag(*(rule.matrix for rule in rules))
-    lengths_squared, directions = torch.linalg.eigh(gram[complete][:, complete])
-    apart = lengths_squared > LEAST_APART
-    coordinates = directions[:, apart] / lengths_squared[apart].sqrt()
-    trace = float((coordinates * (images[complete][:, complete] @ coordinates)).sum())
-    basis = coordinates.T.to(rows) @ rows[complete.to(rows.device)]
-
-    def outside(vector: Tensor) -> Tensor:
-        vector = project(vector)
-        return vector - basis.T @ (basis @ vector)
-
-    return trace, len(basis), outside
+    drawn = [torch.randn(size, generator=generator, dtype=torch.float64).to(like) for _ in range(count)]
+    vectors = project(torch.stack(drawn))
+    vectors = project(vectors / vectors.norm(dim=1, keepdim=True))  # of a small part the first leaves rounding errors
+    return vectors / vectors.norm(dim=1, keepdim=True)

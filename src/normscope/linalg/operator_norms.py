@@ -43,9 +43,9 @@ from .writing import absolute_entries, cost, in_range, lost, of_each, writable, 
 
 @dataclass(frozen=True, slots=True)
 class NormBound:
-    """An upper bound, a vector near to attaining it, and what takes a tighter one.
+    """An upper bound, a vector near to attaining it, and a function that tightens the bound, where there is one.
 
-    That takes log10 of a lower side, and whether seconds may be spent on one map.
+    The function takes log10 of a lower side, and whether seconds may be spent on one map.
     """
 
     upper: Upper
@@ -302,7 +302,7 @@ def _written_out(linear: LinearMap, other: Upper, rtol: float, budget: Budget) -
 
 
 Tightening = Literal["never", "quickly", "patiently"]
-"""Whether an upper side is tightened that lies farther from the lower one than asked for."""
+"""How much time may go into an upper side that lies farther from the lower one than asked for."""
 
 
 @torch.no_grad()
@@ -317,15 +317,15 @@ def bracket(
 ) -> Bracket:
     """Return the spectral norm of a linear map between a witnessed lower side and a certified upper side.
 
-    An upper side that lies farther from the lower one than asked for is tightened where that is quickly done, with
-    `"patiently"` also where a single convolution takes seconds; with `"never"` it stays as it is.
+    An upper side that lies farther from the lower one than asked for is tightened: `"quickly"` where that takes little
+    time, `"patiently"` also where a single convolution takes seconds, `"never"` not at all.
     The budget is that of the searches, behind the closed forms. The witness is a unit vector of `in_shape` in float64.
     """
     before, tightened = taken(linear).within(rtol), taken(linear).tightened
     inner = _one_slice(linear)
     if inner is not None and before is None:
-        own = bracket(inner, rtol=rtol, budget=budget, seed=seed, steps=steps, tighten=tighten)
-        return _lifted(linear, inner, own)
+        norm_of_slice = bracket(inner, rtol=rtol, budget=budget, seed=seed, steps=steps, tighten=tighten)
+        return _lifted(linear, inner, norm_of_slice)
     budget = Budget(what=BOUNDING) if budget is None else budget.share(1.0)
     closed = budget.closed_forms(budget.what)
     side = before if before is not None else _within(linear, rtol, closed)
@@ -364,7 +364,7 @@ def bracket(
         if settled:
             why = f"the lower side has settled, the upper side ({result.method}) is loose"
             if tighten != "patiently" and side.tighten is not None:
-                why += ": normscope.spectral_norm tightens it"
+                why += ": call normscope.spectral_norm on this layer for a tighter one"
     return replace(result, converged=False, advice=f"the gap is {result.gap:.3g}: {why}")
 
 

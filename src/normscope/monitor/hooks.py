@@ -25,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ..core.errors import describe_error
 from ..core.finding import Finding
 from ..core.untouched import unwrapped
-from .alarms.setup import Sight
+from .alarms.sight import Sight
 from .composing import LayerMemory, Observed
 from .distributed import ProcessRole, is_alone
 from .forward_listening import ForwardRecord, StepListener

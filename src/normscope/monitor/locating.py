@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from torch import nn
 from torch.utils._pytree import tree_leaves
@@ -33,11 +33,15 @@ class Broken:
         step: the step of the optimizer.
         where: the module; empty where none can be named.
         words: what is known of it.
+        part: where it began: in the batch, in the loss function or its targets, or in the network.
+        function: the function of the network that made it; empty where that is not known.
     """
 
     step: int
     where: str
     words: str
+    part: Literal["batch", "loss", "network"] = "network"
+    function: str = ""
 
 
 def locate(model: nn.Module, args: Any, kwargs: Any, step: int) -> Broken:
@@ -50,7 +54,7 @@ def locate(model: nn.Module, args: Any, kwargs: Any, step: int) -> Broken:
         step: the step of the optimizer.
     """
     if _is_broken((args, kwargs)):
-        return Broken(step=step, where="", words=BATCH_BROKEN)
+        return Broken(step=step, where="", words=BATCH_BROKEN, part="batch")
     held = model.named_parameters()  # buffers may have been broken by the forward itself
     names = list(
         dict.fromkeys(name.rpartition(".")[0] for name, tensor in held if grade(tensor) and not is_mask(tensor))
@@ -67,10 +71,10 @@ def locate(model: nn.Module, args: Any, kwargs: Any, step: int) -> Broken:
             "A second forward on the same batch is finite everywhere: the loss function or the targets did it, or "
             "random numbers of the first one."
         )
-        return Broken(step=step, where="", words=words)
+        return Broken(step=step, where="", words=words, part="loss")
     if not origin.function:
         return Broken(step=step, where="", words="The output of the model is not finite; which layer did it is unseen.")
-    return Broken(step=step, where=origin.where, words=origin.describe())
+    return Broken(step=step, where=origin.where, words=origin.describe(), function=origin.function)
 
 
 def _is_broken(call: tuple[Any, Any]) -> bool:
@@ -105,5 +109,6 @@ class Locator:
         assert self.batch is not None, "asked for without a batch"
         self._sound, self._times = False, self._times + 1
         if self.stepped:
-            return Broken(step=step - 1, where="", words=BATCH_BROKEN if _is_broken(self.batch) else OBSERVED_LATE)
+            late = Broken(step=step - 1, where="", words=OBSERVED_LATE)
+            return replace(late, words=BATCH_BROKEN, part="batch") if _is_broken(self.batch) else late
         return locate(model, *self.batch, step)

@@ -17,7 +17,7 @@ from ..listening.calls import NormalizerSeen, Site
 from .composing import Key, LayerMemory, Observed, StepInTransit, StepLosses, Transfer
 from .distributed import l2_norms
 from .forward_listening import ForwardRecord
-from .history import Clearing
+from .parameter_follower import Clearing
 from .probes import normalizer_probe, updates
 from .probes.batches import measure_codes, measure_outputs
 from .probes.loss_probe import LossReading, read_loss, without_factor

@@ -18,7 +18,7 @@ from ..core.untouched import unwrapped
 from ..diagnosis.verdict import Findings
 from ..report.words import pluralise
 from .alarms.loss import is_held_out, validation
-from .alarms.setup import Sight
+from .alarms.sight import Sight
 from .composing import check_figure
 from .distributed import ProcessRole, agree_with_first
 from .history import History

@@ -21,6 +21,7 @@ from ..core.codec import JsonForm, Part
 from ..core.errors import CaptureError, InputError, describe_error
 from ..core.shown import Shown
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
+from ..core.whole_weights import refuse_sharded_weights
 from ..graph.call import Call, arguments
 from ..graph.capturing import accepts_graph, trace_model
 from ..graph.data_reader import Batches
@@ -367,6 +368,7 @@ class _TwinBuilder:
 
 def copied(model: nn.Module) -> nn.Module:
     """Return a copy of a model, with tensors of its own."""
+    refuse_sharded_weights(model)
     try:
         return copy.deepcopy(model)
     except Exception as error:

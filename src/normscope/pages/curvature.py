@@ -75,8 +75,10 @@ def spectrum_document(spectrum: Spectrum, *, brief: bool = False) -> Document:
         advice = (("", f"{spectrum.advice}."),)
         blocks.append(Notice(level="warning", heading="Not every eigenvalue has converged", lines=advice))
     if not brief:
-        blocks += [Figures(items=tuple(_spectrum_figures(spectrum))), _eigenvalue_chart(spectrum)]
-    blocks += [_eigenvalues(spectrum), *_density_blocks(spectrum, brief)]
+        blocks.append(Figures(items=tuple(_spectrum_figures(spectrum))))
+    if spectrum.eigenvalues or spectrum.bottom_eigenvalues:
+        blocks += [_eigenvalues(spectrum)] if brief else [_eigenvalue_chart(spectrum), _eigenvalues(spectrum)]
+    blocks += _density_blocks(spectrum, brief)
     if spectrum.blocks:
         title, caption = "Curvature by parameter", READING_BLOCKS
         blocks.append(tabulate(spectrum.blocks, BLOCK_COLUMNS, title=title, caption=caption, drop_empty=True))
@@ -93,7 +95,9 @@ def spectrum_document(spectrum: Spectrum, *, brief: bool = False) -> Document:
 def spectrum_headline(spectrum: Spectrum) -> str:
     """Return the verdict in one sentence or two."""
     if not spectrum.eigenvalues:
-        return "No eigenvalue was found."
+        if spectrum.trace is None:
+            return "No eigenvalue was found."
+        return f"The curvatures in {spectrum.mode} mode sum to {spectrum.trace.value:.4g}."
     rate = spectrum.safe_learning_rate
     which = (
         "an effective learning rate (the rate over the squared norm of the weight)"
@@ -140,10 +144,11 @@ def describe_projection(spectrum: Spectrum) -> str:
 
 
 def _spectrum_figures(spectrum: Spectrum) -> list[Figure]:
-    items = [
-        Figure(label="Largest curvature", value=spectrum.sharpness, kind="number", term="sharpness"),
-        Figure(label="Safe learning rate", value=spectrum.safe_learning_rate, kind="number", note="2/lambda_max"),
-    ]
+    items = []
+    if spectrum.eigenvalues:
+        value, rate = spectrum.sharpness, spectrum.safe_learning_rate
+        items.append(Figure(label="Largest curvature", value=value, kind="number", term="sharpness"))
+        items.append(Figure(label="Safe learning rate", value=rate, kind="number", note="2/lambda_max"))
     rates = spectrum.safe_effective_rates
     if rates:
         name = max(rates, key=lambda key: rates[key])
@@ -195,16 +200,16 @@ def _eigenvalues(spectrum: Spectrum) -> Table:
 
 
 def _density_blocks(spectrum: Spectrum, brief: bool) -> list[Block]:
-    density = spectrum.density
+    density, trace = spectrum.density, spectrum.trace
+    summed = "" if trace is None else f"The trace is {trace.value:.4g} with a standard error of {trace.error:.2g}."
     if density is None:
-        return []
+        return [Text(body=summed)] if summed else []
     share = density.near_zero
     text = (
         f"Between {100 * share.lower:.2g} % and {100 * share.upper:.2g} % of the eigenvalues are within a thousandth "
         f"of the largest of zero, up to a standard error of {100 * share.error:.2g} %."
     )
-    if spectrum.trace is not None:
-        text += f" The trace is {spectrum.trace.value:.4g} with a standard error of {spectrum.trace.error:.2g}."
+    text += f" {summed}" if summed else ""
     if spectrum.probes:
         text += f" The density is a mean over {pluralise(spectrum.probes, 'random vector')}."
     if brief:

@@ -124,9 +124,12 @@ def _train(
     """Train and measure the networks that the ledger does not hold yet; return notes on how that went."""
     notes: list[str] = []
     left = [recipe for recipe in recipes if recipe.key not in ledger.done]
+    jobs = cohorts(left)
+    if training.network == "cnn" and not training.local:  # on a processor a stack of convolutions is slower
+        jobs = [(recipe,) for recipe in sorted(left, key=lambda recipe: recipe.seed)]
     if left:
         with Progress("population", total=len(left)) as progress:
-            for members in runner(engine, training, workers, notes)(cohorts(left)):
+            for members in runner(engine, training, workers, notes)(jobs):
                 for member in members:
                     ledger.add(member)
                     progress.step(member.key)

@@ -94,13 +94,13 @@ class Balls:
             self.step = max(1, int(AT_ONCE / weight))
             self.chunks = [self.unrolled.values(chunk) for chunk in self.centres.split(self.step)]
 
-    def among(self, numbers: Tensor) -> Balls:
-        """Return those of the balls with these numbers; what is known at their centres is kept."""
+    def select(self, numbers: Tensor) -> Balls:
+        """Return the balls with these numbers, with what was computed at their centres."""
         part = copy(self)
         part.centres, part.values, part.errors = self.centres[numbers], self.values[numbers], self.errors[numbers]
         whole = {name: torch.cat([chunk[name] for chunk in self.chunks]) for name in self.chunks[0]}
         part.chunks = [{name: value[rows] for name, value in whole.items()} for rows in numbers.split(self.step)]
-        part.__dict__.pop("cost", None)
+        part.__dict__.pop("cost", None)  # a cached property, of all balls
         return part
 
     @cached_property
@@ -138,7 +138,7 @@ class Balls:
         """Return what holds over balls of a finite radius >= 0, one for all centres or `[B]`.
 
         At `"fast"` by intervals and one pass back; `"tight"` relaxes every open unit, too, and searches for multipliers
-        in so many steps.
+        in `steps` steps.
         """
         radii = torch.as_tensor(radius, dtype=torch.float64, device=self.centres.device).expand(len(self.centres))
         if not bool((radii >= 0).all() and radii.isfinite().all()):
@@ -247,7 +247,7 @@ class Over:
         if self.balls.vanishing:
             return torch.full_like(self.balls.values, torch.inf).scatter(1, top[:, None], 0.0)
         entries = torch.cat([flat(enclosures.output.entries) for enclosures in self.seen])
-        # the expansion of all outputs together is no tighter than that of the differences, which follows
+        # not `constant`: the expansion of the differences below is at least as tight as that of the outputs
         bound = torch.minimum(entries + entries.gather(1, top[:, None]), math.sqrt(2) * self.composed[:, None])
         if self.balls.carried:
             apart = self._apart(top)

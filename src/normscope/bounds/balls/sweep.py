@@ -107,7 +107,7 @@ def _through(
         # a rest whose sets are short, too: each set by whichever is less, or all together
         middle, half = (low + high)[:, None] / 2, (high - low)[:, None] / 2 * (1 + 1e-12)
         single = (gradient * middle - gradient.abs() * half).sum(-1)
-        if around.balanced:  # a multiple of what sums to zero takes nothing away, but for rounding
+        if around.balanced:  # the rest sums to zero, so that a constant may be taken off the gradient
             mean = (gradient * half).sum(-1, keepdim=True) / half.sum(-1, keepdim=True).clamp(min=SMALLEST)
             rounded = 1e-13 * mean[..., 0].abs() * (1 + operands[0].distance(1)[:, None])
             uneven = gradient - mean
@@ -218,15 +218,15 @@ class Relaxation:
         tight = tidy(x.centre, low.reshape(shape), high.reshape(shape), x.constant, x.entries, x.radius)
         whole = sets and len(relaxed) == math.ceil(low.shape[1] / step_rows) and chosen.shape[1] == low.shape[1]
         apart = _apart(relaxed, enclosures.radius, x) if whole else None
-        turned = in_sets and isinstance(step.operation, Normalize) and shape[1] <= step_rows
-        ahead = _ahead(enclosures, name) if turned else None
+        normalizes = in_sets and isinstance(step.operation, Normalize) and shape[1] <= step_rows
+        ahead = _bound_along_centres(enclosures, name) if normalizes else None
         return replace(tight, sets=x.sets, apart=apart, ahead=ahead)
 
     def learn(self, enclosures: Enclosures, index: int, step: UnrolledStep) -> None:
         """Nothing is kept between primitives."""
 
 
-def _ahead(enclosures: Enclosures, name: str) -> tuple[Tensor, Tensor]:
+def _bound_along_centres(enclosures: Enclosures, name: str) -> tuple[Tensor, Tensor]:
     """Bound how far every set can move along its centre, backwards and forwards, `[B, sets]` each."""
     centre = enclosures.known[name].centre
     unit = centre / l2(centre, -1)[..., None].clamp(min=SMALLEST)

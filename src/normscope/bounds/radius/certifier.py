@@ -53,16 +53,18 @@ class RadiusStage:
         self.progress.step("radii")
         top, gaps = self.top[some], self.gaps[some]
         if len(some) != len(self._some.centres):
-            self._some = self.balls.among(some) if len(some) < len(self.balls.centres) else self.balls
+            self._some = self.balls.select(some) if len(some) < len(self.balls.centres) else self.balls
         if self.method == "linear":
             return LinearMargins(self._some).over(radius, top, gaps, self.budget)
-        return self._some.over(radius, effort=self.effort, steps=TEST_STEPS).tested(top, gaps)
+        return self._some.over(radius, effort=self.effort, steps=MULTIPLIER_STEPS).tested(top, gaps)
 
     def start(self) -> Tensor:
         """Return the first radii to try: a share of those at which the linear model changes class."""
         linear = torch.where(self.rates > 0, self.gaps / self.rates, math.inf).amin(1)
         size = self.balls.centres.norm(dim=1)
-        return torch.where(linear.isfinite() & (linear > 0), linear * FIRST, torch.where(size > 0, size, 1.0))
+        return torch.where(
+            linear.isfinite() & (linear > 0), linear * FIRST_RADIUS_SHARE, torch.where(size > 0, size, 1.0)
+        )
 
     @cached_property
     def cost(self) -> float:
@@ -77,15 +79,15 @@ class RadiusStage:
         return self.balls.over(0.0).differences(self.top)
 
 
-FIRST = 1 / 8
-"""The first radius tried, as a share of the linear one: there the bounds of deep networks say nothing yet."""
+FIRST_RADIUS_SHARE = 1 / 8
+"""The first radius tried, as a share of the linear one, at which the bounds of deep networks are too loose to help."""
 RTOL = 1e-2
 """A radius larger by this share was seen to fail."""
 AT_ONCE = 256
 """Samples certified and attacked together."""
 EFFORTS = ("fast", "tight")
-TEST_STEPS = 6
-"""Steps of the search for multipliers in a test of radii with `effort="tight"`: more moved few radii, by 1 to 2 %."""
+MULTIPLIER_STEPS = 6
+"""Steps of the search for multipliers in a tight test of radii: with more of them few radii rose, by 1 to 2 %."""
 SEARCHES_SHARE = 0.8
 """Of the time that is left, where it is limited: what the searches may take; the rest ends what they have begun."""
 ATTACK_STEPS, ATTACK_FEWEST = 400, 12
@@ -301,13 +303,13 @@ class Certifier:
         kept = ((gaps.amin(1) > 0) & radius.isfinite()).nonzero()[:, 0]
         if not len(kept):
             return radius, methods, True
-        balls, own = balls.among(kept), (labels[kept], gaps[kept], budget, progress)
+        balls, shared = balls.select(kept), (labels[kept], gaps[kept], budget, progress)
         efforts = EFFORTS[: 1 + EFFORTS.index(self.effort)]
-        stages = [RadiusStage("ball", effort, balls, *own) for effort in efforts]
+        stages = [RadiusStage("ball", effort, balls, *shared) for effort in efforts]
         linear = LinearMargins(balls)  # where a few tests fit into the work of a brief search
         tests = affordable(LEAST, linear.cost, work=BRIEF_WORK, least=0, device=radius.device) if brief else LEAST
         if tests == LEAST and linear.usable:
-            stages.insert(0, RadiusStage("linear", "fast", balls, *own))
+            stages.insert(0, RadiusStage("linear", "fast", balls, *shared))
         start, rates, settled = stages[0].start(), stages[0].rates, True
         for number, stage in enumerate(stages):
             if number and budget.late:

@@ -23,8 +23,8 @@ LARGEST = 1e9
 FACTOR = 4.0
 """Where the tests give no hint, the next radius is larger or smaller by this."""
 
-SLOW = 1.5
-"""Where rates grow by less than this power of the radius, the radius that a failed test calls safe is close."""
+MAX_SLOW_POWER = 1.5
+"""Below this power of the radius, rates grow slowly: a test that fails then shows that a radius close by is safe."""
 FLAT = 1e-4
 """Rates are not taken to grow by more than the inverse of this between two radii."""
 
@@ -91,8 +91,8 @@ def widest(
         settled = (high <= low * (1 + rtol)) | (high <= SMALLEST * start) | (low >= LARGEST * start)
         widths.append((high / torch.maximum(low, SMALLEST * start)).log())
         slow = widths[-1] > widths[max(len(widths) - 3, 0)] / 2  # guesses that do not pay are followed by the middle
-        expected, steepness = _expected(gaps, earlier, near, far)
-        probe = _next(low, high, torch.where(slow, math.nan, expected), steepness, rtol)
+        expected, power = _predict_radius(gaps, earlier, near, far)
+        probe = _choose_next(low, high, torch.where(slow, math.nan, expected), power, rtol)
     return Widest(low, settled, count)
 
 
@@ -108,10 +108,11 @@ class _Seen:
         self.radius[rows[where]], self.rates[rows[where]] = radius[where], rates[where]
 
 
-def _expected(gaps: Tensor, earlier: _Seen, near: _Seen, far: _Seen) -> tuple[Tensor, Tensor]:
-    """Return where the first gap closes if rates grow geometrically as seen, and the power of the radius they grow by.
+def _predict_radius(gaps: Tensor, earlier: _Seen, near: _Seen, far: _Seen) -> tuple[Tensor, Tensor]:
+    """Return the radius at which the first gap closes, and by which power of the radius the rates grow there.
 
-    The first is NaN where nothing tells.
+    Rates are taken to grow geometrically, as they did between two radii that were tried. The radius is NaN where
+    nothing tells.
     """
     failed, start = far.radius.isfinite(), near.radius[:, None]
     first, later = (torch.where(failed[:, None], a.rates, b.rates) for a, b in ((near, earlier), (far, near)))
@@ -131,16 +132,16 @@ def _expected(gaps: Tensor, earlier: _Seen, near: _Seen, far: _Seen) -> tuple[Te
     return expected, growth.amax(1) * end
 
 
-def _next(low: Tensor, high: Tensor, expected: Tensor, steepness: Tensor, rtol: float) -> Tensor:
+def _choose_next(low: Tensor, high: Tensor, expected: Tensor, power: Tensor, rtol: float) -> Tensor:
     """Return the next radii: close to where the gap is expected to close, or the middle where nothing is expected.
 
-    Where rates grow slowly, a test that fails a little above is enough: the radius that it says is safe is as close.
-    Elsewhere a radius a little below has to pass.
+    Where rates grow slowly, it is a little above: a test that fails there shows that a radius close by is safe.
+    Elsewhere it is a little below, where the test should pass.
     """
     middle = torch.where(low > high / FACTOR**2, (low * high).sqrt(), high / FACTOR)
     middle = torch.where(high.isinf(), FACTOR * low, middle)
     least, most = low * (1 + 0.9 * rtol), high / (1 + 0.9 * rtol)
-    nearby = torch.where(steepness < SLOW, expected * (1 + rtol / 3), expected / (1 + rtol / 3))
+    nearby = torch.where(power < MAX_SLOW_POWER, expected * (1 + rtol / 3), expected / (1 + rtol / 3))
     aimed = torch.where(expected.isnan(), middle, nearby)
     # an end that is reached again is left by just as much as settles the search if the answer is the expected one
     return torch.minimum(torch.maximum(aimed, least), torch.maximum(most, least))

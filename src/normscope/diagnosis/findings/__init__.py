@@ -76,7 +76,7 @@ from .samples import (
     samples_mixed,
 )
 from .scale import half_precision, input_scale, non_finite_activations, non_finite_weights, one_column, unscaled_numbers
-from .steps import loss_rises, next_step, shrinking_values, wrong_parameters
+from .steps import loss_rises, next_step, resting_group, shrinking_values, wrong_parameters
 from .structure import (
     constant_output,
     fading_differences,
@@ -164,6 +164,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     loose_bound,
     loss_rises,
     next_step,
+    resting_group,
     gradient_jump,
     no_better_than_constant,
 )

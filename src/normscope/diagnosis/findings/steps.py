@@ -77,6 +77,31 @@ def wrong_parameters(examined: Examined) -> Iterator[Finding]:
     )
 
 
+RESTING_WHY = "No step moves these parameters until their rate is larger."
+RESTING_ADVICE = (
+    "Nothing to do if a schedule raises it; otherwise set the rate of their parameter group. If they are to stay as "
+    "they are, freeze them with requires_grad_(False), which spares their gradients."
+)
+
+
+def resting_group(examined: Examined) -> Iterator[Finding]:
+    """A group of the optimizer whose learning rate is 0, while others have one."""
+    steps = _steps(examined)
+    if steps is None or not steps.at_rest:
+        return
+    named = listed([f"`{name}`" for name in steps.at_rest], most=3)
+    yield Finding(
+        code="step-too-short",
+        severity=Severity.INFO,
+        where=steps.at_rest[0].rpartition(".")[0],
+        seen=f"The learning rate of {named} is 0 in the optimizer ({steps.optimizer}), and {figure(steps.rate or 0.0)} "
+        "elsewhere.",
+        why=RESTING_WHY,
+        advice=RESTING_ADVICE,
+        numbers=figures(at_rest=len(steps.at_rest), rate=steps.rate),
+    )
+
+
 def next_step(examined: Examined) -> Iterator[Finding]:
     """Settings of the optimizer at which its next steps do harm, or nothing."""
     steps = _steps(examined)

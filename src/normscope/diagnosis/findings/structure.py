@@ -145,25 +145,31 @@ def flat_activation(examined: Examined) -> Iterator[Finding]:
 
 
 def hidden_softmax(examined: Examined) -> Iterator[Finding]:
-    """A softmax in the place of an activation: between two weight layers."""
+    """A softmax in the place of an activation: between two weight layers.
+
+    Where its output, or its input, is read elsewhere too, it is taken to give probabilities that are meant.
+    """
     signal = examined.signal
     if signal is None:
         return
-    for number, feeds in enumerate(signal.linear_feeds):
-        if signal.rows[number].kind not in WEIGHTS:
-            continue
-        for feed in feeds:
-            row, before = signal.rows[feed], signal.linear_feeds[feed]
-            if row.kind != "softmax" or not any(signal.rows[k].kind in WEIGHTS for k in before):
+    reported: set[int] = set()
+    for number, reader in enumerate(signal.rows):
+        if reader.kind not in WEIGHTS or not _trains(signal, reader):
+            continue  # an expectation over fixed numbers
+        for softmax in sorted(signal.added_sources(number, NORMALIZERS) - reported):
+            row = signal.rows[softmax]
+            if row.kind != "softmax":
                 continue
-            if not _trains(signal, signal.rows[number]):
-                continue  # an expectation over fixed numbers
+            sources = signal.added_sources(softmax, (*NORMALIZERS, "relu", *ACTIVATIONS))
+            before = [k for k in sorted(sources) if signal.rows[k].kind in WEIGHTS]
+            if not before or any(place in signal.shared for place in (softmax, *before)):
+                continue
+            reported.add(softmax)
             yield Finding(
                 code="hidden-softmax",
                 severity=Severity.WARNING,
                 where=row.path,
-                seen=f"The activation between `{signal.rows[before[0]].path}` and `{signal.rows[number].path}` is a "
-                "softmax.",
+                seen=f"The activation between `{signal.rows[before[0]].path}` and `{reader.path}` is a softmax.",
                 why="A softmax makes the units of a layer share a sum of 1: each is small, its gradient smaller, "
                 "and one unit can only rise where another falls.",
                 advice="Replace it by ReLU or GELU: a softmax belongs to the output or to attention.",

@@ -17,6 +17,7 @@ from ...report.words import pluralise
 from ..composing import JUMP_RATIO
 from ..courses import PLAIN_STEPS, SPIKE_WINDOW_RECORDS
 from ..history import GUESSING_SHARE, Alarm, History, losses_beside_constant
+from ..locating import Broken
 from ..record import Kind, Record
 
 LOSS_NOT_FINITE = Alarm(
@@ -85,12 +86,12 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
     at = record.metrics.get("loss_broken_at")
     since = "in the first record" if before is None else f"after step {before.step:,}, the last record before it"
     since = since if at is None else f"at step {at:,.0f}"
-    where, cause = _find_cause(history, record, weights, before)
-    remedy = _choose_remedy(history, cause)
+    broken = _find_cause(history, record, weights, before)
+    where, cause, remedy = broken.where, broken.words, _choose_remedy(broken)
     risen, outlier = _find_rise(history), describe_outlier(history, record)
-    if outlier and remedy is not CLEAN_DATA:
+    if outlier and broken.part != "batch":
         cause, remedy = outlier, LOOK_AT_BATCH
-    elif risen is not None and remedy is not CLEAN_DATA:
+    elif risen is not None and broken.part != "batch":
         rise = f"Before that the loss rose from {figure(risen[0])} to {figure(risen[1])}: steps are too large."
         cause = f"{cause} {rise}" if where else rise
         remedy = LOWER_RATE.format(rate=f" ({figure(record.lr[0])} now)" if record.lr else "")
@@ -143,17 +144,17 @@ def _find_rise(history: History) -> tuple[float, float] | None:
     return (first, peak) if first is not None and first > 0.0 and peak > RISEN_LOSS * first else None
 
 
-def _choose_remedy(history: History, cause: str) -> str:
-    """Return what to do about the cause: the data, the loss, or steps that were too large."""
-    if "batch itself" in cause:
+def _choose_remedy(broken: Broken) -> str:
+    """Return what to do about what is broken: the data, the loss, or steps that were too large."""
+    if broken.part == "batch":
         return CLEAN_DATA
-    named = re.match(r"The output of `(\w+)`", cause)  # as `Origin.describe` names it
-    function = named[1] if named else ""
-    if GUARDABLE.search(function):
-        return GUARD_FUNCTION.format(function=function)
-    if "softmax" in function or "attention" in function:
+    if broken.part == "loss":
+        return LOOK_AT_LOSS
+    if GUARDABLE.search(broken.function):
+        return GUARD_FUNCTION.format(function=broken.function)
+    if "softmax" in broken.function or "attention" in broken.function:
         return LOOK_AT_MASK
-    return LOOK_AT_LOSS if "targets" in cause or "the loss itself" in cause else RESTORE + LOOK_AT_GRADIENTS
+    return RESTORE + LOOK_AT_GRADIENTS
 
 
 def is_broken(record: Record) -> bool:
@@ -166,22 +167,26 @@ def _broken_weights(record: Record) -> list[int]:
     return _broken(record, "weight", "log10_size") or _broken(record, "weight", "log10_norm")
 
 
-def _find_cause(history: History, record: Record, weights: list[int], before: Record | None) -> tuple[str, str]:
-    """Return the layer where numbers broke first, empty where that is not known, and what is known of it."""
+def _find_cause(history: History, record: Record, weights: list[int], before: Record | None) -> Broken:
+    """Return what is known of where numbers broke first."""
     broken, layers = history.broken, history.of("weight")
     if broken is not None and broken.step <= record.step and (before is None or broken.step > before.step):
-        return broken.where, broken.words
+        return broken
+    unknown = Broken(step=record.step, where="", words="")
     if len(weights) == 1 and len(layers) > 1:
         name = layers[weights[0]].name
-        return name, f"The weights of `{name}` are not finite; those of all other layers are."
+        words = f"The weights of `{name}` are not finite; those of all other layers are."
+        return replace(unknown, where=name, words=words)
     if weights:
-        return "", f"{len(weights):,} of {pluralise(len(layers), 'weight layer')} are broken already. {FIRST_UNKNOWN}"
+        words = f"{len(weights):,} of {pluralise(len(layers), 'weight layer')} are broken already. {FIRST_UNKNOWN}"
+        return replace(unknown, words=words)
     for kind, quantity, words in EVIDENCE:
         places = _broken(record, kind, quantity)
         if places:
             name = history.of(kind)[places[-1] if quantity == "log10_gradient" else places[0]].name
-            return "", f"All weights are finite; {words.format(name=name)} {FIRST_UNKNOWN}"
-    return "", "All weights and all that was measured of the forward are finite: the loss itself, or the data, is not."
+            return replace(unknown, words=f"All weights are finite; {words.format(name=name)} {FIRST_UNKNOWN}")
+    words = "All weights and all that was measured of the forward are finite: the loss itself, or the data, is not."
+    return replace(unknown, words=words, part="loss")
 
 
 def _broken(record: Record, kind: Kind, quantity: str) -> list[int]:

@@ -212,9 +212,9 @@ DECAY_SEEDS = experiment_of(
     __name__,
     name="than.decays",
     title="Than, figure 2 over seeds: three kinds of weight decay",
-    about=f"{paper.ABOUT} Here each training has six seeds, which decide weights and order of the samples, and stops "
-    "where the time on the GPU ended, so that the number of epochs is part of each result. Totals over the layers "
-    f"alone are kept. Data: {JPEG}.",
+    about=f"{paper.ABOUT} Here each training has six seeds, which decide weights and order of the samples; how many "
+    "epochs all of them came to is part of the result. ResNet18 is trained in bfloat16. Totals over the layers alone "
+    f"are kept. Data: {JPEG}.",
     claims=(
         Claim(
             id="than.figure2.later",
