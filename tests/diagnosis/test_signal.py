@@ -13,7 +13,7 @@ from normscope.core.errors import InputError
 from normscope.diagnosis.data_pass import watch_data
 from normscope.diagnosis.signal import Signal
 from normscope.diagnosis.signal_pass import watch_signal
-from normscope.diagnosis.signal_statistics import statistics_of
+from normscope.diagnosis.signal_statistics import MAX_DOUBLE_ENTRIES, _parameter_statistics, statistics_of
 from normscope.pages.check import signal_chart, signal_table
 
 from .seen import randn
@@ -55,6 +55,17 @@ class TestFigures:
             expected = math.log10(gradient.norm() / gradients[-1].norm())
             assert row.log10_gradient == pytest.approx(expected, abs=1e-5)
             assert (row.shape, row.dtype) == (tuple(values.shape), "float32")
+
+    @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+    def test_large_float32_weights_are_those_of_float64(self, scale: float) -> None:
+        weight = nn.Parameter(randn(300, 257) * scale + torch.linspace(-scale, scale, 257))
+        wide = weight.detach().double()
+        assert weight.numel() > MAX_DOUBLE_ENTRIES
+        size, least, greatest, between, share = _parameter_statistics(weight).tolist()
+        assert size == pytest.approx(float(wide.square().mean().sqrt()), rel=1e-5)
+        assert (least, greatest) == (float(wide.min()), float(wide.max()))
+        assert between == pytest.approx(float(wide.var(0, correction=0).mean().sqrt()), rel=1e-5)
+        assert share == pytest.approx(float(_parameter_statistics(nn.Parameter(wide))[-1]), rel=1e-5)
 
     @pytest.mark.parametrize("scale", [3.4e38, 1.0, 1e-30])
     def test_large_float32_tensors_over_the_whole_range(self, scale: float) -> None:
