@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from normscope_lab.experiments.akbar.experiment1 import RATES
 from normscope_lab.experiments.base import Claim, Job, Verdict
 from normscope_lab.experiments.beyond.gauge import RUNGS
 from normscope_lab.experiments.beyond.reduction import REDUCTION
@@ -201,6 +202,23 @@ def test_statistics_of_training_cost_accuracy_where_those_of_new_data_do_not(
 ) -> None:
     figures = spread("batch.change.stored", [stored] * 6) | spread("batch.change.data", [data] * 6)
     assert claim_of("akbar.9.4.shift").judge(figures).verdict == expected
+
+
+@pytest.mark.parametrize(("power", "expected"), [(1.0, C), (2.0, F)])
+def test_the_norm_is_said_to_grow_with_the_rate_only_where_its_exponents_say_so(
+    power: float, expected: Verdict
+) -> None:
+    changes = {rate: 0.2 * rate**power for rate in RATES}
+    figures = {
+        name: value
+        for rate, change in changes.items()
+        for name, value in spread(f"batch.{rate:g} 1.change", [change] * 6).items()
+    }
+    claim = claim_of("akbar.experiment1.norm")
+    judgement = claim.judge(figures)
+    assert judgement.verdict == expected
+    assert f"to the power {power:.2f} and {power:.2f}" in judgement.evidence
+    assert "in proportion to the learning rate" in claim.corrected  # what `holds with correction` then says
 
 
 def test_a_bound_that_is_reached_is_said_to_be() -> None:
