@@ -11,8 +11,9 @@ from torch import nn
 
 import normscope as ns
 from normscope_lab.experiments.base import Job, Verdict
+from normscope_lab.experiments.claims import stored
 from normscope_lab.experiments.than import decay_seeds
-from normscope_lab.experiments.than.figures import FIGURE1, FIGURE2
+from normscope_lab.experiments.than.figures import FIGURE1, FIGURE2, FIGURE3
 from normscope_lab.experiments.than.watched_training import CHECKPOINT, input_variances, matrix_norms, measure
 from normscope_lab.experiments.vision import efficientnet, relu_network, resnet18
 
@@ -149,6 +150,47 @@ class TestClaims:
         by_id = {claim.id: claim.judge(found).verdict for one in (FIGURE1, FIGURE2) for claim in one.claims}
         assert by_id.pop("than.figure2.start") == Verdict.HOLDS
         assert set(by_id.values()) == {Verdict.NOT_TESTABLE}
+
+    def test_a_figure_of_the_untrained_network_is_not_one_after_training(self) -> None:
+        measured = runs()
+        for run in measured.values():
+            run |= {"test_accuracy": [[0, 0.1]], "reshaped": run["reshaped"][:1], "operator": run["operator"][:2]}
+        found = FIGURE1.figures({"epochs": 4}, measured)
+        assert not [name for name in found if "test_accuracy" in name or "reshaped" in name or "operator" in name]
+        norms, product, accuracy = (claim.judge(found) for claim in FIGURE1.claims)
+        assert {row[0] for row in norms.table[1:]} == {
+            f"{name}, frobenius norms" for name in ("ReLU network", "ResNet18")
+        }
+        assert [row[0] for row in product.table[1:]] == ["frobenius norms"]
+        assert accuracy.table[1][1] == "99.0 % in training and test not measured of the trained network"
+        [table] = [block for block in FIGURE1.draw({"epochs": 4}, measured) if block.title == "Runs"]
+        shown = dict(zip((column.title for column in table.columns), table.rows[0]))  # type: ignore[union-attr]
+        assert shown["test"] is shown["product, operator"] is shown["product, reshaped"] is None
+        assert shown["test and reshaped norms of epoch"] == ""
+
+    def test_a_figure_from_before_the_last_epoch_names_its_epoch(self) -> None:
+        measured = runs()
+        found = FIGURE1.figures({"epochs": 4}, measured)
+        norms, product, accuracy = (claim.judge(found) for claim in FIGURE1.claims)
+        assert norms.table[1][1].endswith(" at epochs 1 to 2")  # the layers were measured in turn, the run has 4 epochs
+        assert product.table[1][1].endswith(" at epochs 1 to 2")
+        assert product.table[2][1] == "10^50.00"  # reshaped norms, of the last epoch
+        assert accuracy.table[1][1].endswith("80.0 % in test at epoch 1")
+
+    def test_stored_runs_of_efficientnet_say_which_epoch_each_figure_is_of(self) -> None:
+        result = stored(FIGURE3)
+        assert result is not None
+        for curves in result.measured.values():
+            run, tested = f"efficientnet_b3.{curves['decay']}", curves["test_accuracy"][-1]
+            if tested[0] == 0:
+                assert f"{run}.test_accuracy" not in result.figures
+            else:
+                assert result.figures[f"{run}.test_accuracy_epoch"] == tested[0] < curves["done"]
+        by_id = {claim.id: claim for claim in result.claims}
+        assert "after 39 (L2), 2 (AdamW), 2 (no decay) epochs" in by_id["than.figure3.norms"].evidence
+        reshaped = by_id["than.figure3.norms"].table[2]
+        assert reshaped[1].endswith(" at epoch 35")
+        assert reshaped[2:] == ("not measured of the trained network",) * 2
 
 
 class TestSeeds:

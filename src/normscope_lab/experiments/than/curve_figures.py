@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -38,12 +37,17 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
 
 
 def _of_run(curves: Measured) -> dict[str, float]:
-    """Return the figures of one run: how far it came, and how variances, norms and their products went."""
+    """Return the figures of one run: how far it came, and how variances, norms and their products went.
+
+    Figures "after training" are of the last epoch at which they were taken, which stands beside them; a run that ended
+    before they were taken of a trained network has none, whatever was taken of the untrained one.
+    """
     summary = {
         "epochs": float(curves["done"]),
         "train_accuracy": curves["train_accuracy"][-1] if curves["train_accuracy"] else math.nan,
-        "test_accuracy": curves["test_accuracy"][-1][1],
     }
+    if tested := [row for row in curves["test_accuracy"] if row[0] > 0]:
+        summary["test_accuracy_epoch"], summary["test_accuracy"] = map(float, tested[-1])
     summary |= _variance_figures(curves)
     summary["findings"] = float(len({code for code, _ in curves["findings"]}))
     for norm in NORMS:
@@ -79,17 +83,25 @@ def _variance_figures(curves: Measured) -> dict[str, float]:
 
 
 def _norm_figures(curves: Measured, norm: str) -> dict[str, float]:
-    """Return how many layers have a large or growing norm of one kind, and the product over the layers."""
-    start, end = norms(curves, norm, first=True), norms(curves, norm)
-    if not start or not end:
+    """Return how many layers have a large or growing norm of one kind, and the product over the layers.
+
+    There are none unless the norm of every layer was taken both before training and after an epoch or more.
+    """
+    rows = list(zip(curves["epochs"], curves[norm])) if norm == "frobenius" else curves[norm]
+    start = last_by_layer([row for row in rows if row[0] == 0])
+    end = last_by_layer([row for row in rows if row[0] > 0])
+    layers = len(curves["layers"])
+    if not len(start) == len(end) == layers:
         return {}
-    pairs = [(a, b) for a, b in zip(start, end) if a is not None and b is not None]
+    epochs = [epoch for epoch, _ in end.values()]
     return {
-        f"{norm}_layers": float(len(pairs)),
-        f"{norm}_above_one": float(sum(b > 0 for _, b in pairs)),
-        f"{norm}_grown": float(sum(b > a for a, b in pairs)),
-        f"log10_product_{norm}_first": total(start),
-        f"log10_product_{norm}": total(end),
+        f"{norm}_layers": float(layers),
+        f"{norm}_above_one": float(sum(value > 0 for _, value in end.values())),
+        f"{norm}_grown": float(sum(end[layer][1] > value for layer, (_, value) in start.items())),
+        f"{norm}_epoch_from": float(min(epochs)),
+        f"{norm}_epoch_to": float(max(epochs)),
+        f"log10_product_{norm}_first": total(value for _, value in start.values()),
+        f"log10_product_{norm}": total(value for _, value in end.values()),
     }
 
 
@@ -103,17 +115,9 @@ def _product_figures(curves: Measured, name: str) -> dict[str, float]:
     return summary
 
 
-def norms(curves: Measured, norm: str, *, first: bool = False) -> list[float | None]:
-    """Return log10 of the norms of all layers at the first or the last time that they were measured."""
-    rows: Sequence[Any] = curves[norm]
-    if norm == "frobenius":
-        rows = [[epoch, values] for epoch, values in zip(curves["epochs"], rows)]
-    if norm != "operator":
-        return list(rows[0 if first else -1][1]) if rows else []
-    layers: list[float | None] = [None] * len(curves["layers"])
-    for _, values in reversed(rows) if first else rows:  # each layer keeps the value of its first or last measurement
-        layers = [old if new is None else new for old, new in zip(layers, values)]
-    return layers
+def last_by_layer(rows: Iterable[tuple[float, Sequence[float | None]]]) -> dict[int, tuple[float, float]]:
+    """Return the last epoch at which each layer was measured, with its value then, by the layer's place."""
+    return {layer: (epoch, one) for epoch, values in rows for layer, one in enumerate(values) if one is not None}
 
 
 def reduction(curves: Measured, name: str, at: int) -> list[float | None]:

@@ -69,8 +69,9 @@ ABOUT = (
     "normal initialisation, no augmentation, inputs divided by the largest norm of a training image. The paper does "
     "not say how the decay acts, so each network is trained with it in the gradient (torch's Adam), beside it (AdamW) "
     "and without. Watched with `ns.watch` and read back with `ns.Run`. The images of CIFAR-10 went through JPEG "
-    "(quality 75) once. ResNet18 has the stem for small images, EfficientNet-B3 neither dropout nor dropped blocks; "
-    "both train in bfloat16 where there is a GPU. Quick settings take small networks of the same kinds and digits."
+    "(quality 75) once. ResNet18 has the stem for small images and trains in bfloat16 where there is a GPU; "
+    "EfficientNet-B3 has neither dropout nor dropped blocks. Quick settings take small networks of the same kinds and "
+    "digits."
 )
 PAPER = ("relu", "resnet18")
 """The networks that the paper trains."""

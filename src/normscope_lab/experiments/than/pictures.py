@@ -8,7 +8,7 @@ from typing import Any
 
 from normscope.report import Block, Column, Curve, Curves, Table, Text, thinned
 
-from ..base import Job, Measured, Settings
+from ..base import Figures, Job, Measured, Settings
 from .curve_figures import NORMS, PRODUCTS, figures, reduction, total
 from .watched_training import NETWORKS, TITLES
 
@@ -80,6 +80,8 @@ def summary(settings: Settings, measured: Mapping[Job, Measured]) -> Table | Tex
         Column(title="training", kind="percent"),
         Column(title="test", kind="percent"),
         *(Column(title=f"product, {norm}", kind="log10") for norm in NORMS),
+        Column(title="operator norms of epoch"),
+        Column(title="test and reshaped norms of epoch"),
         Column(title="variances below eps", kind="count"),
         Column(title="alarms of `ns.watch`"),
     )
@@ -94,14 +96,26 @@ def summary(settings: Settings, measured: Mapping[Job, Measured]) -> Table | Tex
                 int(curves["done"]),
                 curves["precision"],
                 summary.get(f"{run}.train_accuracy"),
-                summary[f"{run}.test_accuracy"],
+                summary.get(f"{run}.test_accuracy"),
                 *(summary.get(f"{run}.log10_product_{norm}") for norm in NORMS),
+                _epochs(summary, f"{run}.operator"),
+                _epochs(summary, f"{run}.reshaped"),
                 int(summary[f"{run}.sites_below_eps"]),
                 ", ".join(alarms),
             )
         )
     data = " and ".join(sorted({curves["data"] for curves in measured.values()}))
-    return Table(title="Runs", columns=columns, rows=tuple(rows), caption=f"Data: {data}. Products are log10.")
+    caption = (
+        f"Data: {data}. Products are log10. An empty cell was not measured of a trained network: the run ended first. "
+        "What has no epoch of its own is of the last epoch."
+    )
+    return Table(title="Runs", columns=columns, rows=tuple(rows), caption=caption)
+
+
+def _epochs(summary: Figures, norm: str) -> str:
+    """Return the epochs at which the norms of all layers were last taken, in words; nothing where they were not."""
+    ends = [summary[f"{norm}_epoch_{end}"] for end in ("from", "to") if f"{norm}_epoch_{end}" in summary]
+    return " to ".join(dict.fromkeys(f"{epoch:g}" for epoch in ends))
 
 
 def readings(settings: Settings, measured: Mapping[Job, Measured]) -> Table:
@@ -111,19 +125,24 @@ def readings(settings: Settings, measured: Mapping[Job, Measured]) -> Table:
     columns = (
         Column(title="network", kind="name"),
         Column(title="weight decay", kind="name"),
+        Column(title="epochs", kind="count"),
         *(Column(title=name, kind="log10", help=meant) for name, meant in PRODUCTS.items()),
     )
     rows = tuple(
         (
             NETWORKS[c["network"]],
             TITLES[c["decay"]],
+            int(c["done"]),
             *(_number(summary[f"{run}.log10_reduction_{n}"]) for n in PRODUCTS),
         )
         for c, run in runs
     )
     caption = "Each column, as log10: " + "; ".join(f"{name}: {meant}" for name, meant in PRODUCTS.items()) + "."
     return Table(
-        title="The product of 1/sigma after training, in six readings", columns=columns, rows=rows, caption=caption
+        title="The product of 1/sigma after each run's last epoch, in six readings",
+        columns=columns,
+        rows=rows,
+        caption=caption,
     )
 
 

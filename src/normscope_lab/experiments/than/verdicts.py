@@ -13,6 +13,7 @@ from .watched_training import NETWORKS, TITLES
 
 SHORT = {"coupled": "L2", "decoupled": "AdamW", "none": "no decay"}
 """Short names of the kinds of weight decay."""
+MISSING = "not measured of the trained network"
 
 
 class Answers(dict[str, dict[str, bool]]):
@@ -40,9 +41,9 @@ class FigureTable:
 
     @property
     def rows(self) -> tuple[tuple[str, ...], ...]:
-        """The table, with its heading; empty without figures."""
+        """The table, with its heading; empty without figures. A figure that a run lacks is said to be missing."""
         decays = [decay for decay in SHORT if any(decay in figures for figures in self._rows.values())]
-        body = [(what, *(figures.get(decay, "") for decay in decays)) for what, figures in self._rows.items()]
+        body = [(what, *(figures.get(decay, MISSING) for decay in decays)) for what, figures in self._rows.items()]
         return (("", *(SHORT[decay] for decay in decays)), *body) if body else ()
 
 
@@ -65,13 +66,13 @@ def weighed(answers: Mapping[str, Mapping[str, bool]], evidence: str, listed: Fi
 
 
 def epochs(figures: Figures, networks: Iterable[str], decays: Iterable[str]) -> str:
-    """Return after how many epochs the figures of networks were taken, in words."""
+    """Return after how many epochs the figures of networks were taken, in words; by decay where the runs differ."""
     spans = []
     for network in networks:
-        counts = sorted(set(present(figures, network, "epochs", decays).values()))
-        if counts:
-            spans.append(f"{counts[0]:g}" if len(counts) == 1 else f"{counts[0]:g} to {counts[-1]:g}")
-    return f"after {' and '.join(dict.fromkeys(spans)) or 'no'} epochs"
+        counts = present(figures, network, "epochs", decays)
+        same = len(set(counts.values())) == 1
+        spans += [f"{count:g}" if same else f"{count:g} ({SHORT[decay]})" for decay, count in counts.items()]
+    return f"after {', '.join(dict.fromkeys(spans)) or 'no'} epochs"
 
 
 def present(figures: Figures, network: str, name: str, decays: Iterable[str]) -> dict[str, float]:
@@ -84,6 +85,14 @@ def came_far(figures: Figures, network: str, decay: str) -> bool:
     """Whether a run came half of its way or more; a shorter one says nothing about the end of training."""
     run = f"{network}.{decay}"
     return 2 * figures[f"{run}.epochs"] >= figures[f"{run}.epochs_planned"]
+
+
+def taken_at(figures: Figures, run: str, first: str, last: str) -> str:
+    """Return the epochs at which a figure of a run was taken, in words, if that is not the run's last epoch alone."""
+    start, end = figures[f"{run}.{first}"], figures[f"{run}.{last}"]
+    if start == end == figures[f"{run}.epochs"]:
+        return ""
+    return f" at epoch {end:g}" if start == end else f" at epochs {start:g} to {end:g}"
 
 
 DECAYS = tuple(TITLES)
@@ -106,7 +115,8 @@ def norms_exceed_one(figures: Figures, networks: Sequence[str]) -> Judgement:
                 layers = figures[f"{run}.{norm}_layers"]
                 start, end = figures[f"{run}.log10_product_{norm}_first"], figures[f"{run}.log10_product_{norm}"]
                 answers.add_end(figures, network, decay, f"{norm} norms", count >= MANY * layers and end > start)
-                grown = f"{count:g} of {layers:g}, product from {factor(start)} to {factor(end)}"
+                when = taken_at(figures, run, f"{norm}_epoch_from", f"{norm}_epoch_to")
+                grown = f"{count:g} of {layers:g}, product from {factor(start)} to {factor(end)}{when}"
                 listed.add(f"{NETWORKS[network]}, {norm} norms", decay, grown)
     return weighed(answers, f"Layers whose norm is above 1 {_after(figures, networks)}.", listed)
 
@@ -117,7 +127,8 @@ def product_of(figures: Figures, network: str, published: float) -> Judgement:
     for norm in NORMS:
         for decay, value in present(figures, network, f"log10_product_{norm}", DECAYS).items():
             answers.add_end(figures, network, decay, f"{norm} norms", near(value, published))
-            listed.add(f"{norm} norms", decay, factor(value))
+            when = taken_at(figures, f"{network}.{decay}", f"{norm}_epoch_from", f"{norm}_epoch_to")
+            listed.add(f"{norm} norms", decay, factor(value) + when)
     counts = _tolerance(published)
     return weighed(answers, f"Published {factor(published)} ({counts}); measured {_after(figures, [network])}.", listed)
 
@@ -184,12 +195,17 @@ def variances_all_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
     for network in networks:
         for decay, count in present(figures, network, "sites_grown", DECAYS).items():
             run = f"{network}.{decay}"
-            sites, layers, grown = (figures[f"{run}.{name}"] for name in ("sites", "operator_layers", "operator_grown"))
+            sites = figures[f"{run}.sites"]
+            if f"{run}.operator_grown" not in figures:
+                listed.add(NETWORKS[network], decay, f"{count:g} of {sites:g} variances; norms {MISSING}")
+                continue
+            layers, grown = figures[f"{run}.operator_layers"], figures[f"{run}.operator_grown"]
             answers.add_end(figures, network, decay, "", count >= MANY * sites and grown >= MANY * layers)
+            when = taken_at(figures, run, "operator_epoch_from", "operator_epoch_to")
             listed.add(
                 NETWORKS[network],
                 decay,
-                f"{count:g} of {sites:g} variances and {grown:g} of {layers:g} norms",
+                f"{count:g} of {sites:g} variances and {grown:g} of {layers:g} norms{when and f' ({when.strip()})'}",
             )
     return weighed(answers, f"Larger than before training, {_after(figures, networks)}.", listed)
 
@@ -221,8 +237,12 @@ def fits_the_data(figures: Figures, networks: Sequence[str]) -> Judgement:
     for network in networks:
         for decay, right in present(figures, network, "train_accuracy", DECAYS).items():
             answers.add_end(figures, network, decay, "", right >= RIGHT)
-            tests = 100 * figures[f"{network}.{decay}.test_accuracy"]
-            listed.add(NETWORKS[network], decay, f"{100 * right:.1f} % in training and {tests:.1f} % in test")
+            run = f"{network}.{decay}"
+            tested = f"test {MISSING}"
+            if f"{run}.test_accuracy" in figures:
+                when = taken_at(figures, run, "test_accuracy_epoch", "test_accuracy_epoch")
+                tested = f"{100 * figures[f'{run}.test_accuracy']:.1f} % in test{when}"
+            listed.add(NETWORKS[network], decay, f"{100 * right:.1f} % in training and {tested}")
     return weighed(answers, f"Right {_after(figures, networks)} ({100 * RIGHT:g} % in training counts).", listed)
 
 
