@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from normscope_lab.experiments.base import Job, Verdict
+from normscope_lab.experiments.claims import stored
 from normscope_lab.experiments.digest import (
     EXPERIMENTS,
     ablation,
@@ -110,15 +112,19 @@ class TestLocal:
 
 class TestPredicting:
     @staticmethod
-    def figures(ending: str, *tau: tuple[float, float]) -> dict[str, float]:
+    def figures(
+        ending: str, *tau: tuple[float, float], capped: tuple[float, float] = (0.4, 0.6), lacking: str = ""
+    ) -> dict[str, float]:
         """Return figures of all populations: intervals of what is judged of Theorem 20, and 0.4 to 0.6 for all else."""
         found: dict[str, float] = {}
-        judged = [bound + ending for bound in predicting.BOUNDS]
+        judged = [bound + ending for bound in predicting.PRINTED]
         for kind, interval in zip(predicting.KINDS, tau, strict=True):
             found[f"{kind}.networks"] = 9.0
-            for measure in (*predicting.BOUNDS, *predicting.BESIDE):
+            for measure in (*predicting.PRINTED, *predicting.CAPPED, *predicting.OBSERVED):
+                if measure == lacking:
+                    continue
                 for name in (measure, f"{measure}.over", f"{measure}.information"):
-                    low, high = interval if name in judged else (0.4, 0.6)
+                    low, high = interval if name in judged else capped if measure in predicting.CAPPED else (0.4, 0.6)
                     found |= {f"{kind}.{name}.value": 0.5, f"{kind}.{name}.low": low, f"{kind}.{name}.high": high}
                 found[f"{kind}.{measure}.chance"] = 0.01
         return found
@@ -139,6 +145,24 @@ class TestPredicting:
         self, id: str, ending: str, tau: list[tuple[float, float]], expected: Verdict
     ) -> None:
         assert verdict(predicting.PREDICTING, id, self.figures(ending, *tau)) == expected
+
+    @pytest.mark.parametrize(("id", "ending"), [("digest.check3.bound", ""), ("digest.check3.global", ".over")])
+    @pytest.mark.parametrize("capped", [(0.1, 0.3), (-0.1, 0.3), (-0.3, -0.1)])
+    def test_the_form_that_the_paper_prints_is_judged_and_not_the_capped_one(
+        self, id: str, ending: str, capped: tuple[float, float]
+    ) -> None:
+        found = self.figures(ending, *[(0.1, 0.3)] * 5, capped=capped)
+        assert verdict(predicting.PREDICTING, id, found) == Verdict.HOLDS
+        found = self.figures(ending, *[(0.1, 0.3)] * 5, capped=capped, lacking=predicting.LOCAL)
+        assert verdict(predicting.PREDICTING, id, found) == Verdict.NOT_TESTABLE
+
+    def test_as_printed_with_one_constant_the_stored_bound_predicts_the_gap_in_three_populations(self) -> None:
+        result = stored(predicting.PREDICTING)
+        assert result is not None
+        [claim] = [one for one in result.claims if one.id == "digest.check3.bound"]
+        printed = claim.table[0].index("as printed, one constant over all inputs")
+        above = [row[0] for row in claim.table[1:] if float(re.findall(r"\((\S+) to", row[printed])[0]) > 0.0]
+        assert [one.partition(",")[0] for one in above] == ["MNIST", "MNIST", "CIFAR-10"]
 
     def test_a_population_that_is_missing_is_not_passed_over(self) -> None:
         found = self.figures("", *[(0.1, 0.3)] * 5)

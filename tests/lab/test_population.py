@@ -132,7 +132,10 @@ def test_every_measure_is_taken_of_every_normalizer_and_no_test_label_is_seen(sp
         assert notes == ()
         assert list(figures) == list(MEASURES)
         infinite = {name for name, value in figures.items() if value is None or not math.isfinite(value)}
-        assert infinite == (set() if normalizer == "none" else {"vc"})  # GroupNorm is not piecewise linear
+        unlimited = {"theorem-20-slopes-printed"}  # of so few samples none is held out of some class
+        assert infinite == (
+            unlimited if normalizer == "none" else {"vc", *unlimited}
+        )  # GroupNorm is not piecewise linear
         row = normscope.generalization(trained.model, MemberFigures(trained, hidden).batches, steps=0)["Bartlett 2017"]
         assert figures["bartlett"] == pytest.approx(row.log10_value, rel=1e-5)
         assert all(torch.equal(value, state[name]) for name, value in trained.model.state_dict().items())
@@ -155,6 +158,23 @@ def test_every_measure_is_taken_of_every_normalizer_and_no_test_label_is_seen(sp
         others = rows.scatter(1, data.train_labels[:, None], -math.inf).amax(1)
         gamma = float((right - others).sort().values[math.ceil(0.1 * 64) - 1])
         assert figures["inverse-margin"] == pytest.approx(-math.log10(gamma), abs=1e-4)
+
+
+def test_theorem_20_as_printed_has_no_cap_and_with_one_constant_orders_networks_as_it_does(split):
+    data = drawn(split, samples=150, label_noise=0.0, generator=generator())
+    given = {"stop": Stop(loss=0.3, steps=200), "momentum": 0.9}
+    ratios = []
+    for seed in (0, 1):
+        start = mlp(generator=generator(seed), normalizer="none", width=24, depth=2)
+        (trained,) = train_together([start], [recipe(seed=seed)], data, **given, generators=[generator(seed)])
+        figures = MemberFigures(trained, data)
+        slopes, everywhere = (figures.bounds[f"Theorem 20, {name}"] for name in ("slopes at D", "all inputs"))
+        assert MEASURES["theorem-20-slopes"].of(figures) == slopes.log10_value
+        assert MEASURES["theorem-20-slopes-printed"].of(figures) == slopes.log10_as_printed
+        assert slopes.log10_value < slopes.log10_as_printed < math.inf
+        rest = sum(10**term.log10 for term in everywhere.terms if term.name != "cells")
+        ratios.append((10**everywhere.log10_as_printed - rest) / 10 ** MEASURES["global"].of(figures))
+    assert ratios[1] == pytest.approx(ratios[0], rel=1e-5)  # c: the samples are the same, the constants are not
 
 
 def test_a_population_is_the_same_again_and_leaves_the_generator_alone(split):

@@ -11,6 +11,7 @@ import pytest
 
 from normscope_lab.experiments.base import Claim, Figures, Judgement, Verdict
 from normscope_lab.experiments.claims import stored
+from normscope_lab.experiments.digest.predicting import LOCAL
 from normscope_lab.experiments.registry import registered
 from normscope_lab.experiments.than.curve_figures import PUBLISHED
 
@@ -26,6 +27,8 @@ MEASUREMENTS = {
     "digest.question3",
 }
 """What no source claims, and nobody judges."""
+UNMEASURED = {"digest.check3.bound", "digest.check3.global"}
+"""Claims on a figure that the stored result lacks: Theorem 20 as printed with the slopes at the samples."""
 TRIES = 3000
 AROUND = {"low": -1.0, "high": 1.0}
 """Where the ends of an interval lie."""
@@ -107,6 +110,10 @@ def test_stored_figures_altered_flip_each_verdict(name: str) -> None:
     for claim in result.experiment.claims:
         first = claim.judge(result.figures).verdict  # every figure that it asks for was measured
         if claim.id in MEASUREMENTS:
+            continue
+        if claim.id in UNMEASURED:
+            assert first is Verdict.NOT_TESTABLE
+            assert not any(name.endswith(f"{LOCAL}.value") for name in result.figures)
             continue
         others = (tried(claim, changed) for changed in altered(result.figures))
         assert any(one is not None and one.verdict in DECIDED - {first} for one in others), claim.id
