@@ -89,7 +89,9 @@ DISCUSSED = (
         ("akbar.5.1.broad", "akbar.5.1.flat", "akbar.6.flat", "akbar.7.1.large-steps", "akbar.10.chain"),
     ),
     (
-        "The figures of Than's paper on CIFAR-10 depend on what weight decay acts on.",
+        "The figures of Than's paper on CIFAR-10 depend on the weight decay, of which the paper gives the strength and "
+        "not the place. Decay in the gradient turns them around. AdamW's decay is next to none at the paper's rate, so "
+        "that its runs say nothing of a decay that acts beside the gradient and is strong enough to matter.",
         ("than.figure1.norms", "than.figure2.growth", "than.figure2.later", "than.figure2.product"),
     ),
     (

@@ -211,9 +211,20 @@ class TestSeeds:
                 losses = [1.0] * 5
                 entry = {"network": "resnet18", "decay": decay, "variance": course, "loss": losses}
                 runs[Job(f"resnet18 {decay}", seed)] = entry | {"train_accuracy": losses}
-        figures = decay_seeds.figures({}, runs)
+        figures = decay_seeds.figures(decay_seeds.FULL, runs)
         assert figures["resnet18.later"] == 1.0
         return decay_seeds.goes_on(figures).verdict
+
+    def test_an_arm_whose_decay_is_next_to_none_is_said_to_be_so(self) -> None:
+        result = stored(decay_seeds.DECAY_SEEDS)
+        assert result is not None
+        weight = 1.0
+        for _ in range(100 * 390):  # the steps of 100 epochs in batches of 128, as AdamW decays in each
+            weight -= 1e-3 * 1e-4 * weight
+        assert result.figures["decoupled_shrinkage"] == pytest.approx(1.0 - weight, rel=1e-6)
+        [claim] = result.claims
+        assert "AdamW's decay by itself shortens the weights by 0.39 % in a whole run" in claim.evidence
+        assert "do not separate the strength of a decay from the place where it acts" in claim.evidence
 
     def test_the_claim_is_judged_by_every_kind_of_decay_and_by_six_seeds(self) -> None:
         assert self.judged({"coupled": 3.0, "none": 3.0, "decoupled": 3.0}) is Verdict.HOLDS
