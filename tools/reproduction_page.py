@@ -80,8 +80,9 @@ Both commands come with the lab (`pip install 'normscope[lab]'`).
 DISCUSSED = (
     (
         "Whether normalization reduces capacity is asked of trained twins, which differ in their normalizers alone and "
-        "have the same training loss. The factor that Than's paper prints does not answer it, because weights in front "
-        "of a normalizer can be rescaled without changing the network.",
+        "have the same training loss. They have the same learning rate too, which need not be the best of each: at "
+        "another rate the answer may have the other sign. The factor that Than's paper prints does not answer it, "
+        "because weights in front of a normalizer can be rescaled without changing the network.",
         ("than.reduction-factor", "than.6.reduction", "beyond.reduction", "digest.question1.reduction"),
     ),
     (

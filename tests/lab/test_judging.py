@@ -9,8 +9,10 @@ import pytest
 
 from normscope_lab.experiments.akbar.experiment1 import RATES
 from normscope_lab.experiments.base import Claim, Job, Verdict
+from normscope_lab.experiments.beyond.digits import LEARNING_RATE
 from normscope_lab.experiments.beyond.gauge import RUNGS
 from normscope_lab.experiments.beyond.reduction import REDUCTION
+from normscope_lab.experiments.claims import stored as stored_result
 from normscope_lab.experiments.judging import (
     SeedSpread,
     decided,
@@ -219,6 +221,23 @@ def test_the_norm_is_said_to_grow_with_the_rate_only_where_its_exponents_say_so(
     assert judgement.verdict == expected
     assert f"to the power {power:.2f} and {power:.2f}" in judgement.evidence
     assert "in proportion to the learning rate" in claim.corrected  # what `holds with correction` then says
+
+
+@pytest.mark.parametrize(
+    "id",
+    ["digest.question1", "digest.question1.reduction", "digest.question2", "digest.question3", "beyond.reduction",
+     "than.6.reduction"],
+)  # fmt: skip
+def test_answers_from_networks_at_one_learning_rate_say_that_it_is_not_controlled(id: str) -> None:
+    [experiment] = [one for one in registered().values() if id in {claim.id for claim in one.claims}]
+    result = stored_result(experiment)
+    assert result is not None
+    [claim] = [one for one in result.claims if one.id == id]
+    assert "Not controlled: the learning rate." in claim.evidence
+    assert f"{LEARNING_RATE:g}" in claim.evidence
+    if id == "digest.question3":
+        small, large = result.settings["scales"]
+        assert f"turn {large / small:g} times as fast" in claim.evidence
 
 
 def test_a_bound_that_is_reached_is_said_to_be() -> None:

@@ -14,7 +14,7 @@ from normscope.report import Block, Cell, Column, Table, factor
 
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings, Verdict, experiment_of
 from ..judging import decided, read, spread
-from .digits import log10_factors, trained_to_loss
+from .digits import LEARNING_RATE, ONE_RATE, log10_factors, trained_to_loss
 
 QUICK: Settings = {"seeds": 2, "loss": 1.0, "steps": 100, "width": 32, "depth": 4, "scales": (0.1, 10.0)}
 FULL: Settings = {**QUICK, "seeds": 12, "loss": 0.1, "steps": 4000}
@@ -57,7 +57,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return medians of each kind, and differences seed by seed, of networks that came to the loss."""
     seeds = range(settings["seeds"])
-    summary: dict[str, float] = {}
+    summary = {"scale_ratio": settings["scales"][1] / settings["scales"][0]}
     for kind in (*KINDS, *SIZES):
         for name in ("steepest", "gap", "tested", "constants"):
             summary |= spread(f"{kind}.{name}", [measured[Job(kind, seed)][name] for seed in seeds])
@@ -91,7 +91,7 @@ def _affine(figures: Figures) -> Judgement:
     steep, gap = read(figures, "affine less bare.steepest"), read(figures, "affine less bare.gap")
     evidence = (
         f"With trained gamma and beta the largest Jacobian at test images is {steep} decades larger than without, and "
-        f"the gap {gap} larger, at equal training loss."
+        f"the gap {gap} larger, at equal training loss. {ONE_RATE}"
     )
     return Judgement(Verdict.MEASURED, evidence)
 
@@ -103,7 +103,7 @@ def _reduces(figures: Figures) -> Judgement:
         median,
         below=0.0,
         evidence=f"At equal training loss the largest Jacobian with BatchNorm is {median} decades above that without; "
-        f"the printed reduction factor is {factor(constants)}.",
+        f"the printed reduction factor is {factor(constants)}. {ONE_RATE}",
     )
 
 
@@ -113,7 +113,10 @@ def _small(figures: Figures) -> Judgement:
     return Judgement(
         Verdict.MEASURED,
         f"From small first weights the printed factor ends {higher.median:.3g} decades higher than from large ones; "
-        f"the largest Jacobian ends {steep} decades higher and the gap {gap}, at equal training loss.",
+        f"the largest Jacobian ends {steep} decades higher and the gap {gap}, at equal training loss. Not controlled: "
+        f"the learning rate. A step of Adam, at {LEARNING_RATE:g} for all, turns a weight w by an angle that is "
+        "proportional to 1/norm(w), so that the small first weights turn {figures['scale_ratio']:g} times as fast as "
+        "the large ones at first: the differences may be those of this rate, and not of the variances.",
     )
 
 

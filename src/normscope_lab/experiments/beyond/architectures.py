@@ -13,7 +13,7 @@ from normscope.report import Block, Column, Curve, Curves, Table
 
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings, Verdict, experiment_of
 from ..judging import read, spread
-from .digits import trained
+from .digits import ONE_RATE, trained
 
 QUICK: Settings = {"seeds": 1, "epochs": 1, "width": 16, "depths": (1, 3)}
 FULL: Settings = {**QUICK, "seeds": 8, "epochs": 10, "width": 32, "depths": (2, 6)}
@@ -130,7 +130,8 @@ def _carries_over(figures: Figures) -> Judgement:
     medians = {kind: read(figures, f"{kind}.saved per block") for kind in KINDS}
     listed = "; ".join(f"{KINDS[kind]} {one}" for kind, one in medians.items())
     return Judgement(
-        Verdict.MEASURED, f"Decades of the largest Jacobian that LayerNorm saves per further block: {listed}."
+        Verdict.MEASURED,
+        f"Decades of the largest Jacobian that LayerNorm saves per further block: {listed}. {ONE_RATE}",
     )
 
 

@@ -19,6 +19,11 @@ MEASURED = 16
 """The number of test images at which Jacobians are taken."""
 BATCH, LEARNING_RATE = 50, 2e-3
 """The samples in a step of Adam, and its rate."""
+ONE_RATE = (
+    f"Not controlled: the learning rate. All networks are trained by Adam at {LEARNING_RATE:g}, which need not be the "
+    "best rate of each, and at another rate the difference may have another size or the other sign."
+)
+"""What an answer from networks with and without something leaves open."""
 LOOKED_AT = 4
 """The number of steps after which the loss over all training images is taken again."""
 

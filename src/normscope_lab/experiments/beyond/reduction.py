@@ -15,7 +15,7 @@ from normscope.report import Block, Column, Curve, Curves, Table
 
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings, Verdict, experiment_of
 from ..judging import SeedSpread, read, readings, spread
-from .digits import log10_factors, trained_to_loss
+from .digits import ONE_RATE, log10_factors, trained_to_loss
 
 QUICK: Settings = {"seeds": 1, "width": 16, "depths": (2, 3), "loss": 1.0, "steps": 200}
 FULL: Settings = {**QUICK, "seeds": 8, "width": 32, "depths": (3, 5, 9), "loss": 0.1, "steps": 2000}
@@ -139,7 +139,7 @@ def _measured(figures: Figures) -> Judgement:
     return Judgement(
         Verdict.MEASURED,
         f"Decades by which normalizers change the deepest network, medians with intervals. {changes}. The printed "
-        f"factor of its BatchNorms is {_interval(read(figures, 'batch.printed'))} decades.",
+        f"factor of its BatchNorms is {_interval(read(figures, 'batch.printed'))} decades. {ONE_RATE}",
     )
 
 
@@ -154,7 +154,7 @@ def _exponential(figures: Figures) -> Judgement:
         above=0.0,
         evidence=f"Decades by which each further normalizer changes the twin, at equal training loss. {changes}. The "
         f"mean log10 variance in front of the BatchNorms is {_interval(variance)}: the paper's remark is about large "
-        "ones.",
+        f"ones. {ONE_RATE}",
     )
 
 
