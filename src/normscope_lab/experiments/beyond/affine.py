@@ -115,7 +115,7 @@ def _small(figures: Figures) -> Judgement:
         f"From small first weights the printed factor ends {higher.median:.3g} decades higher than from large ones; "
         f"the largest Jacobian ends {steep} decades higher and the gap {gap}, at equal training loss. Not controlled: "
         f"the learning rate. A step of Adam, at {LEARNING_RATE:g} for all, turns a weight w by an angle that is "
-        "proportional to 1/norm(w), so that the small first weights turn {figures['scale_ratio']:g} times as fast as "
+        f"proportional to 1/norm(w), so that the small first weights turn {figures['scale_ratio']:g} times as fast as "
         "the large ones at first: the differences may be those of this rate, and not of the variances.",
     )
 
