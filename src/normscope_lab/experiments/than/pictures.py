@@ -106,8 +106,8 @@ def summary(settings: Settings, measured: Mapping[Job, Measured]) -> Table | Tex
         )
     data = " and ".join(sorted({curves["data"] for curves in measured.values()}))
     caption = (
-        f"Data: {data}. Products are log10. A cell without a figure was not measured of a trained network: the run ended first. "
-        "What has no epoch of its own is of the last epoch."
+        f"Data: {data}. Products are log10. A cell without a figure was not measured of a trained network: the run "
+        "ended first. What has no epoch of its own is of the last epoch."
     )
     return Table(title="Runs", columns=columns, rows=tuple(rows), caption=caption)
 
