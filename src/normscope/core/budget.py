@@ -70,7 +70,7 @@ class Parts:
 
     def __init__(self, title: str, names: Sequence[str]) -> None:
         self.title, self.names = title, tuple(names)
-        self._at, self._what, self._share = 0, "", 0.0
+        self._at, self._what, self._share, self._done = 0, "", 0.0, 0.0
         self._line = _Line()
 
     def __enter__(self) -> Parts:
@@ -99,8 +99,12 @@ class Parts:
         return f"{self.title}: {self.names[self._at]}{doing}" + (f"; then {', '.join(left)}" if left else "")
 
     def _show(self) -> None:
-        """Show the parts that are done; the part that runs counts by the share of it that is done."""
-        self._line.show(self.line(), self._at + self._share, len(self.names))
+        """Show the parts that are done; the part that runs counts by the share of it that is done.
+
+        A part may hold several searches, each of which counts from its own beginning: the bar waits for them.
+        """
+        self._done = max(self._done, self._at + self._share)
+        self._line.show(self.line(), self._done, len(self.names))
 
 
 _parts: ContextVar[Parts | None] = ContextVar("normscope_parts", default=None)
