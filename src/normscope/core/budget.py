@@ -188,8 +188,9 @@ GPU = 50.0
 """A GPU may do this many times the work that a CPU may do."""
 RATE = 2e9
 """A CPU is taken to make this many float64 multiplications a second, to tell what still fits before a deadline."""
-CLOSED_FORM_SECONDS = 10.0
-"""Closed forms may take so much longer than `max_seconds`: a limit ends searches and makes no bound worse than that."""
+CLOSED_FORM_SHARE, LEAST_CLOSED_FORM_SECONDS, MOST_CLOSED_FORM_SECONDS = 0.25, 0.5, 10.0
+"""By how much closed forms may end after `max_seconds`, at which searches end: by a quarter of it, but by half a second,
+in which small networks have all of theirs, at least, and by ten at most."""
 Result = TypeVar("Result")
 
 
@@ -243,9 +244,10 @@ class Budget:
         return self._part(Budget(steps, what=what), self._deadline)
 
     def closed_forms(self, what: str) -> Budget:
-        """Return the budget of work that all calls do: it ends `CLOSED_FORM_SECONDS` after the whole."""
+        """Return the budget of work that all calls do: it ends a share of the time limit after the whole."""
         *_, whole = self._wholes()
-        return self._part(Budget(what=what), whole._deadline + CLOSED_FORM_SECONDS)
+        longer = max(LEAST_CLOSED_FORM_SECONDS, CLOSED_FORM_SHARE * (whole._deadline - whole._began))
+        return self._part(Budget(what=what), whole._deadline + min(longer, MOST_CLOSED_FORM_SECONDS))
 
     def share(self, part: float) -> Budget:
         """Return the budget of a part of the steps, and of the time, that are left; closed forms share no time."""
