@@ -39,6 +39,7 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short searches, and nothing that is done whatever the clock says: as if the networks were large."""
     shorten(monkeypatch)
     monkeypatch.setattr(module, "MOST_CLOSED_FORM_SECONDS", 0.0)
+    monkeypatch.setattr(module, "LEAST_CLOSED_FORM_SECONDS", 0.0)
     monkeypatch.setattr(captured, "TINY_PASS", 0.0)
     monkeypatch.setattr(audit_steps, "BRIEF_TRACE", -1.0)
 
@@ -237,7 +238,6 @@ class TestMaps:
         assert operator_norms.upper(linear).log10 < first.log10  # and it is no bound that is kept where there is time
 
     def test_tiny_networks_are_bounded_tightly_whatever_the_clock_says(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "MOST_CLOSED_FORM_SECONDS", 10.0)
         monkeypatch.setattr(module, "LEAST_CLOSED_FORM_SECONDS", 10.0)
         monkeypatch.setattr(captured, "TINY_PASS", 1e5)
         model, batch = made("chain")

@@ -171,22 +171,22 @@ def test_audits_have_bounds_where_a_trace_is_brief(
 
 
 class TestBudgets:
-    @pytest.mark.parametrize(("limit", "longer"), [(0.1, 0.5), (4.0, 1.0), (3600.0, 10.0)])
+    @pytest.mark.parametrize(("limit", "longer"), [(0.1, 0.9), (8.0, 2.0), (3600.0, 10.0)])
     def test_closed_forms_end_a_share_of_the_limit_after_the_whole(
         self, limit: float, longer: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "LEAST_CLOSED_FORM_SECONDS", 0.5)
+        monkeypatch.setattr(module, "LEAST_CLOSED_FORM_SECONDS", 1.0)
         with clocked():
-            assert Budget(max_seconds=limit).share(0.5).closed_forms("norms").seconds == limit + longer
+            assert Budget(max_seconds=limit).share(0.5).closed_forms("norms").seconds == pytest.approx(limit + longer)
 
     def test_closed_forms_of_closed_forms_end_at_the_same_time(self) -> None:
         with clocked():
-            for budget in (Budget(max_seconds=5.0), Budget(max_seconds=5.0).closed_forms("norms")):
+            for budget in (Budget(max_seconds=40.0), Budget(max_seconds=40.0).closed_forms("norms")):
                 closed = budget.closed_forms("chains")
-                assert closed.seconds == 5.0 + 10.0
+                assert closed.seconds == 40.0 + 10.0
                 with closed.timing():
-                    assert in_time(module.RATE * 14)
+                    assert in_time(module.RATE * 49)
                     assert not closed.cut
-                    assert not in_time(module.RATE * 16)
-                    assert in_time(module.RATE * 16, "cuda")
+                    assert not in_time(module.RATE * 51)
+                    assert in_time(module.RATE * 51, "cuda")
                 assert closed.cuts == ("chains was cut short by max_seconds",)

@@ -70,7 +70,7 @@ class HelpTexts(TypedDict):
 
 
 def help_with_examples(text: str, examples: str) -> HelpTexts:
-    """Return the help of a verb for `app.command`, its line in the help of a group (the first paragraph), and its epilog.
+    """Return the help of a verb for `app.command`, its line in the help of a group (the first paragraph), its epilog.
 
     The commands before the first empty line of `examples` run as they are printed, in an empty folder, and come before
     the text; those after it need files of the reader's and come at the end.

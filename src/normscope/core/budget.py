@@ -188,9 +188,10 @@ GPU = 50.0
 """A GPU may do this many times the work that a CPU may do."""
 RATE = 2e9
 """A CPU is taken to make this many float64 multiplications a second, to tell what still fits before a deadline."""
-CLOSED_FORM_SHARE, LEAST_CLOSED_FORM_SECONDS, MOST_CLOSED_FORM_SECONDS = 0.25, 0.5, 10.0
-"""By how much closed forms may end after `max_seconds`, at which searches end: by a quarter of it, but by half a second,
-in which small networks have all of theirs, at least, and by ten at most."""
+CLOSED_FORM_SHARE, MOST_CLOSED_FORM_SECONDS = 0.25, 10.0
+"""Closed forms may end later than searches, which end at `max_seconds`: by a share of it, so many seconds at most."""
+LEAST_CLOSED_FORM_SECONDS = 1.0
+"""Closed forms have so many seconds from when the first of them begins: small networks have all of theirs by then."""
 Result = TypeVar("Result")
 
 
@@ -237,6 +238,7 @@ class Budget:
         self._began = time.monotonic()
         self._deadline = math.inf if max_seconds is None else self._began + max_seconds
         self._whole: Budget | None = None
+        self._closed_forms_end: float | None = None
         self._cuts: dict[str, str] = {}
 
     def search(self, what: str, steps: float | None = None) -> Budget:
@@ -246,8 +248,11 @@ class Budget:
     def closed_forms(self, what: str) -> Budget:
         """Return the budget of work that all calls do: it ends a share of the time limit after the whole."""
         *_, whole = self._wholes()
-        longer = max(LEAST_CLOSED_FORM_SECONDS, CLOSED_FORM_SHARE * (whole._deadline - whole._began))
-        return self._part(Budget(what=what), whole._deadline + min(longer, MOST_CLOSED_FORM_SECONDS))
+        if whole._closed_forms_end is None:
+            longer = min(CLOSED_FORM_SHARE * (whole._deadline - whole._began), MOST_CLOSED_FORM_SECONDS)
+            least = time.monotonic() + LEAST_CLOSED_FORM_SECONDS
+            whole._closed_forms_end = max(whole._deadline + longer, least)
+        return self._part(Budget(what=what), whole._closed_forms_end)
 
     def share(self, part: float) -> Budget:
         """Return the budget of a part of the steps, and of the time, that are left; closed forms share no time."""
