@@ -1,4 +1,4 @@
-"""What every test shares: hypothesis profiles, the meaning of the `gpu`, `slow` and `one_in` marks."""
+"""What every test shares: hypothesis profiles, the meaning of the `browser`, `gpu`, `slow` and `one_in` marks."""
 
 import functools
 import gc
@@ -16,6 +16,8 @@ from torch._subclasses import fake_impls
 from torch.export import exported_program
 
 from normscope.graph import capturing
+
+from .report.browser import CHROMIUM, MISSING
 
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
@@ -47,6 +49,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(3600))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        # Continuous integration has a browser; there its absence is an error, which the tests raise themselves.
+        if item.get_closest_marker("browser") and CHROMIUM is None and not os.environ.get("CI"):
+            item.add_marker(pytest.mark.skip(reason=MISSING))
 
 
 @pytest.fixture(autouse=True)

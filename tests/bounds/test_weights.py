@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import random
+import re
 
 import numpy as np
 import pytest
@@ -137,6 +138,64 @@ def test_the_lower_side_of_a_loss_is_its_gradient_at_the_targets(name, call):
             assert bracket.lower <= bracket.upper
     for row in result:
         assert row.bracket_f.log10_upper == pytest.approx(row.bracket_h.log10_upper + result.log10_loss, abs=1e-9)
+
+
+def squared_error_of_the_probability(h: Tensor, y: Tensor) -> Tensor:
+    return (1.0 - h.softmax(-1).gather(-1, y[:, None])).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "targets"),
+    [
+        (F.cross_entropy, torch.tensor([2, 0])),
+        (nn.CrossEntropyLoss(torch.tensor([1.0, 0.5, 3.0]), label_smoothing=0.1), torch.tensor([2, 0])),
+        (squared_error_of_the_probability, torch.tensor([2, 0])),
+        (nn.HuberLoss(delta=0.5), torch.tensor([[0.5, -1.0, 2.0], [0.0, 1.0, 0.25]])),
+    ],
+)
+def test_a_loss_may_be_a_function(loss, targets):
+    """From below its gradients are attained; from above the bound of its graph holds at all outputs."""
+    model, batch = seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), 2, 4)
+    result = weight_sensitivity(model, batch, loss=loss, labels=targets)
+    wide = copy.deepcopy(loss).double() if isinstance(loss, nn.Module) else loss
+    goals = targets.double() if targets.is_floating_point() else targets
+    for index in range(2):
+        expected = gradients(model, wide, batch[index : index + 1], goals[index : index + 1])
+        for row in result:
+            bracket = row.bracket_f.per_sample[index]
+            assert bracket.lower == pytest.approx(expected[row.parameter], rel=2e-3)
+            assert expected[row.parameter] <= bracket.upper
+    outputs = 30.0 * torch.randn(300, 1, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for output in outputs.requires_grad_():
+        for index in range(2):
+            (slope,) = torch.autograd.grad(wide(output, goals[index : index + 1]), output)
+            assert log10(float(slope.norm())) <= result.log10_loss
+
+
+def test_a_function_that_is_a_known_loss_has_its_figures():
+    model, batch = seeded(mlp, 2, 4)
+    by_name, by_function = (
+        weight_sensitivity(model, batch, loss=loss, labels=torch.tensor([2, 0]))
+        for loss in ("cross_entropy", F.cross_entropy)
+    )
+    for one, other in zip(by_name, by_function, strict=True):
+        assert one.bracket_f.upper == pytest.approx(other.bracket_f.upper)
+        assert one.bracket_f.lower == pytest.approx(other.bracket_f.lower, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda h, y: torch.tensor(h.sum().item()), "no Lipschitz constant of the loss <lambda> can be had"),
+        (lambda h, y: torch.cdist(h, h, p=3.0).sum(), "operators of torch that have a rule"),
+        (lambda h, y: h, "must return a tensor with one entry"),
+        (lambda h: h.sum(), "it is called with outputs and targets"),
+    ],
+)
+def test_a_function_whose_constant_cannot_be_known_is_refused(loss, said):
+    model, batch = seeded(mlp, 2, 4)
+    with pytest.raises(InputError, match=re.escape(said)):
+        weight_sensitivity(model, batch, loss=loss, labels=torch.tensor([2, 0]))
 
 
 def test_without_targets_the_steepest_class_is_taken():

@@ -69,3 +69,11 @@ def test_the_help_as_shown_begins_with_the_example(verb, run):
     lines = [line.strip() for line in shown.splitlines() if line.strip()]
     assert lines[0].startswith("Usage: ")
     assert lines[1:3] == ["Example:", first_example(verb)[0]]
+
+
+def test_the_help_of_the_lab_says_what_each_command_does(run):
+    shown = run("lab", "--help").out
+    assert "Example:" not in shown
+    for info in LAB.values():
+        assert info.short_help.split()[:4] == info.help.split("```")[2].split()[:4]
+        assert " ".join(info.short_help.split()[:4]) in shown

@@ -38,7 +38,8 @@ from .clocks import MODELS, Clock, clocked, made, shorten
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short searches, and nothing that is done whatever the clock says: as if the networks were large."""
     shorten(monkeypatch)
-    monkeypatch.setattr(module, "CLOSED_FORM_SECONDS", 0.0)
+    monkeypatch.setattr(module, "MOST_CLOSED_FORM_SECONDS", 0.0)
+    monkeypatch.setattr(module, "LEAST_CLOSED_FORM_SECONDS", 0.0)
     monkeypatch.setattr(captured, "TINY_PASS", 0.0)
     monkeypatch.setattr(audit_steps, "BRIEF_TRACE", -1.0)
 
@@ -223,8 +224,21 @@ class TestMaps:
         assert meter.cost().products == {}
         assert cheap.log10 >= operator_norms.upper(linear).log10
 
+    def test_what_stands_in_for_a_norm_is_taken_once(self) -> None:
+        linear = Composite([Matrix(drawn(5, 4)), Matrix(drawn(6, 5))])
+        with pytest.MonkeyPatch.context() as patch:
+            taken: list[LinearMap] = []
+            real = operator_norms._bound
+            patch.setattr(
+                operator_norms, "_bound", lambda linear, *args: (taken.append(linear), real(linear, *args))[1]
+            )
+            first, again = (operator_norms.upper(linear, budget=Budget(max_seconds=0.0)) for _ in range(2))
+        assert first == again
+        assert len(taken) == 3  # the product and its two parts
+        assert operator_norms.upper(linear).log10 < first.log10  # and it is no bound that is kept where there is time
+
     def test_tiny_networks_are_bounded_tightly_whatever_the_clock_says(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "CLOSED_FORM_SECONDS", 10.0)
+        monkeypatch.setattr(module, "LEAST_CLOSED_FORM_SECONDS", 10.0)
         monkeypatch.setattr(captured, "TINY_PASS", 1e5)
         model, batch = made("chain")
         whole, cut = ns.ladder(model, batch), ns.ladder(model, batch, max_seconds=0.0)

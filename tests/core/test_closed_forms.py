@@ -1,4 +1,4 @@
-"""`max_seconds` ends searches and no closed forms: whenever the clock runs out, no bound is above `effort="fast"`.
+"""`max_seconds` ends searches first: while closed forms fit in, no bound is above `effort="fast"`.
 
 Clocks run out after next to no time, or stand still and have run out from some look at them on.
 """
@@ -30,8 +30,9 @@ Call = Callable[..., Upper]
 
 @pytest.fixture(autouse=True)
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searches of a few steps: what they find does not matter here."""
+    """Searches of a few steps, whose results do not matter here, and time for all closed forms."""
     shorten(monkeypatch)
+    monkeypatch.setattr(module, "LEAST_CLOSED_FORM_SECONDS", 10.0)
     monkeypatch.setattr(lower, "ATTACK_STEPS", 3)
     monkeypatch.setattr(outputs_module, "ATTACK_STEPS", 3)
     monkeypatch.setattr(ball_bracket, "STEPS", 3)
@@ -170,14 +171,22 @@ def test_audits_have_bounds_where_a_trace_is_brief(
 
 
 class TestBudgets:
-    def test_closed_forms_end_some_seconds_after_the_whole(self) -> None:
+    @pytest.mark.parametrize(("limit", "longer"), [(0.1, 0.9), (8.0, 2.0), (3600.0, 10.0)])
+    def test_closed_forms_end_a_share_of_the_limit_after_the_whole(
+        self, limit: float, longer: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "LEAST_CLOSED_FORM_SECONDS", 1.0)
         with clocked():
-            for budget in (Budget(max_seconds=5.0), Budget(max_seconds=5.0).closed_forms("norms")):
-                closed = budget.closed_forms("chains")  # closed forms of closed forms end at the same time
-                assert closed.seconds == 5.0 + module.CLOSED_FORM_SECONDS
+            assert Budget(max_seconds=limit).share(0.5).closed_forms("norms").seconds == pytest.approx(limit + longer)
+
+    def test_closed_forms_of_closed_forms_end_at_the_same_time(self) -> None:
+        with clocked():
+            for budget in (Budget(max_seconds=40.0), Budget(max_seconds=40.0).closed_forms("norms")):
+                closed = budget.closed_forms("chains")
+                assert closed.seconds == 40.0 + 10.0
                 with closed.timing():
-                    assert in_time(module.RATE * 14)
+                    assert in_time(module.RATE * 49)
                     assert not closed.cut
-                    assert not in_time(module.RATE * 16)
-                    assert in_time(module.RATE * 16, "cuda")
+                    assert not in_time(module.RATE * 51)
+                    assert in_time(module.RATE * 51, "cuda")
                 assert closed.cuts == ("chains was cut short by max_seconds",)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from normscope.core import budget as progress
-from normscope.core.budget import Parts, begin
+from normscope.core.budget import Parts, Progress, begin
 
 
 class Shown:
@@ -50,6 +50,23 @@ def test_the_bar_names_the_part_and_what_remains(bars):
     ]
     assert [done for _, done, _ in bars[0].told] == [0, 1, 2]
     assert bars[0].stopped
+
+
+def test_the_bar_never_goes_back(bars):
+    with Parts("auditing", ("data", "bounds")):
+        begin("data")
+        with Progress("reading", total=2) as reading:
+            reading.step()
+            reading.step()
+        with Progress("bounding") as bounding:  # a second search in the same part, of unknown length
+            bounding.step()
+        begin("bounds")
+        with Progress("bounding", total=4) as bounding:
+            bounding.step()
+        with Progress("measuring", total=8) as measuring:
+            measuring.step()
+        begin("data")
+    assert [done for _, done, _ in bars[0].told] == [0.0, 0.5, 1.0, 1.0, 1.0, 1.25, 1.25, 1.25]
 
 
 def test_parts_end_with_an_error(bars):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,6 +13,7 @@ import normscope as ns
 from normscope.bounds import lower as working
 from normscope.bounds.captured import Bounding, Captured
 from normscope.bounds.rungs import upper_sides
+from normscope.core import budget as clocks
 from normscope.core.budget import Budget, Cost
 from normscope.core.errors import InputError
 from normscope.diagnosis import rows
@@ -170,3 +174,18 @@ def test_an_audit_of_an_earlier_version_has_no_cost(audits):
 def test_other_efforts_are_refused_with_what_there_is(effort):
     with pytest.raises(InputError, match='"fast" or "thorough"'):
         ns.audit(mlp(), torch.randn(2, 6), effort=effort)
+
+
+def test_a_time_limit_is_kept_by_all_but_the_trace(monkeypatch):
+    """The closed forms of this network take several seconds; what does not fit is named."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 256, 3, padding=1), nn.ReLU()]
+    for _ in range(4):
+        layers += [nn.Conv2d(256, 256, 3, padding=1), nn.BatchNorm2d(256), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(256 * 64, 10)).eval()
+    # Seconds that this thread computes: other processes on the machine do not count.
+    monkeypatch.setattr(clocks, "time", SimpleNamespace(monotonic=time.thread_time))
+    cut = ns.audit(model, torch.randn(2, 3, 8, 8), max_seconds=1.0)
+    assert sum(cut.cost.seconds.values()) - cut.cost.seconds["capture"] < 1.5
+    assert "the search for the norm of a layer was cut short by max_seconds" in cut.notes
+    assert cut.lipschitz is not None

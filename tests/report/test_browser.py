@@ -1,4 +1,4 @@
-"""The page in a real browser: Debian's chromium, without which these tests fail."""
+"""The page in a real browser: Debian's chromium."""
 
 from collections import OrderedDict
 

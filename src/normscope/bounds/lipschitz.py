@@ -95,9 +95,10 @@ def lipschitz(
         rtol: how tight the norms of single layers are asked to be.
         max_seconds: of the whole call, but for the trace of the model, which every figure needs, and for closed forms,
             which come first: searches that take longer are cut short, and then `converged` is False and `advice` says
-            what was cut. No upper side is above that of `effort="fast"` without a limit, unless the closed forms of the
-            network alone take more than ten seconds longer. DATA has none: no batch is begun after the limit. Without a
-            limit every search takes its own number of steps, and the same call gives the same figures.
+            what was cut. Closed forms may end a quarter of the limit later (ten seconds at most), and have a second
+            from the trace on; what does not fit is replaced by cheaper bounds, and otherwise no upper side is above
+            that of `effort="fast"` without a limit. DATA has none: no batch is begun after the limit. Without a limit
+            every search takes its own number of steps, and the same call gives the same figures.
         seed: of the search from below.
 
     Returns:

@@ -68,7 +68,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the report and the audits as JSON.")] = OUT,
     seed: Seed = 0,
 ) -> None:
-    """Train four small networks on scikit-learn's digits, audit them and write a report. Takes under a minute.
+    """Train four small networks on scikit-learn's digits, audit them and write a report. Takes about a minute.
 
     The networks differ only in their normalizer: none, BatchNorm, LayerNorm, GroupNorm. The report compares them. In
     the same folder are the report of each network and its audit as JSON, for normscope compare.

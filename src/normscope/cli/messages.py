@@ -65,11 +65,12 @@ class HelpTexts(TypedDict):
     """Arguments of `app.command`."""
 
     help: str
+    short_help: str
     epilog: str | None
 
 
 def help_with_examples(text: str, examples: str) -> HelpTexts:
-    """Return help and epilog of a verb for `app.command`.
+    """Return the help of a verb for `app.command`, its line in the help of a group (the first paragraph), its epilog.
 
     The commands before the first empty line of `examples` run as they are printed, in an empty folder, and come before
     the text; those after it need files of the reader's and come at the end.
@@ -77,6 +78,7 @@ def help_with_examples(text: str, examples: str) -> HelpTexts:
     first, _, others = examples.strip().partition("\n\n")
     return {
         "help": f"Example:\n\n```\n{first}\n```\n\n{text}",
+        "short_help": text.strip().partition("\n\n")[0].replace("\n", " "),
         "epilog": f"**With your own files**\n\n```\n{others}\n```\n" if others else None,
     }
 

@@ -70,7 +70,7 @@ class Parts:
 
     def __init__(self, title: str, names: Sequence[str]) -> None:
         self.title, self.names = title, tuple(names)
-        self._at, self._what, self._share = 0, "", 0.0
+        self._at, self._what, self._share, self._done = 0, "", 0.0, 0.0
         self._line = _Line()
 
     def __enter__(self) -> Parts:
@@ -99,8 +99,12 @@ class Parts:
         return f"{self.title}: {self.names[self._at]}{doing}" + (f"; then {', '.join(left)}" if left else "")
 
     def _show(self) -> None:
-        """Show the parts that are done; the part that runs counts by the share of it that is done."""
-        self._line.show(self.line(), self._at + self._share, len(self.names))
+        """Show the parts that are done; the part that runs counts by the share of it that is done.
+
+        A part may hold several searches, each of which counts from its own beginning: the bar waits for them.
+        """
+        self._done = max(self._done, self._at + self._share)
+        self._line.show(self.line(), self._done, len(self.names))
 
 
 _parts: ContextVar[Parts | None] = ContextVar("normscope_parts", default=None)
@@ -184,8 +188,10 @@ GPU = 50.0
 """A GPU may do this many times the work that a CPU may do."""
 RATE = 2e9
 """A CPU is taken to make this many float64 multiplications a second, to tell what still fits before a deadline."""
-CLOSED_FORM_SECONDS = 10.0
-"""Closed forms may take so much longer than `max_seconds`: a limit ends searches and makes no bound worse than that."""
+CLOSED_FORM_SHARE, MOST_CLOSED_FORM_SECONDS = 0.25, 10.0
+"""Closed forms may end later than searches, which end at `max_seconds`: by a share of it, so many seconds at most."""
+LEAST_CLOSED_FORM_SECONDS = 1.0
+"""Closed forms have so many seconds from when the first of them begins: small networks have all of theirs by then."""
 Result = TypeVar("Result")
 
 
@@ -232,6 +238,7 @@ class Budget:
         self._began = time.monotonic()
         self._deadline = math.inf if max_seconds is None else self._began + max_seconds
         self._whole: Budget | None = None
+        self._closed_forms_end: float | None = None
         self._cuts: dict[str, str] = {}
 
     def search(self, what: str, steps: float | None = None) -> Budget:
@@ -239,9 +246,13 @@ class Budget:
         return self._part(Budget(steps, what=what), self._deadline)
 
     def closed_forms(self, what: str) -> Budget:
-        """Return the budget of work that all calls do: it ends `CLOSED_FORM_SECONDS` after the whole."""
+        """Return the budget of work that all calls do: it ends a share of the time limit after the whole."""
         *_, whole = self._wholes()
-        return self._part(Budget(what=what), whole._deadline + CLOSED_FORM_SECONDS)
+        if whole._closed_forms_end is None:
+            longer = min(CLOSED_FORM_SHARE * (whole._deadline - whole._began), MOST_CLOSED_FORM_SECONDS)
+            least = time.monotonic() + LEAST_CLOSED_FORM_SECONDS
+            whole._closed_forms_end = max(whole._deadline + longer, least)
+        return self._part(Budget(what=what), whole._closed_forms_end)
 
     def share(self, part: float) -> Budget:
         """Return the budget of a part of the steps, and of the time, that are left; closed forms share no time."""

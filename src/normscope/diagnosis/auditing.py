@@ -120,8 +120,8 @@ def audit(
             bound over all inputs says nothing.
         rtol: how tight the norms of single layers are asked to be; ten times looser than elsewhere, as every layer is
             bounded.
-        max_seconds: the time limit of the whole call, but for closed forms, which come first (see `lipschitz`), and a
-            trace that takes less than ten seconds. What does not fit is cut short or left out, and `notes` and
+        max_seconds: the time limit of the whole call, but for a quarter more for closed forms (see `lipschitz`), and
+            for a trace that takes less than ten seconds. What does not fit is cut short or left out, and `notes` and
             `skipped` say what.
         seed: the seed of random starts (Jacobians, searches).
         name: how the report calls the model; its class if not given.

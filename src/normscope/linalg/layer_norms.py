@@ -129,7 +129,7 @@ def spectral_norm(
         input_shape: `(C, *spatial)` for convolutions.
         rtol: the search goes on until `upper/lower - 1 <= rtol`.
         max_seconds: the search ends after so many seconds; the result is still sound, and the upper side not above its
-            closed form, which comes first (up to some seconds, see `lipschitz`).
+            closed form where there is time for that (see `lipschitz`).
         seed: the seed of the search from below.
 
     Returns:

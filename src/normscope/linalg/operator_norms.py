@@ -56,6 +56,7 @@ class NormBound:
 ZERO_BOUND = NormBound(ZERO)
 
 
+@kept
 def isometric(linear: LinearMap) -> bool:
     """Whether a map is an isometry onto its outputs, because it permutes the entries."""
     if isinstance(linear, Repeated):
@@ -125,11 +126,13 @@ class BoundsTaken:
         found: the last bound that no clock cut short.
         rtol: the tolerance that it was asked for; infinite where there is none.
         tightened: whether it was tightened against a lower side.
+        cheap: what stands in for a bound where the clock leaves no time for one; None where that was not needed yet.
     """
 
     found: NormBound | None = None
     rtol: float = math.inf
     tightened: bool = False
+    cheap: Upper | None = None
 
     def keep(self, linear: LinearMap, rtol: float, tightened: bool, taken: NormBound) -> None:
         """Keep a bound of the map; large vectors and what tightening needs are let go."""
@@ -178,7 +181,9 @@ def _within(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
 
     def cheaply() -> NormBound:
         """Take row and column sums, and products and sums of such."""
-        return NormBound(_fresh(linear, 1.0, Budget(max_seconds=0.0, what=BOUNDING)).upper)
+        own = taken(linear)
+        own.cheap = own.cheap or _fresh(linear, 1.0, Budget(max_seconds=0.0, what=BOUNDING)).upper
+        return NormBound(own.cheap)
 
     return budget.attempt(closely, cheaply)
 

@@ -11,6 +11,7 @@ with torch.random.fork_rng(devices=[]):  # examples hold layers, whose weights a
         convolution,
         elementary,
         linear,
+        losses,
         normalization,
         pooling,
         recurrent,

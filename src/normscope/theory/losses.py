@@ -261,7 +261,8 @@ def named(loss: str | Loss) -> Loss:
         return loss
     if not isinstance(loss, str) or loss not in LOSSES:
         raise InputError(
-            f"loss is {loss!r}: known are {', '.join(LOSSES)}, or a Loss made by a function of normscope.theory.losses"
+            f"loss is {loss!r}: known are {', '.join(LOSSES)}; or pass a function of outputs and targets, or a Loss "
+            "made by a function of normscope.theory.losses"
         )
     return LOSSES[loss]()
 

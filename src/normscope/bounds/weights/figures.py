@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ...core.bracket import Bracket, Evidence, Scope
 from ...core.budget import Budget, Progress
 from ...core.errors import InputError
-from ...core.log10 import log10, power10
+from ...core.log10 import log10
 from ...core.rounding import ONE, ZERO, Upper, root_sum_squares, total
 from ...graph.ir import Node, Ref, Shape, overlap
 from ...linalg.linear_map import LinearMap
@@ -30,6 +30,7 @@ from ..certificate import WIDEST, ChainCertificate, ClosedForm, MatrixBlock
 from ..rungs import printed
 from ..segments import Segments, propagate
 from .jacobian import JacobianFound, JacobianSearch, weight_slopes
+from .sample_loss import LossFunction, SampleLoss, constant_of, trace_loss
 from .sensitivity import WeightRow
 from .tails import Tails
 
@@ -104,14 +105,18 @@ def steepest_classes(loss: Loss, logits: Tensor) -> Tensor:
     return slopes.norm(dim=-1).reshape(rows, classes).argmax(-1)
 
 
-def targets_by_sample(loss: Loss, targets: Tensor, rows: LossRows, samples: int, *, whole: bool) -> list[Tensor]:
+def targets_by_sample(
+    loss: Loss | LossFunction, targets: Tensor, rows: LossRows, samples: int, *, whole: bool
+) -> list[Tensor]:
     """Return the targets of every measured sample from what the user passed, one entry per sample."""
     if not isinstance(targets, Tensor):
         raise InputError(f"targets is a {type(targets).__name__}: pass a tensor")
     if whole:
-        return [rows.targets(loss, targets)]
+        return [rows.targets(loss, targets) if isinstance(loss, Loss) else targets]
     if targets.ndim == 0 or len(targets) < samples:
         raise InputError(f"{len(targets) if targets.ndim else 1} target(s) for {samples} samples")
+    if not isinstance(loss, Loss):
+        return list(targets[:samples].split(1))
     return [rows.targets(loss, target) for target in targets[:samples]]
 
 
@@ -146,7 +151,7 @@ class WeightPlan:
     """
 
     search: JacobianSearch
-    loss: Loss | None = None
+    loss: Loss | LossFunction | None = None
     targets: Tensor | None = None
     samples: int | None = None
     chain_cost: float = CHAIN_COST
@@ -177,6 +182,8 @@ class WeightFigures:
         self.figures = {weight.name: _Samples() for weight in weights}
         self.unknown: dict[str, str] = {}
         self.notes: list[str] = []
+        self.constants: list[Upper] = []
+        """Those of the loss, one per sample."""
         self.rows = LossRows(captured.double.output_shape)
         self.invariant = {feed.weight.name for feed in feeds(captured.graph) if feed.scale_invariant}
         self._parameters = list(captured.model.named_parameters(remove_duplicate=False))
@@ -210,19 +217,9 @@ class WeightFigures:
                         partial(self._upper, weight, values), partial(self._unbounded, weight)
                     )
         left = [weight for weight in self.weights if weight.name not in self.unknown]
-        loss = None
-        if self.plan.loss is not None:
-            loss = self.rows.loss(self.plan.loss, goal, values[graph.output])
-            if loss is None:
-                self.notes.append(f"the lower side of the {self.plan.loss.name} needs targets")
-        constant = math.inf
-        if loss is not None and self.plan.loss is not None:
-            constant = power10(self.plan.loss.upper(self.rows.classes, self.rows.count).log10) * (1 + 1e-12)
+        loss = self._loss(goal, values[graph.output])
         slopes: dict[str, tuple[JacobianFound, JacobianFound]] = self.plan.search.budget.attempt(
-            lambda: weight_slopes(
-                graph, left, values, self.plan.search, loss, constant=constant, base=self.captured.certain
-            ),
-            dict,
+            lambda: weight_slopes(graph, left, values, self.plan.search, loss, base=self.captured.certain), dict
         )
         for weight in left:
             output, scalar = slopes.get(weight.name, (JacobianFound(), JacobianFound()))
@@ -230,6 +227,28 @@ class WeightFigures:
                 output, scalar = replace(output, change=None), replace(scalar, change=None)
             self.figures[weight.name].output.append(output)
             self.figures[weight.name].scalar.append(scalar)
+
+    def _loss(self, goal: Tensor | None, output: Tensor) -> SampleLoss | None:
+        """Return the loss of a sample, None where there is none or its lower side needs targets; note its constant."""
+        loss = self.plan.loss
+        if loss is None:
+            return None
+        if not isinstance(loss, Loss):
+            dtype = self.captured.graph.node(self.captured.graph.output).dtype
+            traced, constant = trace_loss(loss, output, goal, dtype, self.bounding)
+            self.constants.append(constant)
+            return traced
+        self.constants.append(loss.upper(self.rows.classes, self.rows.count))
+        value = self.rows.loss(loss, goal, output)
+        if value is None:
+            self.notes.append(f"the lower side of the {loss.name} needs targets")
+            return None
+        return SampleLoss(value=value, constant=constant_of(self.constants[-1]))
+
+    @property
+    def loss_constant(self) -> Upper | None:
+        """The largest constant of the loss among the samples; None without a loss."""
+        return max(self.constants, key=lambda constant: constant.log10, default=None)
 
     def _upper(self, weight: Applied, values: Mapping[str, Tensor]) -> None:
         """Bound one weight's sensitivity at the data."""
@@ -311,9 +330,6 @@ class WeightFigures:
     def row(self, weight: Applied) -> WeightRow:
         """Return everything found for one weight."""
         figures, first = self.figures[weight.name], self.nodes[weight.nodes[0]]
-        constant = None
-        if self.plan.loss is not None:
-            constant = self.plan.loss.upper(self.rows.classes, self.rows.count)
         theorem = replace(
             max(figures.printed, key=lambda item: item.log10_upper),
             holds=all(item.holds for item in figures.printed),
@@ -333,8 +349,11 @@ class WeightFigures:
             log10_weight=log10(float(weight.value.norm())),
             scale_invariant=set(weight.nodes) <= self.invariant,
             bracket_h=self._bracket(figures.whole, figures.output),
-            bracket_f=None if constant is None else self._bracket(
-                [ZERO if ZERO in (constant, bound) else constant.times(bound) for bound in figures.whole],
+            bracket_f=None if self.plan.loss is None else self._bracket(
+                [
+                    ZERO if ZERO in (constant, bound) else constant.times(bound)
+                    for constant, bound in zip(self.constants, figures.whole, strict=True)
+                ],
                 figures.scalar,
             ),
             printed_h=theorem,
@@ -377,7 +396,7 @@ class WeightFigures:
     def _corollary14(self, theorem: Bracket) -> Bracket | None:
         """Return the printed figure of the loss: the printed one of the output, the loss taken for 1-Lipschitz."""
         loss = self.plan.loss
-        if loss is None or loss.as_printed is None:
+        if not isinstance(loss, Loss) or loss.as_printed is None:
             return None
         reason = theorem.reason
         if not loss.printed_is_bound(self.rows.classes):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,7 +19,6 @@ from torch import Tensor
 from ...core.budget import Budget
 from ...core.log10 import log10
 from ...core.log10 import norm as l2
-from ...core.rounding import gamma
 from ...core.threads import math_attention
 from ...graph.ir import Graph
 from ...linalg.lanczos import lanczos
@@ -26,6 +26,7 @@ from ...rules.local.local import flat
 from ..applied import Applied, behind, opened
 from ..evaluation import Certain, Change, Confirmer, Values, apart
 from ..lower import gradients
+from .sample_loss import SampleLoss
 
 FEW_OUTPUTS = 32
 """Up to this many outputs every row of the Jacobian is taken, and its norm is exact."""
@@ -76,29 +77,29 @@ def weight_slopes(
     weights: Sequence[Applied],
     values: Mapping[str, Tensor],
     search: JacobianSearch,
-    loss: Callable[[Tensor], Tensor] | None = None,
+    loss: SampleLoss | None = None,
     *,
-    constant: float = math.inf,
     base: Values | None = None,
 ) -> dict[str, tuple[JacobianFound, JacobianFound]]:
     """Return, for every weight by name, what was found for the output and for a loss of it, at given data.
 
-    `constant` is the Lipschitz constant of the loss in the output; without a loss the second figure is empty.
+    Without a loss the second figure is empty.
     """
     slopes = {weight.name: (JacobianFound(), JacobianFound()) for weight in weights}
     base = Values.of(graph) if base is None else base
     if not weights or search.budget.over or not base.can_prove:
         return slopes
     images: list[tuple[Applied, Tensor]] = []
+    differentiated = None if loss is None else loss.value
     with math_attention():
-        for weight, top, steepest in _Directions(graph, tuple(weights), values, search).along(loss):
+        for weight, top, steepest in _Directions(graph, tuple(weights), values, search).along(differentiated):
             secants = _Secants(graph, weight, values, search, base)
             output, scalar = JacobianFound(), JacobianFound()
             if top is not None and not search.budget.over:
                 output = secants.along(top[0])
                 images.append((weight, top[1]))
             if loss is not None and steepest is not None and not search.budget.over:
-                scalar = secants.along(steepest, lambda certain: _through_loss(loss, constant, certain))
+                scalar = secants.along(steepest, partial(_through_loss, loss))
             slopes[weight.name] = (output, scalar)
         if values[graph.output].numel() > FEW_OUTPUTS and search.steps:
             for weight, image in images:
@@ -241,22 +242,10 @@ def _size(weight: Tensor) -> float:
     return float(l2(weight)) or 1.0
 
 
-def _through_loss(loss: Callable[[Tensor], Tensor], constant: float, certain: Certain) -> tuple[float, float]:
-    """Return how far the losses of two outputs are apart as computed, and how far they are at least.
-
-    An error of the outputs moves the loss by its constant at most; for a loss without one (squares) twice the
-    gradient at the output, and the error itself, are taken.
-    """
-    losses, noise = [], 0.0
-    for output, error in zip(flat(certain.value), certain.distance.tolist(), strict=True):
-        with torch.enable_grad():
-            leaf = output.detach().requires_grad_(True)
-            value = loss(leaf)
-            (gradient,) = torch.autograd.grad(value, leaf)
-        slope = constant if math.isfinite(constant) else 2 * float(l2(gradient)) + 2 * error
-        losses.append(float(value.detach()))
-        own = gamma(2.0 * output.numel() + 64.0) * (abs(losses[-1]) + 2 * float(output.abs().amax()))
-        noise += (slope * error if error > 0 else 0.0) + own
-    computed = abs(losses[0] - losses[1])
-    least = computed * (1 - 1e-12) - noise
+def _through_loss(loss: SampleLoss, certain: Certain) -> tuple[float, float]:
+    """Return how far the losses of two outputs are apart as computed, and how far they are at least."""
+    outputs = zip(flat(certain.value), certain.distance.tolist(), strict=True)
+    (first, noise), (second, more) = (loss.noise(output, error) for output, error in outputs)
+    computed = abs(first - second)
+    least = computed * (1 - 1e-12) - noise - more
     return computed, least if least > 0 else 0.0

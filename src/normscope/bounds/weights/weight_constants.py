@@ -23,6 +23,7 @@ from ..applied import applied_weights, passes
 from ..captured import Bounding, Captured, OnMissing
 from .figures import LossRows, WeightFigures, WeightPlan, targets_by_sample
 from .jacobian import LOWER_SIDES, JacobianSearch
+from .sample_loss import LossFunction, name_of
 from .sensitivity import WeightRow, WeightSensitivity
 
 SEARCH_STEPS, SEARCH_FEWEST, SEARCH_WORK = 30_000, 100, 1.5e11
@@ -38,7 +39,7 @@ def weight_sensitivity(
     data: Any = None,
     *,
     labels: Any = None,
-    loss: str | Loss | None = None,
+    loss: str | Loss | LossFunction | None = None,
     mode: Mode | None = None,
     output: str | int | None = None,
     known: Mapping[str, float] | None = None,
@@ -65,8 +66,9 @@ def weight_sensitivity(
             `DataLoader`, or a data set; the first batch is measured. None for the batch of a captured graph.
         labels: the classes or the targets that the lower side of the loss is taken at, or the key that they have in
             batches that are dicts; None to recognise them. Without any, the class that moves the loss most.
-        loss: `"cross_entropy"`, `"l1"`, ... (`normscope.theory.losses.LOSSES`) or a `Loss`; the mean over rows. It is
-            not a function of your own, as its Lipschitz constant must be known. None for the output alone.
+        loss: `"cross_entropy"`, `"l1"`, ... (`normscope.theory.losses.LOSSES`) or a `Loss`, the mean over rows; or a
+            function of outputs and targets. A function is traced with the targets of each sample, so that a bound on
+            its Lipschitz constant is known, and needs operators with a rule. None for the output alone.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to measure, for models with several.
         known: constants for modules nobody can see into, by module path.
@@ -80,7 +82,8 @@ def weight_sensitivity(
         One row per weight; prints as a table, and has `.to_json()` and `.to_pandas()`.
 
     Raises:
-        InputError: the model does not accept the batch, the loss is unknown, or the targets do not fit.
+        InputError: the model does not accept the batch, the loss is unknown or cannot be traced, or the targets do not
+            fit.
         CaptureError: the model cannot be traced.
         MissingRuleError: operators without a rule, listed with module path and source line.
 
@@ -93,7 +96,7 @@ def weight_sensitivity(
 
     Reference: Than et al., Theorem 12 and Corollary 14, with the corrections of this project's documentation.
     """
-    chosen = None if loss is None else named(loss)
+    chosen = loss if loss is None or (callable(loss) and not isinstance(loss, Loss)) else named(loss)
     bounding = Bounding.within(max_seconds, rtol=rtol)
     batches = Batches(model, data, labels=labels, with_loss=loss is not None)
     batch = batches.first
@@ -118,12 +121,11 @@ def measure(captured: Captured, bounding: Bounding, plan: WeightPlan) -> tuple[W
         for point, goal in zip(points, goals, strict=True):
             measured.add(point, goal, progress)
     row_of = {weight.name: measured.row(weight) for weight in weights if weight.name not in measured.unknown}
-    constant = None if plan.loss is None else plan.loss.upper(rows.classes, rows.count).log10
     cuts = [cut for budget in (plan.search.budget, bounding.norms, bounding.closed_forms) for cut in budget.cuts]
     result = WeightSensitivity(
         rows=tuple(row_of.values()),
-        loss=None if plan.loss is None else plan.loss.name,
-        log10_loss=constant,
+        loss=None if plan.loss is None else name_of(plan.loss),
+        log10_loss=None if measured.loss_constant is None else measured.loss_constant.log10,
         mode=captured.graph.mode,
         samples=len(points),
         input_shape=captured.graph.input_shape,

@@ -1,0 +1,162 @@
+"""Losses of torch against constant targets, whose gradients have a known largest norm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..core.bracket import Evidence
+from ..core.rounding import ZERO, Upper, gamma
+from ..graph.ir import Node, Ref
+from .effects import Effect, Gain, Range, Unbounded
+from .registry import rule
+
+aten = torch.ops.aten
+MEAN, SUM = 1, 2
+"""The reductions of torch's losses by their numbers; 0 is none."""
+_CLASSES = torch.tensor([0, 2, 1, 2])
+_VALUES = torch.tensor([[0.5, -1.0, 2.0], [0.0, 1.0, 0.25]])
+
+
+def _gain(slopes: Tensor, reduction: int, divisor: float) -> Effect:
+    """Return the gain of a loss by the largest norms of its rows' gradients, which are over entries of their own."""
+    slopes = slopes.double()
+    value = float(slopes.max() if reduction == 0 else slopes.norm()) / (divisor if reduction == MEAN else 1.0)
+    if not math.isfinite(value):
+        return Unbounded(reason="the loss has a weight or a target that is not finite, or no target that counts")
+    allowance = gamma(2.0 * slopes.numel() + 64.0)
+    return Gain(
+        gains=(Upper.of(value, Evidence.NUMERICAL, "gradient of the loss", allowance=allowance),) if value else (ZERO,)
+    )
+
+
+def _moving_targets(node: Node) -> Effect | None:
+    """Return what is known of a loss whose targets or weights move with the input, if they do: nothing."""
+    if len(node.refs) == 1 and isinstance(node.args[0], Ref):
+        return None
+    return Unbounded(reason="the targets or the weights of a loss depend on the input")
+
+
+@rule(
+    aten.cross_entropy_loss.default,
+    examples=[
+        (lambda x: F.cross_entropy(x, _CLASSES).reshape(1), (4, 3)),
+        (
+            lambda x: F.cross_entropy(x, _CLASSES, ignore_index=1, label_smoothing=0.2, reduction="sum").reshape(1),
+            (4, 3),
+        ),
+        (lambda x: F.cross_entropy(x, _CLASSES, weight=torch.tensor([1.0, 0.5, 3.0]), reduction="none"), (4, 3)),
+        (lambda x: F.cross_entropy(x, _VALUES.softmax(-1), label_smoothing=0.1).reshape(1), (2, 3)),
+        (lambda x: F.cross_entropy(x, _CLASSES.reshape(1, 2, 2)).reshape(1), (1, 3, 2, 2)),
+        (lambda x: F.cross_entropy(x, torch.tensor(1)).reshape(1), (3,)),
+    ],
+)
+def cross_entropy_loss(node: Node, operands: Sequence[Range]) -> Effect:
+    """Cross entropy: sqrt(2) for a row with one right class.
+
+    With a_c = w_c q_c for weights w and (smoothed) targets q, and A the sum of a, the gradient of a row is A p - a. It
+    is convex in the probabilities p, so its norm is largest in a corner j of the simplex, where its square is
+    (A - a_j)^2 + the sum of a_c^2 over c other than j: at the least or the largest a_j.
+    """
+    moving = _moving_targets(node)
+    if moving is not None:
+        return moving
+    arguments = node.bound()
+    shape, targets = arguments["self"].shape, arguments["target"]
+    axis = min(len(shape), 2) - 1
+    classes, smoothing = shape[axis], float(arguments["label_smoothing"])
+    weight = arguments["weight"]
+    factors = torch.ones(classes, dtype=torch.float64, device=targets.device) if weight is None else weight.double()
+    if targets.is_floating_point():
+        goals = targets.double().movedim(axis, -1).reshape(-1, classes)
+        divisor, counted = float(len(goals)), torch.ones(len(goals), 1, dtype=torch.float64, device=goals.device)
+    else:
+        labels = targets.reshape(-1)
+        counted = (labels != arguments["ignore_index"]).double()[:, None]
+        labels = torch.where(counted[:, 0] > 0, labels, 0)
+        goals = F.one_hot(labels, classes).double()
+        divisor = float((factors[labels] * counted[:, 0]).sum())
+    shares = factors * ((1.0 - smoothing) * goals + smoothing / classes) * counted
+    squares = []
+    for corner in (shares.argmin(-1, keepdim=True), shares.argmax(-1, keepdim=True)):
+        others = shares.scatter(-1, corner, 0.0)
+        squares.append(others.sum(-1).square() + others.square().sum(-1))
+    return _gain(torch.maximum(*squares).sqrt(), int(arguments["reduction"]), divisor)
+
+
+@rule(
+    aten.nll_loss_nd.default,
+    examples=[
+        (lambda x: F.nll_loss(x.log_softmax(-1), _CLASSES).reshape(1), (4, 3)),
+        (lambda x: F.nll_loss(x, _CLASSES, weight=torch.tensor([1.0, 0.5, 3.0]), reduction="none"), (4, 3)),
+    ],
+)
+def nll_loss(node: Node, operands: Sequence[Range]) -> Effect:
+    """Negative log likelihood: linear, one entry of each row times the weight of its class."""
+    moving = _moving_targets(node)
+    if moving is not None:
+        return moving
+    arguments = node.bound()
+    shape, labels, weight = arguments["self"].shape, arguments["target"].reshape(-1), arguments["weight"]
+    classes = shape[min(len(shape), 2) - 1]
+    counted = labels != arguments["ignore_index"]
+    factors = torch.ones(classes, dtype=torch.float64, device=labels.device) if weight is None else weight.double()
+    slopes = torch.where(counted, factors[torch.where(counted, labels, 0)].abs(), 0.0)
+    divisor = float(torch.where(counted, factors[torch.where(counted, labels, 0)], 0.0).sum())
+    return _gain(slopes, int(arguments["reduction"]), divisor)
+
+
+@rule(
+    aten.binary_cross_entropy_with_logits.default,
+    examples=[
+        (lambda x: F.binary_cross_entropy_with_logits(x, _VALUES.sigmoid()).reshape(1), (2, 3)),
+        (
+            lambda x: F.binary_cross_entropy_with_logits(
+                x, _VALUES.sigmoid(), _VALUES.abs(), reduction="sum", pos_weight=torch.tensor([1.0, 4.0, 0.5])
+            ).reshape(1),
+            (2, 3),
+        ),
+    ],
+)
+def binary_cross_entropy_with_logits(node: Node, operands: Sequence[Range]) -> Effect:
+    """Binary cross entropy of logits: slopes between -p y and 1 - y, p being the weight of positives."""
+    moving = _moving_targets(node)
+    if moving is not None:
+        return moving
+    arguments = node.bound()
+    goals = arguments["target"].double()
+    positives = goals if arguments["pos_weight"] is None else goals * arguments["pos_weight"].double()
+    slopes = torch.maximum((1.0 - goals).abs(), positives.abs())
+    slopes = slopes if arguments["weight"] is None else slopes * arguments["weight"].double().abs()
+    return _gain(
+        slopes.expand(arguments["self"].shape), int(arguments["reduction"]), float(math.prod(arguments["self"].shape))
+    )
+
+
+@rule(
+    aten.l1_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default,
+    examples=[
+        (lambda x: F.l1_loss(x, _VALUES).reshape(1), (2, 3)),
+        (lambda x: F.l1_loss(x, x.flip(0), reduction="none"), (2, 3)),
+        (lambda x: F.smooth_l1_loss(x, _VALUES, reduction="sum", beta=0.5).reshape(1), (2, 3)),
+        (lambda x: F.huber_loss(x, _VALUES, delta=2.0).reshape(1), (2, 3)),
+    ],
+)  # fmt: skip
+def distances(node: Node, operands: Sequence[Range]) -> Effect:
+    """Absolute differences, rounded off near 0 or not: slopes of up to 1, for Huber's loss of up to delta."""
+    arguments, entries = node.bound(), math.prod(node.operands[0].shape)
+    if any(ref.shape != node.operands[0].shape for ref in node.operands):
+        return Unbounded(reason="a loss of two values of different shapes")
+    slopes = torch.full((max(entries, 1),), float(arguments.get("delta", 1.0)), dtype=torch.float64)
+    effect = _gain(slopes, int(arguments["reduction"]), float(entries))
+    return Gain(gains=effect.gains * len(node.refs)) if isinstance(effect, Gain) else effect
+
+
+@rule(aten.mse_loss.default, examples=[(lambda x: F.mse_loss(x, _VALUES).reshape(1), (2, 3))])
+def mse_loss(node: Node, operands: Sequence[Range]) -> Effect:
+    """Squared error: its gradient grows with the error, +inf."""
+    return Unbounded(reason="the gradient of a squared error grows with the error: no constant holds for all outputs")
