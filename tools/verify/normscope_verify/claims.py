@@ -20,7 +20,7 @@ from .reading import Reader, read
 
 VERIFIED, UNVERIFIED, REJECTED = "VERIFIED", "NOT RE-VERIFIED", "REJECTED"
 PROBE_TOLERANCE = 1e-7
-"""How far, relatively, the value at a sample may lie from the file's, which float64 computed; claims have no such room."""
+"""How far, relatively, the value at a sample may lie from the one in the file, a plain float64; no claim has room."""
 
 
 @dataclass(frozen=True)
