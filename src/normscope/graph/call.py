@@ -322,6 +322,12 @@ def run(model: nn.Module, call: Call) -> Tensor:
                 f"the model runs on this batch ({described(call)}), but not while gradients are taken: then it raises "
                 f"{describe_error(error)}. An operator on the way has no derivative; give it detached tensors"
             ) from error
+        if "HigherOrderOperator" in str(error):
+            raise InputError(
+                "the model calls an operator that runs functions it is given, such as torch.cond, and nothing that "
+                "measures a model sees into one: choose by values of the input with torch.where, and by anything else "
+                "with a plain `if`"
+            ) from error
         raise InputError(
             f"the model raises {describe_error(error)}, on this batch ({described(call)}). Pass a batch the model "
             "accepts: "

@@ -74,6 +74,12 @@ def translate(program: TracedProgram, call: Call, mode: str, *, masks: bool = Fa
             reader.read(node)
     variables, made = reader.variables, reader.made
     if not variables and not reader.has_floats:
+        if bag := next((n for n in reader.needed if n.target is aten.embedding_bag.padding_idx), None):
+            raise InputError(
+                f"the batch holds integers, and their EmbeddingBag `{_path(bag.meta)[0]}` adds up embeddings, so that "
+                "the measurement has none of single tokens to start at: pass the sums to the rest of the model, as "
+                "float inputs"
+            )
         raise InputError(
             "the batch holds integers and the model has no embedding for them to start at: pass float inputs "
             "(for language models pass input_ids; the measurement starts at the token embeddings)"
@@ -263,15 +269,17 @@ def _constant_by_shape(node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[
 
 
 def _shape(node: torch.fx.Node) -> tuple[int, ...]:
-    """Return the shape of a traced value; refuse one that depends on the values of the input."""
-    shape = node.meta["val"].shape
-    if not all(isinstance(size, int) for size in shape):
+    """Return the shape of a traced value; refuse one that depends on values, unless a later layer takes one size."""
+    sizes = [size if isinstance(size, int) else size.node.maybe_as_int() for size in node.meta["val"].shape]
+    if any(size is None for size in sizes):
         raise CaptureError(
-            f"how many entries the tensor made at {source_of(node.meta) or node.target} has depends on the values of "
-            "the input (a mask as an index, nonzero, unique), and a traced graph has fixed shapes. Multiply by the "
-            'mask, or use torch.where; figures at the data still work: normscope.lipschitz(model, batch, scope="point")'
+            f"how many entries the tensor made at {source_of(node.meta) or node.target} has depends on values (a mask "
+            "as an index, nonzero, unique), which torch.export does not read, not even those of a constant mask, and a "
+            "traced graph has fixed shapes. Index by integers that were made beforehand (mask.nonzero()), multiply by "
+            "the mask, or use torch.where; figures at the data still work: normscope.lipschitz(model, batch, "
+            'scope="point")'
         )
-    return tuple(shape)
+    return tuple(sizes)
 
 
 def refuse_numbers(node: torch.fx.Node) -> None:
