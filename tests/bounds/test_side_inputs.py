@@ -214,3 +214,36 @@ def test_jacobians_at_other_ids_are_not_those_of_the_first_batch():
     alone = [ns.lipschitz(model, batch, scope="point").upper for batch in batches]
     assert alone[0] != pytest.approx(alone[1], rel=0.01)
     assert [10**norm for norm in joint.log10_norms[::2]] == pytest.approx(alone, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["embedded kinds", "a mask"])
+def test_a_bound_over_all_inputs_says_in_every_form_that_it_holds_the_first_sample_s_ids(name):
+    build, batch = CASES[name]
+    model = build().eval()
+    words = "held constant at those of the first sample"
+    assert words in str(ns.lipschitz(model, batch))
+    assert words in ns.lipschitz(model, batch)._repr_html_()
+    assert str(ns.ladder(model, batch)).count(words) == 1
+    assert words not in str(ns.lipschitz(model, single(batch, 0)))
+
+
+class Inpainting(nn.Module):
+    """The image, and five times a second input, whose key decides whether it is a mask."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self.key = key
+
+    def forward(self, image: Tensor, **more: Tensor) -> Tensor:
+        return image + 5 * more[self.key]
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("key", ["masked_image", "image_mask", "unmasked", "mask", "attention_mask"])
+def test_float_inputs_are_held_constant_by_the_exact_names_of_masks_alone(key, mode):
+    """The constant in both inputs is sqrt(1 + 25); where the second is held, 1, and the result says so."""
+    bracket = ns.lipschitz(Inpainting(key), {"image": torch.randn(3, 4), key: torch.randn(3, 4)}, mode=mode)
+    held = key in ("mask", "attention_mask")
+    assert bracket.lower == pytest.approx(1.0 if held else 26**0.5, rel=1e-6)
+    assert bracket.upper >= (1.0 if held else 26**0.5)
+    assert (f"the float input '{key}' is held constant" in str(bracket)) == held

@@ -171,3 +171,65 @@ def test_what_does_not_work_either_is_not_recommended() -> None:
     with pytest.raises(CaptureError, match="cannot trace") as error:
         ns.lipschitz(Packed(), batch)
     assert 'scope="point"' not in str(error.value)
+
+
+KEPT = torch.tensor([True, False, True, True])
+
+
+class Masked(nn.Module):
+    """Chosen columns, which a layer behind them takes."""
+
+    def __init__(self, *, layer: bool) -> None:
+        super().__init__()
+        self.register_buffer("kept", KEPT)
+        self.layer = nn.Linear(3, 2) if layer else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x[:, self.kept])
+
+
+def test_a_layer_behind_a_constant_mask_is_measured() -> None:
+    model = Masked(layer=True).eval()
+    bracket = ns.lipschitz(model, noise(5, 4))
+    assert bracket.upper == pytest.approx(float(torch.linalg.matrix_norm(model.layer.weight.double(), 2)), rel=1e-6)
+    assert bracket.lower == pytest.approx(bracket.upper, rel=1e-6)
+
+
+def test_a_constant_mask_is_not_called_one_of_the_input() -> None:
+    with pytest.raises(CaptureError, match="not even those of a constant mask") as error:
+        ns.lipschitz(Masked(layer=False).eval(), noise(5, 4))
+    assert "values of the input" not in str(error.value)
+
+
+class Bag(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag, self.layer = nn.EmbeddingBag(9, 4), nn.Linear(4, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.layer(self.bag(ids))
+
+
+def test_a_bag_of_embeddings_is_named_as_what_it_is() -> None:
+    with pytest.raises(InputError, match="EmbeddingBag `bag` adds up embeddings"):
+        ns.lipschitz(Bag().eval(), torch.randint(9, (3, 5)))
+    at_sums = ns.lipschitz(Function(lambda self, x: self.layer(x), layer=nn.Linear(4, 3)).eval(), noise(3, 4))
+    assert at_sums.upper < math.inf  # what the sentence recommends
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_torch_cond_is_named_and_not_the_batch(constant: bool) -> None:
+    def choose(x: Tensor) -> Tensor:
+        where = torch.tensor(True) if constant else x.sum() > 0
+        return torch.cond(where, lambda y: y.sin(), lambda y: 2 * y.cos(), (x,))
+
+    with pytest.raises(InputError, match="torch.cond") as error:
+        ns.lipschitz(Function(choose).eval(), noise(3, 4))
+    assert "Pass a batch the model accepts" not in str(error.value)
+
+
+@pytest.mark.parametrize("divided", [lambda x: x * 0 / 1e-320, lambda x: x * 1e-320 / torch.tensor(1e-320).double()])
+def test_a_number_too_small_to_divide_by_is_not_called_a_broken_weight(divided) -> None:
+    bracket = ns.lipschitz(Function(divided).eval(), noise(3, 4).double())
+    assert bracket.upper == math.inf
+    assert "division by a number so small that its reciprocal is infinite" in bracket.reason

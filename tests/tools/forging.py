@@ -13,8 +13,8 @@ import numpy as np
 
 from .proofs import checker, reading
 
-BELOW, ABOVE = math.log10(1.0 - 2e-6), math.log10(1.0 + 1e-7)
-"""Just below the truth, by more than the checker's tolerance, and just above it."""
+BELOW, ABOVE = math.log10(1.0 - 1e-12), math.log10(1.0 + 1e-7)
+"""Just below the truth, and just above it."""
 
 
 class Forger:
@@ -112,7 +112,7 @@ class Forger:
             claim | {"steps": lowered.steps(claim["steps"])} if "steps" in claim else claim for claim in self.claims
         ]
         network = {"input": lowered.input, "nodes": lowered.nodes, "output": self.output}
-        header = {"format": "normscope-proof", "version": 3, "network": network, "claims": claims}
+        header = {"format": "normscope-proof", "version": 4, "network": network, "claims": claims}
         header = json.loads(json.dumps(header))
         arrays = self.arrays | lowered.arrays
         text = json.dumps({**header, "digest": reading.fingerprint(header, arrays)})

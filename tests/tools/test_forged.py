@@ -4,6 +4,8 @@ The true constants are computed here, by dense singular values, in fractions or 
 """
 
 import math
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -437,11 +439,32 @@ def test_lower_sides_that_rounding_made(behind, work):
 def test_lower_sides_just_above_the_truth():
     file = Forger((2,))
     file.dense("y", [[3.0, 0.0], [0.0, 1.0]])
-    assert file.lower(3.0 * (1 + 2e-9), [1.0, 0.0], [0.0, 0.0]).told() == checker.REJECTED
+    assert file.lower(3.0 * (1 + 1e-12), [1.0, 0.0], [0.0, 0.0]).told() == checker.REJECTED
     assert file.lower(3.0 * (1 - 1e-12), [1.0, 0.0], [0.0, 0.0]).told() == VERIFIED
     for size in (1e-300, 1e300, TINIEST):
-        assert file.lower(3.0 * (1 + 2e-9), [size, 0.0], [0.0, 0.0]).told() == checker.REJECTED
+        assert file.lower(3.0 * (1 + 1e-12), [size, 0.0], [0.0, 0.0]).told() == checker.REJECTED
         assert file.lower(3.0 * (1 - 1e-12), [size, 0.0], [0.0, 0.0]).told() == VERIFIED
+
+
+@pytest.mark.parametrize("below", [1e-3, 9e-7, 1e-9, 1e-14])
+def test_an_upper_side_below_what_a_pair_attains_is_refused_by_however_little(below):
+    """The gain is 2; the claim lies below it by less than rounding of single precision."""
+    file = Forger((1,))
+    file.dense("y", [[2.0]])
+    attained = file.lower(1.9, [1.0], [0.0]).claims
+    file.upper(math.log10(2.0 * (1.0 - below)))
+    assert file.told() == checker.REJECTED  # nothing below 2 is proven by the steps
+    file.claims = attained + file.claims
+    with tempfile.TemporaryDirectory() as folder:
+        verdict = checker.check(str(file.write(Path(folder) / "forged.npz")))[-1]
+    assert (verdict.status, verdict.why) == (checker.REJECTED, "a pair attains 2.00000000")
+
+
+def test_a_claim_that_is_exactly_the_constant_is_verified():
+    file = Forger((1,))
+    file.add("y", "linear", [1], ["x0"], maps=[file.diagonal([1.0])])
+    assert file.upper(0.0).told() == file.lower(1.0, [1.0], [0.0]).told() == VERIFIED
+    assert file.upper(-1e-16).told() == checker.REJECTED
 
 
 def test_a_pair_outside_its_ball():
@@ -449,7 +472,7 @@ def test_a_pair_outside_its_ball():
     file.dense("y", np.eye(2))
     about = {"scope": "ball", "centre": file.put([0.0, 0.0]), "radius": 1.0}
     assert file.lower(0.9, [1.0, 0.0], [0.0, 0.0], **about).told() == VERIFIED
-    for first, second in (([1.1, 0.0], [0.0, 0.0]), ([0.0, 0.0], [0.9, 0.9]), ([1e300, 0], [1e300, 1])):
+    for first, second in (([1.0 + 1e-12, 0.0], [0.0, 0.0]), ([0.0, 0.0], [0.9, 0.9]), ([1e300, 0], [1e300, 1])):
         assert file.lower(0.9, first, second, **about).told() == checker.REJECTED
     for radius in (-1.0, 1e309, "1", None):
         assert file.lower(0.9, [1.0, 0.0], [0.0, 0.0], **about | {"radius": radius}).told() == "REFUSED"

@@ -41,10 +41,10 @@ def test_what_is_not_there_or_not_a_proof(tmp_path, capsys):
     "text",
     [
         *(b"", b"{", b"[]", b"null", b'{"format": "normscope-proof"}', b"\xff\xfe", b'{"a": 1, "a": 2}'),
-        *(b'{"format": "normscope-proof", "version": 3, "claims": NaN}', b"[" * 100_000),
-        *(b'{"format": "normscope-proof", "version": 1}', b'{"format": "normscope-proof", "version": 2}'),
+        *(b'{"format": "normscope-proof", "version": 4, "claims": NaN}', b"[" * 100_000),
+        *(b'{"format": "normscope-proof", "version": %d}' % version for version in (1, 2, 3)),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_headers_that_are_no_headers(text, tmp_path, capsys):
     np.savez(tmp_path / "proof.npz", header=np.frombuffer(text or b" ", np.uint8))

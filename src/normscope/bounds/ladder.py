@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import nn
 
-from ..core.bracket import Bracket, Evidence
+from ..core.bracket import HELD_CONSTANT, Bracket, Evidence
 from ..core.codec import JsonForm, Part, encode, save_json
 from ..core.errors import InputError, visible
 from ..core.shown import Shown
@@ -67,6 +67,7 @@ class Ladder(Part, Shown, Mapping[str, Bracket]):
             note = "" if bracket.reason is None else ("not a bound: " if not bracket.holds else "") + bracket.reason
             sides = f"{bracket.log10_upper:>12.4f}{bracket.log10_lower:>12.4f}"
             lines.append(f"{name:<14}{sides}  {bracket.evidence.name:<9}  {note}".rstrip())
+        lines += dict.fromkeys(note for bracket in self.values() for note in bracket.notes if HELD_CONSTANT in note)
         return visible("\n".join(lines))
 
 

@@ -46,6 +46,10 @@ class Scope(enum.StrEnum):
     """All inputs within a radius of a sample."""
 
 
+HELD_CONSTANT = "held constant"
+"""The words of notes on inputs that a bound does not let change; every form of a bracket shows these notes."""
+
+
 class ProofWriter(Protocol):
     """The proof of a bracket, which can be written with the bracket's two sides to a file that others can check."""
 
@@ -170,6 +174,8 @@ class Bracket(Part, Shown):
     def _remarks(self) -> dict[str, str | None]:
         """Return what must be said of the bracket, by what it is about."""
         remarks = {"infinite" if self.holds else "not a bound": self.reason} if self.reason or not self.holds else {}
+        if fixed := [note for note in self.notes if HELD_CONSTANT in note]:
+            remarks["inputs"] = "; ".join(fixed)
         return remarks if self.converged else {**remarks, "not converged": self.advice}
 
     def _rendered(self, width: int, color: bool = False) -> str:

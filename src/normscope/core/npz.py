@@ -183,7 +183,7 @@ def _megabytes(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"
 
 
-FORMAT, VERSION = "normscope-proof", 3
+FORMAT, VERSION = "normscope-proof", 4
 
 
 class Archive:

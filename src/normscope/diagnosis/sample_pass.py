@@ -20,7 +20,7 @@ from ..core.codec import JsonForm, Part
 from ..core.errors import describe_error
 from ..core.threads import uncompiled
 from ..core.untouched import on_copies, random_state, seed_random, untouched
-from ..graph.call import Call, arguments, labels_of, quantized
+from ..graph.call import Call, arguments, is_mask, labels_of, quantized
 from ..listening.calls import EMBEDDINGS, FunctionCall, Site, as_floats
 from ..listening.listener import ForwardListener
 from .loss_facts import NO_CLASS
@@ -339,7 +339,7 @@ def _has_source(call: Call, place: int) -> bool:
     return any(
         isinstance(leaf, Tensor)
         and leaf.ndim > 0
-        and "mask" not in call.name(other)
+        and not is_mask(call.name(other), leaf)
         and not torch.equal(leaf, call.leaves[place])
         and bool((leaf != leaf[:1]).any())  # positions are the same in every sample
         for other, leaf in enumerate(call.leaves)
@@ -473,7 +473,9 @@ def _idle_arguments(run: _Runs, call: Call, plain: Outputs, moved: Outputs | Non
     idle: dict[str, str] = {}
     for place, leaf in enumerate(call.leaves):
         name = call.name(place)
-        if not isinstance(leaf, Tensor) or not leaf.ndim or leaf.dtype == torch.bool or "mask" in name or "[" in name:
+        if not isinstance(leaf, Tensor) or not leaf.ndim or leaf.dtype == torch.bool or "[" in name:
+            continue
+        if is_mask(name, leaf):
             continue  # masks are often all alike, and a dict may hold what only the loss reads
         if bool((leaf == leaf.roll(1, 0)).all()):
             continue

@@ -28,6 +28,13 @@ PREFERRED = ("logits", "last_hidden_state")
 """The outputs that are measured where a model has several and none was chosen."""
 ALL_OUTPUTS = "all"
 """The `output` that stands for all float tensors of a model as one output."""
+MASKS = {
+    "mask", "attention_mask", "attn_mask", "decoder_attention_mask", "encoder_attention_mask", "padding_mask",
+    "key_padding_mask", "src_mask", "src_key_padding_mask", "tgt_mask", "tgt_key_padding_mask", "memory_mask",
+    "memory_key_padding_mask", "head_mask", "decoder_head_mask", "cross_attn_head_mask", "causal_mask", "pixel_mask",
+    "token_mask", "input_mask",
+}  # fmt: skip
+"""The names by which float tensors are masks; integers and booleans are masks by any name that says so."""
 ELSEWHERE = (
     "a sample gives another output alone, or at another place of the batch: the whole batch is measured as one input"
 )
@@ -47,7 +54,7 @@ class Call:
     def variables(self) -> list[tuple[str, Tensor]]:
         """The float tensors that count as input, by name; masks do not."""
         named = [(_name(path), leaf) for path, leaf in _leaves_by_path((self.args, self.kwargs))]
-        return [(name, leaf) for name, leaf in named if "mask" not in name and _measurable(leaf)]
+        return [(name, leaf) for name, leaf in named if _measurable(leaf) and not is_mask(name, leaf)]
 
     @property
     def leaves(self) -> list[Any]:
@@ -136,6 +143,12 @@ def _name(path: Sequence[Any]) -> str:
     """Name an argument by its position or keyword, and by its path inside a nested argument."""
     first = path[1]
     return str(getattr(first, "key", getattr(first, "idx", first))) + keystr(tuple(path[2:]))
+
+
+def is_mask(name: str, tensor: Tensor) -> bool:
+    """Whether an argument is held constant as a mask: `masked_image` is none, nor are other floats by unusual names."""
+    key = re.findall(r"\w+", name)[-1]
+    return key in MASKS if tensor.is_floating_point() else "mask" in key
 
 
 def labels_of(batch: Any, call: Call) -> Sequence[Any]:
@@ -308,6 +321,12 @@ def run(model: nn.Module, call: Call) -> Tensor:
             raise InputError(
                 f"the model runs on this batch ({described(call)}), but not while gradients are taken: then it raises "
                 f"{describe_error(error)}. An operator on the way has no derivative; give it detached tensors"
+            ) from error
+        if "HigherOrderOperator" in str(error):
+            raise InputError(
+                "the model calls an operator that runs functions it is given, such as torch.cond, and nothing that "
+                "measures a model sees into one: choose by values of the input with torch.where, and by anything else "
+                "with a plain `if`"
             ) from error
         raise InputError(
             f"the model raises {describe_error(error)}, on this batch ({described(call)}). Pass a batch the model "

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 
+from ..core.bracket import HELD_CONSTANT
 from ..core.budget import check_time, count
 from ..core.errors import InputError, visible
 from ..core.shown import Shown
 from ..core.untouched import plain_parts
 
 Shape = tuple[int, ...]
-HELD = "masks and other constant inputs are those of the first sample"
+HELD = f"masks, ids and other constant inputs are {HELD_CONSTANT} at those of the first sample; other samples differ"
 """The note of a graph that is the map of one sample of a batch whose samples have different ones."""
 
 

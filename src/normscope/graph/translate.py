@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.export.graph_signature import InputKind, OutputKind
 
+from ..core.bracket import HELD_CONSTANT
 from ..core.errors import CaptureError, InputError, RandomOperatorError, describe_error
 from ..theory.normalizers import rms_epsilon
-from .call import Call
+from .call import Call, is_mask
 from .ir import HELD, Argument, Constant, ConstantRead, Graph, HeldArgument, Input, Node, Ref, leaves, overlap
 from .traced_program import (
     AS_STRIDED,
@@ -73,6 +74,12 @@ def translate(program: TracedProgram, call: Call, mode: str, *, masks: bool = Fa
             reader.read(node)
     variables, made = reader.variables, reader.made
     if not variables and not reader.has_floats:
+        if bag := next((n for n in reader.needed if n.target is aten.embedding_bag.padding_idx), None):
+            raise InputError(
+                f"the batch holds integers, and their EmbeddingBag `{_path(bag.meta)[0]}` adds up embeddings, so that "
+                "the measurement has none of single tokens to start at: pass the sums to the rest of the model, as "
+                "float inputs"
+            )
         raise InputError(
             "the batch holds integers and the model has no embedding for them to start at: pass float inputs "
             "(for language models pass input_ids; the measurement starts at the token embeddings)"
@@ -124,22 +131,28 @@ class _Reader:
         refuse_moved_statistics(program, needed)
         self.constants = _placeholders(program, call)
         # tokens: the inputs named `input_ids`, or else all integer tensors that are no masks
-        tensors = [n for n in program.graph_signature.user_inputs if isinstance(self.constants.get(n), Tensor)]
-        integer = [n for n in tensors if not self.constants[n].is_floating_point() and "mask" not in n]
+        user_inputs = program.graph_signature.user_inputs
+        tensors = [n for n in user_inputs if isinstance(self.constants.get(n), Tensor)]
+        masked = {n: call.name(place) for place, n in enumerate(user_inputs) if n in tensors}
+        masked = {n: name for n, name in masked.items() if is_mask(name, self.constants[n])}
+        integer = [n for n in tensors if not self.constants[n].is_floating_point() and n not in masked]
         self.tokens = set([n for n in integer if "input_ids" in n] or integer)
         self.variables: dict[str, Input] = {}
         self.made: dict[str, Node] = {}
         self.multiple: dict[str, Node] = {}
         named = {node.name: node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs}
-        by_name = [name for name in named if "mask" in name]
-        self.inputs = {name for name, node in named.items() if name not in by_name and floats(node)}
+        self.inputs = {name for name, node in named.items() if name not in masked and floats(node)}
         if masks:
             self.inputs = {name for name in named if isinstance(v := self.constants[name], Tensor) and v.ndim}
         self.has_floats = bool(self.inputs)
         self.notes = [
             *call.notes,
             *state_notes(program, needed),
-            *(f"input {name!r} is held constant, as its name says mask" for name in by_name if floats(named[name])),
+            *(
+                f"the float input {name!r} is {HELD_CONSTANT}, as masks have this name: rename it to measure it too"
+                for n, name in masked.items()
+                if floats(named[n])
+            ),
         ]
 
     def read(self, node: torch.fx.Node) -> None:
@@ -256,15 +269,17 @@ def _constant_by_shape(node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[
 
 
 def _shape(node: torch.fx.Node) -> tuple[int, ...]:
-    """Return the shape of a traced value; refuse one that depends on the values of the input."""
-    shape = node.meta["val"].shape
-    if not all(isinstance(size, int) for size in shape):
+    """Return the shape of a traced value; refuse one that depends on values, unless a later layer takes one size."""
+    sizes = [size if isinstance(size, int) else size.node.maybe_as_int() for size in node.meta["val"].shape]
+    if any(size is None for size in sizes):
         raise CaptureError(
-            f"how many entries the tensor made at {source_of(node.meta) or node.target} has depends on the values of "
-            "the input (a mask as an index, nonzero, unique), and a traced graph has fixed shapes. Multiply by the "
-            'mask, or use torch.where; figures at the data still work: normscope.lipschitz(model, batch, scope="point")'
+            f"how many entries the tensor made at {source_of(node.meta) or node.target} has depends on values (a mask "
+            "as an index, nonzero, unique), which torch.export does not read, not even those of a constant mask, and a "
+            "traced graph has fixed shapes. Index by integers that were made beforehand (mask.nonzero()), multiply by "
+            "the mask, or use torch.where; figures at the data still work: normscope.lipschitz(model, batch, "
+            'scope="point")'
         )
-    return tuple(shape)
+    return tuple(sizes)
 
 
 def refuse_numbers(node: torch.fx.Node) -> None:

@@ -262,6 +262,10 @@ class NormProof:
         archive.write(path, {"network": network, "claims": claims(bracket, archive, pair, steps=steps)})
 
 
+UPPER_MARGIN, LOWER_MARGIN = 4.3e-7, 4.3e-10
+"""How much log10 of a claim is weaker than the bracket's side, so that the checker's own rounding has room."""
+
+
 def claims(
     bracket: Bracket,
     archive: Archive,
@@ -271,16 +275,19 @@ def claims(
     steps: list[dict[str, Any]] | None = None,
     given: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Return both sides of a bracket as claims; an infinite upper side and a lower side of zero claim nothing."""
+    """Return both sides of a bracket as claims; an infinite upper side and a lower side of zero claim nothing.
+
+    The checker allows nothing beyond a claim, so each is weaker than the bracket by a relative 1e-6 (upper) or 1e-9.
+    """
     about = {"scope": "global" if ball is None else "ball", "mode": bracket.mode, **(ball or {})}
     made: list[dict[str, Any]] = []
     if bracket.log10_upper < math.inf:
-        upper = bracket.log10_upper if bracket.log10_upper > -math.inf else -1e6
+        upper = bracket.log10_upper + UPPER_MARGIN if bracket.log10_upper > -math.inf else -1e6
         words = {"method": bracket.method, "evidence": bracket.evidence.name}
         made.append({"side": "upper", "log10": upper, **about, **words, "steps": steps or [], "given": list(given)})
     if bracket.log10_lower > -math.inf and pair is not None:
         witness = [archive.put(point) for point in pair]
-        made.append({"side": "lower", "log10": bracket.log10_lower, **about, "witness": witness})
+        made.append({"side": "lower", "log10": bracket.log10_lower - LOWER_MARGIN, **about, "witness": witness})
     if not made:
         raise InputError("this bracket claims nothing: its upper side is infinite and nothing was found from below")
     return made

@@ -501,7 +501,7 @@ def _samples(audit: Audit, observed: Bracket) -> str:
 
 
 def _over_all_inputs(bracket: Bracket) -> str:
-    inputs = "inputs with the masks of the first sample" if HELD in bracket.notes else "inputs"
+    inputs = "inputs with the masks and ids of the first sample" if HELD in bracket.notes else "inputs"
     text = (
         f"For any two {inputs} (GLOBAL) the distance between them grows at most {factor(bracket.log10_upper)} times "
         f"({EVIDENCE[bracket.evidence]}; by {bracket.method})"

@@ -115,7 +115,9 @@ def divide(node: Node, operands: Sequence[Range]) -> Effect:
     right = node.args[1]
     if isinstance(right, Ref):
         return Unbounded(reason=f"division by a value that depends on the input in {node.where}")
-    constant = 1.0 / right if isinstance(right, int | float) else right.to(torch.float64).reciprocal()
+    constant = torch.as_tensor(right, dtype=torch.float64).reciprocal()
+    if not bool(constant.isfinite().all()):
+        return Unbounded(reason=f"division by a number so small that its reciprocal is infinite in {node.where}")
     return Linear(maps=(spread(node.operands[0], node.shape, constant, node.device),))
 
 

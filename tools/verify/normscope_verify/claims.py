@@ -19,8 +19,8 @@ from .proving import Prover
 from .reading import Reader, read
 
 VERIFIED, UNVERIFIED, REJECTED = "VERIFIED", "NOT RE-VERIFIED", "REJECTED"
-UPPER_TOLERANCE, LOWER_TOLERANCE, PROBE_TOLERANCE = 1e-6, 1e-9, 1e-7
-"""How far, relatively, a claim may lie beyond what is proven here."""
+PROBE_TOLERANCE = 1e-7
+"""How far, relatively, the value at a sample may lie from the one in the file, a plain float64; no claim has room."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def check_upper(claim: Claim, network: Network, reader: Reader) -> Verdict:
         prover.take(step)
     own = prover.best.get(network.output.name)
     here = "nothing proven here" if own is None else f"{ar.written(own)} proven here"
-    if own is not None and own <= claim.bound * (1 + UPPER_TOLERANCE):
+    if own is not None and own <= claim.bound:
         return Verdict(claim.what, VERIFIED, here)
     over = "over all inputs; enclosures over a ball are not followed here"
     reasons = [*claim.given, *prover.notes] + ([over] if claim.centre is not None else [])
@@ -86,7 +86,7 @@ def check_lower(claim: Claim, network: Network) -> tuple[Verdict, arb]:
     points = [ar.balls(point) for point in claim.pair]
     if claim.centre is not None:
         away = [ar.norm_of(point - ar.balls(claim.centre)) for point in points]
-        if not all(far <= claim.radius * (1 + LOWER_TOLERANCE) for far in away):
+        if not all(far <= claim.radius for far in away):
             return Verdict(claim.what, REJECTED, "the pair leaves the ball"), arb(0)
     if (claim.pair[0] == claim.pair[1]).all():
         return Verdict(claim.what, REJECTED, "the pair is one point"), arb(0)
@@ -96,7 +96,7 @@ def check_lower(claim: Claim, network: Network) -> tuple[Verdict, arb]:
     except Unproven as error:
         return Verdict(claim.what, UNVERIFIED, str(error)), arb(0)
     attained = f"the pair attains {ar.written(slope)}"
-    if slope >= claim.bound * (1 - LOWER_TOLERANCE):
+    if slope >= claim.bound:
         return Verdict(claim.what, VERIFIED, attained), slope.lower()
     if slope < claim.bound:
         return Verdict(claim.what, REJECTED, attained), slope.lower()
@@ -132,7 +132,7 @@ def check(path: str, work: float = ar.USUAL_WORK) -> list[Verdict]:
     lowers = {id(claim): check_lower(claim, network) for claim in claims if not claim.upper}
     for claim in claims:
         pairs = [lowers[id(other)][1] for other in claims if claim.upper and not other.upper and claim.covers(other)]
-        broken = [slope for slope in pairs if slope > claim.bound * (1 + UPPER_TOLERANCE)]
+        broken = [slope for slope in pairs if slope > claim.bound]
         if broken:
             verdicts.append(Verdict(claim.what, REJECTED, f"a pair attains {ar.written(broken[0])}"))
         else:

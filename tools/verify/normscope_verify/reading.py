@@ -15,7 +15,7 @@ import numpy as np
 
 from .arithmetic import Array, BadFile, require
 
-FORMAT, VERSION = "normscope-proof", 3
+FORMAT, VERSION = "normscope-proof", 4
 MOST_SIZE, MOST_NAMED = 10**7, 8 * 10**6
 """Entries of one value, and of what is copied, however often it is named."""
 MOST_UNPACKED, SMALL, MOST_RATIO = 1 << 30, 64 << 20, 100
