@@ -25,6 +25,8 @@ NO_GRADIENT = "the output does not depend on anything that has a gradient"
 """Why there is no backward where autograd has nothing to follow."""
 INPUT = "input"
 """The kind of the row that stands for the input, which is no layer."""
+GATE = "gate"
+"""The kind of a sigmoid or tanh that is part of an activation which is written out, such as a GELU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +223,8 @@ class Signal(Part):
         wanted: what the loss takes where outputs are none: `probabilities` or `scores`; empty where that is not known.
         rounded: where a cast to a narrower float loses much of what varies: the module, the type, and the error as a
             share of the deviation.
-        bends: whether the forward has anything but weights, normalizers, poolings and rearrangements.
+        bends: whether the forward has anything but weights, normalizers, poolings and rearrangements, or may have it
+            where its graph is cut.
         derives: whether the outputs hold derivatives of the model itself.
         pushed_away: the share of the outputs that a step against the gradient of the loss moves away from their
             targets, where both are known.

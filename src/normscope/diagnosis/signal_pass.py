@@ -44,6 +44,7 @@ from .autograd_flow import (
     effect_of,
     find_attributes,
     find_feeds,
+    find_gates,
     find_kinds,
     find_makers,
     find_readers,
@@ -59,6 +60,7 @@ from .objective import differentiated_outputs, find_raising, own_loss, random_si
 from .padding import PaddingListener
 from .sample_pass import PlaceChanger, have_moved
 from .signal import (
+    GATE,
     INPUT,
     MOST_SILENT,
     NO_GRADIENT,
@@ -416,7 +418,9 @@ class _SignalListener(ForwardListener):
     def follow_outputs(self, outputs: Sequence[Tensor]) -> None:
         """Note what lies before the outputs: an activation, or a place where the graph of parameters ends."""
         if any(output.requires_grad for output in outputs):
-            self.bends, self.derives = find_kinds(outputs)
+            rows = zip(self._functions, self._heard, strict=True)
+            layers = [function for function, (site, *_) in rows if site[1] in WEIGHTS.values()]
+            self.bends, self.derives = find_kinds(outputs, layers)
         else:
             trained = {n.rpartition(".")[0] for n, p in self.model.named_parameters() if p.requires_grad}
             self.detached_at = next((site[0] for site, *_ in reversed(self._heard) if site[0] in trained), None)
@@ -466,6 +470,14 @@ class _SignalListener(ForwardListener):
             reader = next((k for k in find_readers(leaf, self._functions) if k in weights), None)
             if reader is not None:
                 self._cut_readers.append((path, self._heard[reader][0][0], id(leaf)))
+        squashing = {
+            function: k
+            for k, (function, (site, *_)) in enumerate(zip(self._functions, self._heard, strict=True))
+            if site[1] in ("sigmoid", "tanh")
+        }
+        for k in find_gates(outputs, squashing):
+            site, *facts = self._heard[k]
+            self._heard[k] = ((site[0], GATE, site[2]), *facts)
         self._functions = []
 
     def cut_values(self) -> tuple[CutValue, ...]:

@@ -17,7 +17,7 @@ from ..core.log10 import log10
 from ..listening.calls import FunctionCall, Site
 from .autograd_flow import operator_name
 from .examined import UnitsOverData
-from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, ParameterRow, SignalRow
+from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, GATE, ParameterRow, SignalRow
 
 POWER_STEPS = 4
 """Enough to tell a matrix of rank one: one step finds its direction."""
@@ -59,7 +59,7 @@ def signal_row(
         "greatest": greatest,
         "below_float16": below_float16,
         "below_bfloat16": below_bfloat16,
-        "saturated": None if math.isnan(saturated) else saturated,
+        "saturated": None if math.isnan(saturated) or site[1] == GATE else saturated,
         "sample_deviation": None if math.isnan(between) else math.sqrt(max(between, 0.0)),
     }
     return SignalRow(
