@@ -549,3 +549,26 @@ def softmax_of_the_first_of_two_tasks(broken: bool) -> Case:
         loss=both_errors,
         judge=lambda made: (made[0].argmax(1) == y).float().mean().item(),
     )
+
+
+def pressure_in_pascals(broken: bool, seed: int, steps: int) -> Case:
+    """Return a regression on columns of which one is in another unit, after some steps of SGD."""
+    torch.manual_seed(seed)
+    x, y = regression_table()
+    if broken:
+        x[:, 3] *= 1e5
+    model = mlp(8, 32, 32, 1)
+    train(model, x, y, F.mse_loss, steps=steps, optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
+    return Case(model=model, data=(x, y), loss="mse")
+
+
+@plant("MLP", causes="one-input-column-dominates inputs-not-scaled", remedies="scale-inputs")
+def pascals_after_one_step(broken: bool) -> Case:
+    """One step on a raw column makes outputs so large that their squares overflow."""
+    return pressure_in_pascals(broken, 437, steps=1)
+
+
+@plant("MLP", causes="one-input-column-dominates inputs-not-scaled", remedies="scale-inputs")
+def pascals_after_four_steps(broken: bool) -> Case:
+    """The weights are NaN, as those of a run that nobody looked at."""
+    return pressure_in_pascals(broken, 438, steps=4)

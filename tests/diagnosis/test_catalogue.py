@@ -27,7 +27,7 @@ non-finite-activations: half-precision-overflows missing-values-in-a-column
 loss-not-finite: rates-that-may-be-negative hazards-of-raw-columns
 input-scale: unit-pixels-centred-as-if-they-were-bytes coordinates-in-metres bytes-before-a-layer-norm
 input-scale: pixels-divided-twice
-input-columns: one-column-in-dollars
+input-columns: one-column-in-dollars pascals-after-one-step pascals-after-four-steps
 constant-input: pixels-floor-divided
 activation-before-loss: softmax-of-the-first-of-two-tasks sigmoid-before-bce-with-logits relu-then-cross-entropy
 activation-before-loss: temperature-the-wrong-way-around margins-of-probabilities

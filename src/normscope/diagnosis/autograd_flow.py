@@ -37,7 +37,8 @@ NOT_BENDING = REARRANGING | {
 }  # fmt: skip
 """Derivatives of operators that a network has without a single activation; a maximum over neighbours is none."""
 ELEMENTWISE = {
-    "View", "UnsafeView", "ReshapeAlias", "Clone", "Alias", "ToCopy", "Add", "Sub", "Neg", "Mul", "Div", "Pow", "Softplus",
+    "View", "UnsafeView", "ReshapeAlias", "Clone", "Alias", "ToCopy", "Add", "Sub", "Neg", "Mul", "Div", "Pow",
+    "Softplus",
 }  # fmt: skip
 """Derivatives of operators of which, with a sigmoid, tanh or error function, activations are written out."""
 RANGES = {

@@ -16,7 +16,7 @@ from ..listening.not_finite import Origin
 from ..rules.effects import Effect
 from ..rules.invariance import FeedingLayer
 from .audit_result import Row, Variance
-from .signal import INPUT, Signal
+from .signal import INPUT, Signal, WidestColumn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +120,7 @@ class DataSeen:
         error: why the model could not be run, if it could not.
         raised: what it raised then, with the place in the user's code.
         other: whether these are other data than the batch that is differentiated.
+        columns: the widest column of each input of the first batch that is a table, by the name of the input.
     """
 
     samples: int
@@ -132,6 +133,7 @@ class DataSeen:
     error: str | None = None
     raised: Exception | None = None
     other: bool = False
+    columns: Mapping[str, WidestColumn] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

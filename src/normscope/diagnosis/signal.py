@@ -29,6 +29,11 @@ GATE = "gate"
 """The kind of a sigmoid or tanh that is part of an activation which is written out, such as a GELU."""
 
 
+def name_input(name: str, inputs: int) -> str:
+    """Return what the row of an argument of the model is called, where it has so many inputs."""
+    return INPUT if inputs == 1 else f"{INPUT} {name}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalRow(Part):
     """An input, or what one layer hands on, over one batch. `None` means not measured.

@@ -70,11 +70,12 @@ from .signal import (
     ParameterRow,
     Signal,
     SignalRow,
-    WidestColumn,
+    name_input,
 )
 from .signal_statistics import (
     SATURATING,
     fetch_all,
+    fetch_columns,
     leaked_share,
     log10_relative,
     norm_of,
@@ -190,7 +191,7 @@ def watch_signal(
         added_feeds=listener.added_feeds,
         loss=listener.loss,
         other_losses=listener.other_losses,
-        columns=listener.columns(),
+        columns=fetch_columns(listener.columns),
         loss_value=None if listener.loss_value is None else float(listener.loss_value),
         outputs=listener.outputs,
         dropouts=tuple(listener.dropouts),
@@ -329,7 +330,7 @@ class _SignalListener(ForwardListener):
         self._leaks, self._cut = dict[int, Tensor | None](), dict[int, tuple[str, float]]()
         self.returned: list[Tensor] = []
         self.dropouts: list[DropoutCall] = []
-        self._columns: list[Tensor | None] = []
+        self.columns: list[Tensor | None] = []
         self._samples = samples
         self._functions: list[Any] = []  # autograd's node of every row
         self._reached: dict[int, Tensor] = {}
@@ -359,8 +360,8 @@ class _SignalListener(ForwardListener):
         fed = {id(tensor): self._leaf(tensor) for _, tensor in variables}
         self.padding.find(call.leaves, self._samples)
         for name, tensor in variables:
-            self._hear((INPUT if len(variables) == 1 else f"{INPUT} {name}", INPUT, 0), fed[id(tensor)])
-        self._columns = [widest_column(tensor) for _, tensor in variables]
+            self._hear((name_input(name, len(variables)), INPUT, 0), fed[id(tensor)])
+        self.columns = [widest_column(tensor) for _, tensor in variables]
         self._held.clear()
         args, kwargs = map_leaves(lambda leaf: fed.get(id(leaf), leaf), (call.args, call.kwargs))
         held = [*self.model.named_parameters(), *self.model.named_buffers()]
@@ -678,15 +679,6 @@ class _SignalListener(ForwardListener):
                     if self._detached_at is not None:
                         self._cut[index] = self._detached_at, share
         return forwards
-
-    def columns(self) -> tuple[WidestColumn | None, ...]:
-        """Fetch what is to be said of the columns of the inputs."""
-        fetched = iter(fetch_all([column for column in self._columns if column is not None]))
-        return tuple(
-            None if column is None or math.isnan(usual) else WidestColumn(index=int(index), size=size, usual=usual)
-            for column in self._columns
-            for index, size, usual in [(0.0, 0.0, 0.0) if column is None else next(fetched)]
-        )
 
     def parameters(self) -> tuple[ParameterRow, ...]:
         """Fetch what is to be said of the parameters."""
