@@ -32,7 +32,7 @@ constant-input: pixels-floor-divided
 activation-before-loss: softmax-of-the-first-of-two-tasks sigmoid-before-bce-with-logits relu-then-cross-entropy
 activation-before-loss: temperature-the-wrong-way-around margins-of-probabilities
 loss-does-not-fit: nll-of-probabilities squares-of-class-numbers labels-smoothed-away divergence-of-probabilities
-loss-does-not-fit: divergence-with-the-wrong-sign
+loss-does-not-fit: divergence-with-the-wrong-sign divergence-subtracted divergence-subtracted-until-it-overflowed
 loss-does-not-fit: weights-of-zero-for-two-classes overlap-of-raw-outputs as-many-tags-as-words
 loss-does-not-fit: cross-entropy-with-one-output mean-taken-before-the-square
 shapes-broadcast: column-against-row
@@ -45,6 +45,7 @@ no-better-than-constant: labels-of-other-rows trained-to-a-constant
 first-loss: written-weights-too-large
 gradient-cut: reentrant-checkpoint-of-the-first-stage states-rebuilt-from-a-list embeddings-by-data
 gradient-cut: state-detached-at-each-step head-behind-a-detach
+gradient-cut: noise-detached code-detached-before-the-decoder
 no-gradient: signs-as-activation zero-factor-in-a-buffer softmax-over-an-axis-of-one
 unused-parameter: second-encoder-never-called lower-path-lost one-branch-joined-twice
 frozen-layer: layer-made-anew-in-each-call freezing-recipe-on-a-network-without-pretraining random-embeddings-frozen

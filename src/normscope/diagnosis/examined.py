@@ -16,6 +16,7 @@ from ..listening.not_finite import Origin
 from ..rules.effects import Effect
 from ..rules.invariance import FeedingLayer
 from .audit_result import Row, Variance
+from .divergence import Divergence
 from .signal import INPUT, Signal, WidestColumn
 
 
@@ -167,6 +168,7 @@ class Examined:
         mismatches: modules whose backward is not the derivative of their forward.
         signal: values and gradients by depth; `None` if they were not taken.
         bounds: the brackets of the whole network by method.
+        divergence: how a divergence in the loss counts, of a model with broken weights; otherwise the signal has it.
     """
 
     model: nn.Module
@@ -179,6 +181,7 @@ class Examined:
     mismatches: tuple[Mismatch, ...] = ()
     signal: Signal | None = None
     bounds: Mapping[str, Bracket] = field(default_factory=dict)
+    divergence: Divergence | None = None
 
     def name_place(self, path: str, before: Collection[str]) -> str:
         """Return the module to name for a function: where a module of several parts called it, the layer before it."""

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from ..core.codec import JsonForm, Part
 from .descent_pass import StepFacts
+from .divergence import Divergence
 from .loss_facts import BrokenContract, LabelsOutside, LossFacts
 from .padding import PaddingRead
 from .sample_pass import SampleFacts
@@ -242,6 +243,7 @@ class Signal(Part):
         beside_loss: parameters that outputs depend on which the loss does not read.
         replaced: modules that read weights in place of their own, with a gradient (`torch.func.functional_call`).
         taken: the name of the output that is differentiated, where the model returns others beside it.
+        divergence: what the loss holds of the divergence of a drawn code from a standard normal one.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
@@ -280,6 +282,7 @@ class Signal(Part):
             "beside_loss",
             "replaced",
             "taken",
+            "divergence",
         ),
     )
 
@@ -323,6 +326,7 @@ class Signal(Part):
     beside_loss: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     taken: str = ""
+    divergence: Divergence | None = None
 
     @property
     def skipped(self) -> list[tuple[str, str]]:

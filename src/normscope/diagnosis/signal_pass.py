@@ -52,7 +52,8 @@ from .autograd_flow import (
     output_limits,
     reached_leaves,
 )
-from .descent_pass import Optimizers, StepFacts, try_steps
+from .descent_pass import Optimizers, StepFacts, Trial, try_steps
+from .divergence import Divergence, DivergenceTerm, find_divergence, find_untaught
 from .examined import UnitsOverData
 from .loss_at_output import LossAtOutput
 from .loss_facts import BrokenContract, LabelsOutside, LossFacts, LossListener
@@ -169,11 +170,12 @@ def watch_signal(
         steps = None
         if loss is not None and listener.of_parameters and listener.loss_value is not None:
             steps = _steps(listener, call, batch, output, loss, float(listener.loss_value), optimizer)
-        tried = listener.confirm_silent(call)
+        divergence = None if listener.divergence is None else _read_divergence(listener, listener.divergence, call)
+        tried = listener.confirm_silent(call) + (divergence is not None)
         at_output = None if loss is None else listener.loss_at_output(loss, labels_of(batch, call))
         of_loss = {} if at_output is None else at_output.facts(listener.limits)
     rows = listener.rows({} if units is None else units)
-    forwards, backwards = runs + tried, int(reason is None)
+    forwards, backwards = runs + tried, int(reason is None) + (divergence is not None)
     count("passes", forwards * call.count)
     count("backwards", backwards * call.count)
     if steps is not None:
@@ -214,6 +216,7 @@ def watch_signal(
         beside_loss=listener.beside_loss(),
         replaced=tuple(listener.replaced),
         taken=listener.taken,
+        divergence=divergence,
         **of_loss,
     )
 
@@ -251,6 +254,32 @@ def _steps(
     return try_steps(listener.model, call, loss_of, gradients, value, optimizer)
 
 
+def _read_divergence(listener: _SignalListener, term: DivergenceTerm, call: Call) -> Divergence:
+    """Return how a divergence in the loss counts, and which modules nothing else in the loss teaches."""
+    try:
+        of_term = Trial(listener.model, call, lambda made, _: term.of(made)).gradients()
+    except Exception:  # a model may refuse to run with its weights handed to it
+        of_term = {}
+    named = listener.model.named_parameters()
+    whole = {name: listener.of_parameters[id(p)] for name, p in named if id(p) in listener.of_parameters}
+    return Divergence(weight=term.factor * call.count, untaught=find_untaught(whole, of_term))
+
+
+def weigh_divergence(
+    model: nn.Module, batch: Any, *, mode: str | None, output: str | int | None, loss: LossFunction
+) -> Divergence | None:
+    """Return how a divergence in the loss counts, of a model that is not differentiated, as its weights are broken."""
+    call = arguments(model, batch)
+    with untouched(model, mode), untouched(_Holder(loss), traced=True), uncompiled():
+        try:
+            with torch.no_grad():
+                made = model(*call.args, **call.kwargs)
+            term = find_divergence(loss, made, output, labels_of(batch, call))
+        except Exception:  # nobody knows what a model with such weights does
+            return None
+    return None if term is None else Divergence(weight=term.factor * call.count)
+
+
 def _both_ways(
     listener: _SignalListener, call: Call, batch: Any, output: str | int | None, loss: LossFunction | None
 ) -> str | None:
@@ -282,6 +311,8 @@ def _both_ways(
         is_loss = listener.loss_value is not None
         listener.read_graph(objective if is_loss else as_floats(made), as_floats(made))
         reason = listener.backward(objective, outputs, random=not is_loss)
+        if loss is not None:
+            listener.divergence = find_divergence(loss, made, output, labels_of(batch, call))
         if listener.loss is not None and loss is not None:
             rest = losses.rest_of(float(listener.loss_value or 0.0))
             listener.loss = replace(listener.loss, negated=losses.is_negated, rest=rest)
@@ -312,6 +343,7 @@ class _SignalListener(ForwardListener):
         self.other_losses: tuple[LossFacts, ...] = ()
         self.labels_outside: LabelsOutside | None = None
         self.broken_contract: BrokenContract | None = None
+        self.divergence: DivergenceTerm | None = None
         self.limits: tuple[float, float] | None = None
         self.loss_value: Tensor | None = None
         self.outputs, self.taken, self.draws, self.has_own_loss = 1, "", False, False
@@ -328,8 +360,7 @@ class _SignalListener(ForwardListener):
         self._row_reads = Counter[int]()  # functions that read what a row handed on, by its id
         self._casts: list[tuple[str, torch.dtype, Tensor]] = []
         self._leaks, self._cut = dict[int, Tensor | None](), dict[int, tuple[str, float]]()
-        self.returned: list[Tensor] = []
-        self.dropouts: list[DropoutCall] = []
+        self.returned, self.dropouts = list[Tensor](), list[DropoutCall]()
         self.columns: list[Tensor | None] = []
         self._samples = samples
         self._functions: list[Any] = []  # autograd's node of every row
@@ -477,8 +508,8 @@ class _SignalListener(ForwardListener):
             if site[1] in ("sigmoid", "tanh")
         }
         for k in find_gates(outputs, squashing):
-            site, *facts = self._heard[k]
-            self._heard[k] = ((site[0], GATE, site[2]), *facts)
+            (path, _, run), shape, dtype, statistics = self._heard[k]
+            self._heard[k] = ((path, GATE, run), shape, dtype, statistics)
         self._functions = []
 
     def cut_values(self) -> tuple[CutValue, ...]:

@@ -12,7 +12,7 @@ from ..loss_facts import BINARY, CLASSES, CONTRACTS, NO_BETTER, LossFacts, is_fr
 from ..signal import INPUT, NO_GRADIENT, RANDOM
 from .depth import WEIGHTS
 from .parameters import is_judged_by_frozen
-from .scale import find_overflow
+from .scale import describe_overflow, find_overflow
 
 LOSS = "the loss"
 """The place of what no module is to blame for."""
@@ -50,6 +50,10 @@ LOSS_TOO_LARGE = (
 )
 EXPONENTIAL_OVERFLOWS = (
     "The exponential of such outputs overflows: standardise the inputs, and use logsumexp or log_softmax. "
+)
+NO_LOWER_LIMIT = (
+    "A loss that has fallen to minus infinity has no lower limit: look for a part of it that has the wrong sign, such "
+    "as a divergence, an entropy or a likelihood. "
 )
 LOOK_AT_LOSS = (
     "If the outputs are finite, look at the loss: the logarithm of a zero, targets outside the classes, a rate or a "
@@ -95,7 +99,8 @@ def loss_not_finite(examined: Examined) -> Iterator[Finding]:
         why="Its gradient is no number either: one step makes every weight NaN.",
         advice=LOSS_TOO_LARGE
         if find_overflow(examined) is not None
-        else (EXPONENTIAL_OVERFLOWS if largest > LARGEST_EXPONENT else "") + LOOK_AT_LOSS,
+        else (NO_LOWER_LIMIT if value == -math.inf else EXPONENTIAL_OVERFLOWS if largest > LARGEST_EXPONENT else "")
+        + LOOK_AT_LOSS,
         numbers={},
     )
 
@@ -377,9 +382,31 @@ def equal_outputs(examined: Examined) -> Iterator[Finding]:
     )
 
 
+RIGHT_SIGN = (
+    "Change the sign of that part, so that the loss is the error plus the divergence, -0.5 * (1 + logvar - mean**2 - "
+    "logvar.exp())."
+)
+
+
 def wrong_sign(examined: Examined) -> Iterator[Finding]:
     """A loss, or a term of it, whose sign is wrong: outputs move away from targets, or a divergence is rewarded."""
     signal, facts = examined.signal, _facts(examined)
+    divergence = examined.divergence if signal is None else signal.divergence
+    if divergence is not None and divergence.weight < 0.0:
+        overflow = describe_overflow(examined)
+        broken = overflow or (signal is not None and not math.isfinite(signal.loss_value or 0.0))
+        yield Finding(
+            code="loss-does-not-fit",
+            severity=Severity.INFO if examined.mode != "train" else Severity.ERROR if broken else Severity.WARNING,
+            where=LOSS,
+            seen=f"The loss holds {figure(divergence.weight)} times the divergence of the drawn code from a standard "
+            f"normal one, by the mean and the spread that the model returns: it falls where the divergence grows."
+            f"{overflow}",
+            why="A divergence has no upper limit: the steps make it, and the code with it, larger without end, until "
+            "values overflow.",
+            advice=RIGHT_SIGN,
+            numbers=figures(weight=divergence.weight),
+        )
     if signal is None or signal.loss_value is None:
         return
     ascends = signal.steps is not None and (signal.steps.promised_fall or 0.0) < 0.0  # what is given is a reward
@@ -396,7 +423,8 @@ def wrong_sign(examined: Examined) -> Iterator[Finding]:
             numbers=figures(share=signal.pushed_away),
         )
     if (
-        facts is not None
+        divergence is None
+        and facts is not None
         and signal.draws
         and facts.rest < -NEGATIVE_PART_SHARE * abs(signal.loss_value)
         and not facts.negated
@@ -408,8 +436,7 @@ def wrong_sign(examined: Examined) -> Iterator[Finding]:
             seen=f"Besides {facts.name} the loss has a part of {figure(facts.rest)}, and the model draws random "
             "numbers, as a variational autoencoder does.",
             why="A divergence is never below zero: with the wrong sign it is made larger without limit.",
-            advice="Change the sign of that part, so that the loss is the error plus the divergence, -0.5 * (1 + "
-            "logvar - mean**2 - logvar.exp()). If it is an entropy that is to grow, there is nothing to do.",
+            advice=f"{RIGHT_SIGN} If it is an entropy that is to grow, there is nothing to do.",
             numbers=figures(rest=facts.rest),
         )
 

@@ -147,7 +147,7 @@ def input_scale(examined: Examined) -> Iterator[Finding]:
         bytes_ = row.least >= 0.0 and 1.0 < row.greatest <= LARGEST_BYTE and size > LARGE_INPUT
         twice = row.least >= 0.0 and 0.5 < row.greatest * LARGEST_BYTE <= 1.001 and len(row.shape) > 3
         stale = next((f.where for f in stale_statistics(examined) if f.severity > Severity.INFO), "")
-        overflow = _describe_overflow(examined)
+        overflow = describe_overflow(examined)
         yield Finding(
             code="input-scale",
             severity=Severity.ERROR if overflow else Severity.WARNING,
@@ -209,7 +209,7 @@ def unscaled_numbers(examined: Examined) -> Iterator[Finding]:
 
 def one_column(examined: Examined) -> Iterator[Finding]:
     """A column of a table whose values are far larger than those of the others, and that the model does not scale."""
-    overflow = _describe_overflow(examined)
+    overflow = describe_overflow(examined)
     for name, column, normalizer in _raw_columns(examined):
         if column.size >= LARGE_COLUMN_RATIO * column.usual:
             yield Finding(
@@ -240,14 +240,14 @@ def _raw_columns(examined: Examined) -> Iterator[tuple[str, WidestColumn, str | 
             if first is not None and first.rms_input >= least:
                 yield name, column, None
         return
-    for number, column in enumerate(signal.columns):
-        if column is None:
+    for number, widest in enumerate(signal.columns):
+        if widest is None:
             continue
         table, read = signal.rows[number], rows_of_weights(signal, examined.data)
         readers = [reader for reader, feeds in enumerate(signal.feeds) if number in feeds]
         raw = [signal.rows[k] for k in readers if not _scales_columns(table, signal.rows[k], read.get(k))]
         if raw or not readers:
-            yield table.path, column, next((row.path for row in raw if row.kind in NORMALIZERS), None)
+            yield table.path, widest, next((row.path for row in raw if row.kind in NORMALIZERS), None)
 
 
 NOTHING_TO_DO = " If the model was trained on such values there is nothing to do."
@@ -268,7 +268,7 @@ def find_overflow(examined: Examined) -> float | None:
     return size if broken and LARGEST_SQUARE < size < math.inf else None
 
 
-def _describe_overflow(examined: Examined) -> str:
+def describe_overflow(examined: Examined) -> str:
     """Say what has grown beyond all numbers, as an input that is far too large makes it; empty where nothing has."""
     origin, size = examined.data.not_finite, find_overflow(examined)
     if broken_tensors(examined.model):
