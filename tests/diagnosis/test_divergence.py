@@ -72,6 +72,7 @@ def test_the_weight_of_a_divergence_is_read_with_its_sign(
     result = ns.check(Coder(spread=spread), (ROWS, ROWS), loss=loss_with(weight, deviation))
     assert result.signal.divergence.weight == pytest.approx(weight, rel=1e-3)
     assert result.signal.divergence.untaught == ()
+    assert ns.Check.from_json(result.to_json()).signal == result.signal
     assert codes(result) == ([("loss-does-not-fit", "the loss")] if weight < 0.0 else [])
 
 

@@ -29,6 +29,18 @@ class Between(nn.Module):
         return self.last(self.between(self.first(x)))
 
 
+def test_the_first_layer_may_be_an_activation_that_is_written_out() -> None:
+    class First(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(8, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(x * torch.sigmoid(x))
+
+    assert [row.kind for row in ns.check(First(), BATCH).signal.rows] == ["input", "gate", "linear"]
+
+
 def gelu(x: Tensor) -> Tensor:
     return 0.5 * x * (1.0 + torch.tanh(ROOT * (x + 0.044715 * torch.pow(x, 3.0))))
 

@@ -194,11 +194,13 @@ def _is_made_of(node: Any, source: Edge) -> bool:
     waiting, visited, reads = list(node.next_functions), set[Edge](), False
     while waiting:
         edge = waiting.pop()
-        if edge[0] is None or edge in visited or hasattr(edge[0], "variable"):
+        if edge[0] is None or edge in visited:
             continue
         visited.add(edge)
         if edge == source:
             reads = True
+        elif hasattr(edge[0], "variable"):
+            continue
         elif operator_name(edge[0]) in ELEMENTWISE:
             waiting.extend(edge[0].next_functions)
         else:

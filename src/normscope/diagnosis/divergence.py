@@ -25,7 +25,7 @@ MAX_MISFIT = 1e-3
 ROUNDING = 1e-5
 """A share by which two gradients may differ in float32 though they are the same."""
 ALONE_SHARE = 0.5
-"""The share of a layer's units: the lower half of a layer makes the mean, and the other one the deviation."""
+"""The share of a layer's units from which it is untaught: half of them may make the mean, and the others the spread."""
 FORMS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
     lambda mean, log_variance: 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance),
     lambda mean, log_deviation: 0.5 * (mean.square() + (2.0 * log_deviation).exp() - 1.0) - log_deviation,
@@ -40,7 +40,7 @@ class Divergence(Part):
     """The divergence that a loss holds.
 
     Attributes:
-        weight: its factor in the loss of one sample; below zero the loss falls where the divergence grows.
+        weight: its factor beside the mean of the samples; below zero the loss falls where the divergence grows.
         untaught: modules that get no gradient from any other part of the loss, though they make the code.
     """
 

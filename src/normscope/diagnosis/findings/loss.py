@@ -98,7 +98,7 @@ def loss_not_finite(examined: Examined) -> Iterator[Finding]:
         seen=f"The loss{name} is {value}{limits}.",
         why="Its gradient is no number either: one step makes every weight NaN.",
         advice=LOSS_TOO_LARGE
-        if find_overflow(examined) is not None
+        if value != -math.inf and find_overflow(examined) is not None
         else (NO_LOWER_LIMIT if value == -math.inf else EXPONENTIAL_OVERFLOWS if largest > LARGEST_EXPONENT else "")
         + LOOK_AT_LOSS,
         numbers={},

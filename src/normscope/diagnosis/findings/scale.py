@@ -209,9 +209,9 @@ def unscaled_numbers(examined: Examined) -> Iterator[Finding]:
 
 def one_column(examined: Examined) -> Iterator[Finding]:
     """A column of a table whose values are far larger than those of the others, and that the model does not scale."""
-    overflow = describe_overflow(examined)
     for name, column, normalizer in _raw_columns(examined):
         if column.size >= LARGE_COLUMN_RATIO * column.usual:
+            overflow = describe_overflow(examined)
             yield Finding(
                 code="input-columns",
                 severity=Severity.ERROR if overflow else Severity.WARNING,
@@ -264,7 +264,7 @@ def find_overflow(examined: Examined) -> float | None:
     facts, losses, size = signal.loss, [signal.loss_value], signal.layers[-1].largest or 0.0
     if facts is not None:
         losses, size = [*losses, facts.value], max(-facts.output_least, facts.output_greatest)
-    broken = any(value is not None and not math.isfinite(value) for value in losses)
+    broken = any(value is not None and not value < math.inf for value in losses)  # not below all numbers
     return size if broken and LARGEST_SQUARE < size < math.inf else None
 
 
@@ -272,7 +272,7 @@ def describe_overflow(examined: Examined) -> str:
     """Say what has grown beyond all numbers, as an input that is far too large makes it; empty where nothing has."""
     origin, size = examined.data.not_finite, find_overflow(examined)
     if broken_tensors(examined.model):
-        return " Weights of the model are no numbers any more."
+        return " Weights or buffers of the model are broken already."
     if origin is not None and origin.function in WEIGHT_FUNCTIONS:
         return f" Values overflow in `{origin.where}`."
     return "" if size is None else f" The outputs are as large as {figure(size)}, and the loss of them is no number."
