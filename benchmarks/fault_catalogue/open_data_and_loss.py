@@ -519,6 +519,34 @@ def divergence_with_the_wrong_sign(broken: bool) -> Case:
     return Case(model=Variational(), data=(x, x), loss=loss, judge=lambda made: -F.mse_loss(made[0], x).item())
 
 
+def squares_plus_divergence(output: tuple[Tensor, Tensor, Tensor], target: Tensor, sign: float = 1.0) -> Tensor:
+    """Return the loss of a variational autoencoder, written with tensors alone."""
+    again, mean, logvar = output
+    divergence = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).sum(1).mean()
+    return (again - target).square().sum(1).mean() + sign * divergence
+
+
+def variational_case(broken: bool, seed: int, steps: int) -> Case:
+    """Return a variational autoencoder after some steps of SGD on its loss, with the divergence added or subtracted."""
+    torch.manual_seed(seed)
+    x = blob_images(classes=8)[0].flatten(1)
+    model, loss = Variational(), partial(squares_plus_divergence, sign=-1.0 if broken else 1.0)
+    train(model, x, x, loss, steps=steps, optimizer=torch.optim.SGD(model.parameters(), lr=1e-3))
+    return Case(model=model, data=(x, x), loss=loss, judge=lambda made: -F.mse_loss(made[0], x).item())
+
+
+@plant("VAE", causes="loss-does-not-fit", remedies="minimise change-loss")
+def divergence_subtracted(broken: bool) -> Case:
+    """The evidence is to grow and the loss to fall: the sign of one of the two terms was turned around."""
+    return variational_case(broken, 439, steps=0)
+
+
+@plant("VAE", causes="loss-does-not-fit", remedies="minimise change-loss")
+def divergence_subtracted_until_it_overflowed(broken: bool) -> Case:
+    """The same behind steps that made the code, and then every weight, no numbers."""
+    return variational_case(broken, 440, steps=200)
+
+
 class TwoTargets(nn.Module):
     """Scores of classes, with a softmax or without, and a number, by two heads of one trunk."""
 
@@ -549,3 +577,26 @@ def softmax_of_the_first_of_two_tasks(broken: bool) -> Case:
         loss=both_errors,
         judge=lambda made: (made[0].argmax(1) == y).float().mean().item(),
     )
+
+
+def pressure_in_pascals(broken: bool, seed: int, steps: int) -> Case:
+    """Return a regression on columns of which one is in another unit, after some steps of SGD."""
+    torch.manual_seed(seed)
+    x, y = regression_table()
+    if broken:
+        x[:, 3] *= 1e5
+    model = mlp(8, 32, 32, 1)
+    train(model, x, y, F.mse_loss, steps=steps, optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
+    return Case(model=model, data=(x, y), loss="mse")
+
+
+@plant("MLP", causes="one-input-column-dominates inputs-not-scaled", remedies="scale-inputs")
+def pascals_after_one_step(broken: bool) -> Case:
+    """One step on a raw column makes outputs so large that their squares overflow."""
+    return pressure_in_pascals(broken, 437, steps=1)
+
+
+@plant("MLP", causes="one-input-column-dominates inputs-not-scaled", remedies="scale-inputs")
+def pascals_after_four_steps(broken: bool) -> Case:
+    """The weights are NaN, as those of a run that nobody looked at."""
+    return pressure_in_pascals(broken, 438, steps=4)

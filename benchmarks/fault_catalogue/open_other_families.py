@@ -68,6 +68,32 @@ def decoder_of_pure_noise(broken: bool) -> Case:
     return vae_case(draw)
 
 
+@plant("VAE", layers="log_variance log_variance.weight", causes="no-gradient", remedies="keep-gradient")
+def noise_detached(broken: bool) -> Case:
+    """The noise was taken for a constant and detached, and the deviation with it."""
+    torch.manual_seed(2013)
+
+    def draw(mean: Tensor, deviation: Tensor) -> Tensor:
+        noise = deviation * torch.randn_like(mean)
+        return mean + (noise.detach() if broken else noise)
+
+    return vae_case(draw)
+
+
+@plant(
+    "VAE", layers="mean mean.weight log_variance log_variance.weight", causes="no-gradient", remedies="keep-gradient"
+)
+def code_detached_before_the_decoder(broken: bool) -> Case:
+    """A detach that was put there to train the decoder alone."""
+    torch.manual_seed(2014)
+
+    def draw(mean: Tensor, deviation: Tensor) -> Tensor:
+        code = mean + deviation * torch.randn_like(mean)
+        return code.detach() if broken else code
+
+    return vae_case(draw)
+
+
 class Plain(nn.Module):
     """A layer, hidden layers in a container, and a head."""
 
@@ -230,6 +256,31 @@ def first_layer_of_frozen_zeros(broken: bool) -> Case:
 def code_drawn_with_rsample() -> Case:
     torch.manual_seed(2101)
     return vae_case(lambda mean, deviation: torch.distributions.Normal(mean, deviation).rsample())
+
+
+@sound(family="VAE")
+def second_decoder_on_a_detached_code() -> Case:
+    torch.manual_seed(2110)
+
+    class TwoStages(parts.VAE):
+        """Also decodes a code without its graph, by a decoder that is to leave the code as it is."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.second = parts.mlp(4, 64, 256)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            hidden = self.encoder(x)
+            mean, log_variance = self.mean(hidden), self.log_variance(hidden)
+            code = self.draw(mean, log_variance)
+            return self.decoder(code), mean, log_variance, self.second(code.detach())
+
+    def both(output: tuple[Tensor, Tensor, Tensor, Tensor], target: Tensor) -> Tensor:
+        again = F.binary_cross_entropy_with_logits(output[3], target, reduction="none").sum(1).mean()
+        return parts.evidence_loss(output[:3], target) + again
+
+    x = shapes()
+    return Case(model=TwoStages(), data=(x, x), loss=both, judge=lambda made: -both(made, x).item())
 
 
 @sound(family="GPT")

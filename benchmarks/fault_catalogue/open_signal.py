@@ -360,3 +360,22 @@ def generator_saturates_its_tanh(broken: bool) -> Case:
     if broken:
         nn.init.normal_(model.layers[6].weight, std=2.0)
     return Case(model=model, data=(torch.randn(48, 16), (images / 4).clamp(-1, 1)), loss="mse")
+
+
+class WrittenGELU(nn.Module):
+    """GELU as GPT-2's first code writes it, with a tanh."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1.0 + torch.tanh((2.0 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+
+
+@plant("MLP", causes=f"{SMALLER_SIGNAL} output-constant", remedies="initialise rescale-layer")
+def written_gelus_behind_small_weights(broken: bool) -> Case:
+    """GPT-2's deviation of 0.02 and its GELU, in a plain network without skips."""
+    torch.manual_seed(121)
+    x, y = regression_table()
+    model = mlp(8, *[32] * 7, 1, activation=WrittenGELU)
+    for layer in model if broken else ():
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=0.02)
+    return Case(model=model, data=(x, y), loss="mse")

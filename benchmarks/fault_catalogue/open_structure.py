@@ -521,3 +521,24 @@ def head_pruned_away(broken: bool) -> Case:
     if broken:
         nn.init.zeros_(model[4].weight)
     return Case(model=model, data=(x, y), loss="cross_entropy", train=False)
+
+
+class FunctionalMLP(nn.Module):
+    """Linear layers with ReLUs that `forward` calls, and a head that may read values without their graph."""
+
+    def __init__(self, cut: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(12, 32), nn.Linear(32, 32), nn.Linear(32, 32)
+        self.head, self.cut = nn.Linear(32, 3), cut
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.third(torch.relu(self.second(F.relu(self.first(x))))))
+        return self.head(x.detach() if self.cut else x)
+
+
+@plant("MLP", layers="first second third", causes="no-gradient", remedies="keep-gradient")
+def head_behind_a_detach(broken: bool) -> Case:
+    """Left over from an experiment that trained the head alone."""
+    torch.manual_seed(223)
+    x, y = table()
+    return Case(model=FunctionalMLP(cut=broken), data=(x, y), loss="cross_entropy")

@@ -54,6 +54,7 @@ from .normalizer_pass import measure_normalizers
 from .rows import first_names, from_data, from_graph, weight_norms
 from .scope_shares import WHAT, audited_curve, worth_it
 from .signal import Signal
+from .signal_pass import weigh_divergence
 
 PARTS = (
     *("capture", "data", "signal", "Jacobians", "norms", "bounds", "shares", "radii", "sensitivity", "rows"),
@@ -215,7 +216,11 @@ def _examined(
     sound: bool,
 ) -> Examined:
     """Return all that findings look at."""
-    captured = traced.captured
+    captured, divergence = traced.captured, None
+    if request.broken and request.loss is not None:
+        divergence = weigh_divergence(
+            request.model, request.batch, mode=request.asked, output=request.output, loss=request.loss
+        )
     return Examined(
         model=request.model,
         mode=request.mode,
@@ -227,6 +232,7 @@ def _examined(
         mismatches=wrong_backwards(request, captured) if sound and traced.in_time else (),
         signal=signal,
         bounds=bounds.rungs,
+        divergence=divergence,
     )
 
 

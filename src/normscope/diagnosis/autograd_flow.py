@@ -7,6 +7,7 @@ derivative (`AddmmBackward0`), which tells whether anything but a linear map lie
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -35,6 +36,11 @@ NOT_BENDING = REARRANGING | {
     "CopySlices", "Repeat", "UpsampleNearest1D", "UpsampleNearest2D", "UpsampleBilinear2D", "UpsampleLinear1D",
 }  # fmt: skip
 """Derivatives of operators that a network has without a single activation; a maximum over neighbours is none."""
+ELEMENTWISE = {
+    "View", "UnsafeView", "ReshapeAlias", "Clone", "Alias", "ToCopy", "Add", "Sub", "Neg", "Mul", "Div", "Pow",
+    "Softplus",
+}  # fmt: skip
+"""Derivatives of operators of which, with a sigmoid, tanh or error function, activations are written out."""
 RANGES = {
     "Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Hardsigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0),
     "Relu": (0.0, math.inf), "Softplus": (0.0, math.inf), "Exp": (0.0, math.inf), "Abs": (0.0, math.inf),
@@ -124,14 +130,16 @@ def nodes_before(outputs: Iterable[Tensor]) -> Iterator[Any]:
             waiting.extend(before for before, _ in node.next_functions)
 
 
-def find_kinds(outputs: Iterable[Tensor]) -> tuple[bool, bool]:
+def find_kinds(outputs: Iterable[Tensor], layers: Iterable[Any]) -> tuple[bool, bool]:
     """Return what lies before some tensors: an activation (anything that bends), and a derivative.
 
     Weights, normalizers, poolings and rearrangements do not bend. Equations are learned by outputs that hold
-    derivatives of the model itself.
+    derivatives of the model itself. Where the graph does not reach the nodes of all layers, what cuts it off (a detach)
+    may hide an activation: it counts as one.
     """
-    bends = derives = False
-    for node in nodes_before(outputs):
+    nodes = list(nodes_before(outputs))
+    bends, derives = not set(layers) <= set(nodes), False
+    for node in nodes:
         name = operator_name(node)
         reads = any(before is not None for before, _ in node.next_functions)
         bends = bends or (name not in NOT_BENDING and reads and not _scales(name, node))
@@ -146,6 +154,58 @@ def find_makers(made: Tensor, functions: Sequence[Any]) -> tuple[int, ...]:
         return ()
     own = numbers.get(made.grad_fn)
     return tuple(feed.layer for feed in _feeds_of(made.grad_fn, numbers)) if own is None else (own,)
+
+
+def find_gates(outputs: Iterable[Tensor], layers: Mapping[Any, int]) -> frozenset[int]:
+    """Return which sigmoids and tanhs are multiplied with just what they were computed from.
+
+    Such a one is part of an activation that is written out, as `x * sigmoid(x)` (SiLU), `0.5 * x * (1 + tanh(x + ...))`
+    (GELU) and `x * tanh(softplus(x))` (Mish) are: where it is flat, the product is not.
+
+    Args:
+        outputs: what the model returns.
+        layers: by autograd's node of their output the numbers of the sigmoids and tanhs.
+    """
+    gates: set[int] = set()
+    for node in nodes_before(outputs) if layers else ():
+        if operator_name(node) == "Mul" and len(node.next_functions) == 2:
+            for gate, factor in itertools.permutations(map(_skip_constants, node.next_functions)):
+                if gate[0] in layers and _is_made_of(gate[0], factor):
+                    gates.add(layers[gate[0]])
+    return frozenset(gates)
+
+
+Edge = tuple[Any, int]
+"""A node of autograd's graph, and which of its results is meant."""
+
+
+def _skip_constants(edge: Edge) -> Edge:
+    """Return the first result before another one that something else than constants enters."""
+    while edge[0] is not None and operator_name(edge[0]) in ELEMENTWISE:
+        before = [other for other in edge[0].next_functions if other[0] is not None]
+        if len(before) != 1:
+            break
+        edge = before[0]
+    return edge
+
+
+def _is_made_of(node: Any, source: Edge) -> bool:
+    """Whether what a node was given is computed from one result alone, entry by entry; parameters do not count."""
+    waiting, visited, reads = list(node.next_functions), set[Edge](), False
+    while waiting:
+        edge = waiting.pop()
+        if edge[0] is None or edge in visited:
+            continue
+        visited.add(edge)
+        if edge == source:
+            reads = True
+        elif hasattr(edge[0], "variable"):
+            continue
+        elif operator_name(edge[0]) in ELEMENTWISE:
+            waiting.extend(edge[0].next_functions)
+        else:
+            return False
+    return reads
 
 
 def last_operator(made: Tensor) -> str:

@@ -26,7 +26,7 @@ from .loss_facts import check_optimizers, resolve_loss, takes_labels
 from .rows import from_data
 from .sample_pass import compare_samples
 from .signal import Signal
-from .signal_pass import watch_signal
+from .signal_pass import watch_signal, weigh_divergence
 
 TOGETHER = "the model returns several tensors: they are measured together; choose one with output="
 TAKEN = "of the tensors that the model returns `{}` is measured; choose another with output="
@@ -94,10 +94,21 @@ def check(
     with whole_weights(model):
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         batches, source = read_source(model, data, labels, loader, with_loss=takes_labels(loss))
+        function = resolve_loss(loss)
         seen, signal, skipped = _passes(
-            model, batches.first, source, mode=asked, output=output, loss=resolve_loss(loss), optimizer=optimizer
+            model, batches.first, source, mode=asked, output=output, loss=function, optimizer=optimizer
         )
-        examined = Examined(model=model, mode=mode, places=from_data(model, seen), data=seen, signal=signal)
+        divergence = None
+        if signal is None and function is not None:
+            divergence = weigh_divergence(model, batches.first, mode=asked, output=output, loss=function)
+        examined = Examined(
+            model=model,
+            mode=mode,
+            places=from_data(model, seen),
+            data=seen,
+            signal=signal,
+            divergence=divergence,
+        )
         return Check(
             name=name or type(model).__name__,
             mode=mode,

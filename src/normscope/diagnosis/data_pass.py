@@ -17,11 +17,13 @@ from ..core.budget import Budget, Progress, count
 from ..core.errors import describe_error
 from ..core.threads import uncompiled
 from ..core.untouched import untouched
-from ..graph.call import arguments, described
+from ..graph.call import Call, arguments, described
 from ..listening.calls import FunctionCall, NormalizerSeen, Site, WeightSeen, as_floats, normalizer_seen, rows_seen
 from ..listening.listener import LayerListener
 from ..listening.not_finite import Origin, OriginFinder
 from .examined import DataSeen
+from .signal import WidestColumn, name_input
+from .signal_statistics import fetch_columns, widest_column
 from .tallies import ChannelTally, SetTally, UnitsTally, WeightTally
 
 WRONG_BATCH = (
@@ -60,6 +62,7 @@ def watch_data(
     error: str | None = None
     cause: Exception | None = None
     origin: Origin | None = None
+    columns: dict[str, WidestColumn] = {}
     listener = _DataListener(model, written or {})
     reading = (budget or Budget()).search("the pass over the data")
     with ExitStack() as stack:
@@ -90,6 +93,7 @@ def watch_data(
                 with finder.listening():
                     origin = finder.find_origin(model(*call.args, **call.kwargs)) or Origin(where="")
                 count("passes", call.count)
+            columns = columns if done else _find_columns(call)
             samples += call.count
             done += 1
             count("passes", call.count)
@@ -104,7 +108,15 @@ def watch_data(
         not_finite=origin,
         error=error,
         raised=cause,
+        columns=columns,
     )
+
+
+def _find_columns(call: Call) -> dict[str, WidestColumn]:
+    """Return the widest column of each input that is a table, by the name of the input."""
+    names, tables = zip(*call.variables, strict=True) if call.variables else ((), ())
+    columns = zip(names, fetch_columns([widest_column(table) for table in tables]), strict=True)
+    return {name_input(name, len(names)): column for name, column in columns if column is not None}
 
 
 def _summaries(tallies: Mapping[Site, Any], lost: set[Site]) -> dict[Site, Any]:

@@ -156,7 +156,7 @@ def try_steps(
     Returns:
         The facts; those that cannot be taken, because the model or the optimizer raises, are left out.
     """
-    trial, skipped = _Trial(model, call, loss_of), list[tuple[str, str]]()
+    trial, skipped = Trial(model, call, loss_of), list[tuple[str, str]]()
     square = _dot(gradients, gradients)
     facts: dict[str, Any] = {"loss": value}
     weights = {name: p for name, p in model.named_parameters() if name in gradients}
@@ -182,7 +182,7 @@ def try_steps(
     return StepFacts(**facts, forwards=forwards, backwards=backwards, skipped=tuple(skipped))
 
 
-class _Trial:
+class Trial:
     """Takes the loss at other weights or on some of the samples, and counts the samples that ran."""
 
     def __init__(self, model: nn.Module, call: Call, loss_of: LossOf) -> None:
@@ -202,6 +202,14 @@ class _Trial:
                 made = functional_call(self.model, dict(weights), here.args, here.kwargs)
             return self.loss_of(made, samples)
 
+    def gradients(self, samples: slice = slice(None)) -> dict[str, Tensor]:
+        """Return the gradients of the loss of some samples, of the parameters that get one."""
+        trained, before = {n: p for n, p in self.model.named_parameters() if p.requires_grad}, self.forward_samples
+        with torch.enable_grad():
+            gradients = torch.autograd.grad(self.loss({}, samples), list(trained.values()), allow_unused=True)
+        self.backward_samples += self.forward_samples - before
+        return {name: g for name, g in zip(trained, gradients, strict=True) if g is not None}
+
     def after(self, changes: Gradients, factor: float = 1.0) -> float:
         """Return the loss with changes added to the weights."""
         held = dict(self.model.named_parameters())
@@ -218,7 +226,7 @@ def _attempt(what: str, measure: Callable[[], dict[str, Any]], skipped: list[tup
         return {}
 
 
-def _short_step(trial: _Trial, gradients: Gradients, value: float, square: float) -> dict[str, Any]:
+def _short_step(trial: Trial, gradients: Gradients, value: float, square: float) -> dict[str, Any]:
     """Return how far the loss falls; where it rises, how far it falls in much shorter steps."""
     for factor in (1.0, SHORTER, SHORTEST):
         promise = factor * SHORT_STEP * value
@@ -229,20 +237,12 @@ def _short_step(trial: _Trial, gradients: Gradients, value: float, square: float
     return {"fall": fall, "curvature": 2.0 * (1.0 - fall) / length if math.isfinite(fall) else None}
 
 
-def _halves(trial: _Trial, whole: Gradients) -> dict[str, Any]:
+def _halves(trial: Trial, whole: Gradients) -> dict[str, Any]:
     """Return the cosine between the gradients of the two halves of the batch, and which parameters get none there."""
     samples = trial.call.count
     if samples < 4 or not all(len(leaf) == samples for leaf in trial.call.leaves if isinstance(leaf, Tensor)):
         return {}
-    trained = {name: p for name, p in trial.model.named_parameters() if p.requires_grad}
-    halves: list[dict[str, Tensor]] = []
-    for places in (slice(0, samples // 2), slice(samples // 2, samples)):
-        with torch.enable_grad():
-            loss = trial.loss({}, places)
-            gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-        halves.append({name: g for name, g in zip(trained, gradients, strict=True) if g is not None})
-    trial.backward_samples += samples
-    first, second = halves
+    first, second = (trial.gradients(places) for places in (slice(0, samples // 2), slice(samples // 2, samples)))
     size = math.sqrt(_dot(first, first) * _dot(second, second))
     return {
         "agreement": _dot(first, second) / size if 0.0 < size < math.inf else None,
@@ -291,7 +291,7 @@ def _decay_pull(model: nn.Module, optimizers: Sequence[Optimizer], gradients: Gr
     return max(pulls, default=None)
 
 
-def _own_step(trial: _Trial, gradients: Gradients, optimizer: Optimizer) -> dict[str, Any]:
+def _own_step(trial: Trial, gradients: Gradients, optimizer: Optimizer) -> dict[str, Any]:
     """Let a copy of the optimizer make one step on copies of the weights; return the loss there."""
     names = {id(p): name for name, p in trial.model.named_parameters()}
     changes: dict[str, tuple[Tensor, Tensor]] = {}

@@ -16,7 +16,8 @@ from ..listening.not_finite import Origin
 from ..rules.effects import Effect
 from ..rules.invariance import FeedingLayer
 from .audit_result import Row, Variance
-from .signal import INPUT, Signal
+from .divergence import Divergence
+from .signal import INPUT, Signal, WidestColumn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +121,7 @@ class DataSeen:
         error: why the model could not be run, if it could not.
         raised: what it raised then, with the place in the user's code.
         other: whether these are other data than the batch that is differentiated.
+        columns: the widest column of each input of the first batch that is a table, by the name of the input.
     """
 
     samples: int
@@ -132,6 +134,7 @@ class DataSeen:
     error: str | None = None
     raised: Exception | None = None
     other: bool = False
+    columns: Mapping[str, WidestColumn] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +168,7 @@ class Examined:
         mismatches: modules whose backward is not the derivative of their forward.
         signal: values and gradients by depth; `None` if they were not taken.
         bounds: the brackets of the whole network by method.
+        divergence: how a divergence in the loss counts, of a model with broken weights; otherwise the signal has it.
     """
 
     model: nn.Module
@@ -177,6 +181,7 @@ class Examined:
     mismatches: tuple[Mismatch, ...] = ()
     signal: Signal | None = None
     bounds: Mapping[str, Bracket] = field(default_factory=dict)
+    divergence: Divergence | None = None
 
     def name_place(self, path: str, before: Collection[str]) -> str:
         """Return the module to name for a function: where a module of several parts called it, the layer before it."""

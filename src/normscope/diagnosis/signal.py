@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from ..core.codec import JsonForm, Part
 from .descent_pass import StepFacts
+from .divergence import Divergence
 from .loss_facts import BrokenContract, LabelsOutside, LossFacts
 from .padding import PaddingRead
 from .sample_pass import SampleFacts
@@ -25,6 +26,13 @@ NO_GRADIENT = "the output does not depend on anything that has a gradient"
 """Why there is no backward where autograd has nothing to follow."""
 INPUT = "input"
 """The kind of the row that stands for the input, which is no layer."""
+GATE = "gate"
+"""The kind of a sigmoid or tanh that is part of an activation which is written out, such as a GELU."""
+
+
+def name_input(name: str, inputs: int) -> str:
+    """Return what the row of an argument of the model is called, where it has so many inputs."""
+    return INPUT if inputs == 1 else f"{INPUT} {name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +229,8 @@ class Signal(Part):
         wanted: what the loss takes where outputs are none: `probabilities` or `scores`; empty where that is not known.
         rounded: where a cast to a narrower float loses much of what varies: the module, the type, and the error as a
             share of the deviation.
-        bends: whether the forward has anything but weights, normalizers, poolings and rearrangements.
+        bends: whether the forward has anything but weights, normalizers, poolings and rearrangements, or may have it
+            where its graph is cut.
         derives: whether the outputs hold derivatives of the model itself.
         pushed_away: the share of the outputs that a step against the gradient of the loss moves away from their
             targets, where both are known.
@@ -234,6 +243,7 @@ class Signal(Part):
         beside_loss: parameters that outputs depend on which the loss does not read.
         replaced: modules that read weights in place of their own, with a gradient (`torch.func.functional_call`).
         taken: the name of the output that is differentiated, where the model returns others beside it.
+        divergence: what the loss holds of the divergence of a drawn code from a standard normal one.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
@@ -272,6 +282,7 @@ class Signal(Part):
             "beside_loss",
             "replaced",
             "taken",
+            "divergence",
         ),
     )
 
@@ -315,6 +326,7 @@ class Signal(Part):
     beside_loss: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     taken: str = ""
+    divergence: Divergence | None = None
 
     @property
     def skipped(self) -> list[tuple[str, str]]:

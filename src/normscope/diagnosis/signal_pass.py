@@ -44,6 +44,7 @@ from .autograd_flow import (
     effect_of,
     find_attributes,
     find_feeds,
+    find_gates,
     find_kinds,
     find_makers,
     find_readers,
@@ -51,7 +52,8 @@ from .autograd_flow import (
     output_limits,
     reached_leaves,
 )
-from .descent_pass import Optimizers, StepFacts, try_steps
+from .descent_pass import Optimizers, StepFacts, Trial, try_steps
+from .divergence import Divergence, DivergenceTerm, find_divergence, find_untaught
 from .examined import UnitsOverData
 from .loss_at_output import LossAtOutput
 from .loss_facts import BrokenContract, LabelsOutside, LossFacts, LossListener
@@ -59,6 +61,7 @@ from .objective import differentiated_outputs, find_raising, own_loss, random_si
 from .padding import PaddingListener
 from .sample_pass import PlaceChanger, have_moved
 from .signal import (
+    GATE,
     INPUT,
     MOST_SILENT,
     NO_GRADIENT,
@@ -68,11 +71,12 @@ from .signal import (
     ParameterRow,
     Signal,
     SignalRow,
-    WidestColumn,
+    name_input,
 )
 from .signal_statistics import (
     SATURATING,
     fetch_all,
+    fetch_columns,
     leaked_share,
     log10_relative,
     norm_of,
@@ -166,11 +170,12 @@ def watch_signal(
         steps = None
         if loss is not None and listener.of_parameters and listener.loss_value is not None:
             steps = _steps(listener, call, batch, output, loss, float(listener.loss_value), optimizer)
-        tried = listener.confirm_silent(call)
+        divergence = None if listener.divergence is None else _read_divergence(listener, listener.divergence, call)
+        tried = listener.confirm_silent(call) + (divergence is not None)
         at_output = None if loss is None else listener.loss_at_output(loss, labels_of(batch, call))
         of_loss = {} if at_output is None else at_output.facts(listener.limits)
     rows = listener.rows({} if units is None else units)
-    forwards, backwards = runs + tried, int(reason is None)
+    forwards, backwards = runs + tried, int(reason is None) + (divergence is not None)
     count("passes", forwards * call.count)
     count("backwards", backwards * call.count)
     if steps is not None:
@@ -188,7 +193,7 @@ def watch_signal(
         added_feeds=listener.added_feeds,
         loss=listener.loss,
         other_losses=listener.other_losses,
-        columns=listener.columns(),
+        columns=fetch_columns(listener.columns),
         loss_value=None if listener.loss_value is None else float(listener.loss_value),
         outputs=listener.outputs,
         dropouts=tuple(listener.dropouts),
@@ -211,6 +216,7 @@ def watch_signal(
         beside_loss=listener.beside_loss(),
         replaced=tuple(listener.replaced),
         taken=listener.taken,
+        divergence=divergence,
         **of_loss,
     )
 
@@ -248,6 +254,32 @@ def _steps(
     return try_steps(listener.model, call, loss_of, gradients, value, optimizer)
 
 
+def _read_divergence(listener: _SignalListener, term: DivergenceTerm, call: Call) -> Divergence:
+    """Return how a divergence in the loss counts, and which modules nothing else in the loss teaches."""
+    try:
+        of_term = Trial(listener.model, call, lambda made, _: term.of(made)).gradients()
+    except Exception:  # a model may refuse to run with its weights handed to it
+        of_term = {}
+    named = listener.model.named_parameters()
+    whole = {name: listener.of_parameters[id(p)] for name, p in named if id(p) in listener.of_parameters}
+    return Divergence(weight=term.factor * call.count, untaught=find_untaught(whole, of_term))
+
+
+def weigh_divergence(
+    model: nn.Module, batch: Any, *, mode: str | None, output: str | int | None, loss: LossFunction
+) -> Divergence | None:
+    """Return how a divergence in the loss counts, of a model that is not differentiated, as its weights are broken."""
+    call = arguments(model, batch)
+    with untouched(model, mode), untouched(_Holder(loss), traced=True), uncompiled():
+        try:
+            with torch.no_grad():
+                made = model(*call.args, **call.kwargs)
+            term = find_divergence(loss, made, output, labels_of(batch, call))
+        except Exception:  # nobody knows what a model with such weights does
+            return None
+    return None if term is None else Divergence(weight=term.factor * call.count)
+
+
 def _both_ways(
     listener: _SignalListener, call: Call, batch: Any, output: str | int | None, loss: LossFunction | None
 ) -> str | None:
@@ -279,6 +311,8 @@ def _both_ways(
         is_loss = listener.loss_value is not None
         listener.read_graph(objective if is_loss else as_floats(made), as_floats(made))
         reason = listener.backward(objective, outputs, random=not is_loss)
+        if loss is not None:
+            listener.divergence = find_divergence(loss, made, output, labels_of(batch, call))
         if listener.loss is not None and loss is not None:
             rest = losses.rest_of(float(listener.loss_value or 0.0))
             listener.loss = replace(listener.loss, negated=losses.is_negated, rest=rest)
@@ -309,6 +343,7 @@ class _SignalListener(ForwardListener):
         self.other_losses: tuple[LossFacts, ...] = ()
         self.labels_outside: LabelsOutside | None = None
         self.broken_contract: BrokenContract | None = None
+        self.divergence: DivergenceTerm | None = None
         self.limits: tuple[float, float] | None = None
         self.loss_value: Tensor | None = None
         self.outputs, self.taken, self.draws, self.has_own_loss = 1, "", False, False
@@ -325,9 +360,8 @@ class _SignalListener(ForwardListener):
         self._row_reads = Counter[int]()  # functions that read what a row handed on, by its id
         self._casts: list[tuple[str, torch.dtype, Tensor]] = []
         self._leaks, self._cut = dict[int, Tensor | None](), dict[int, tuple[str, float]]()
-        self.returned: list[Tensor] = []
-        self.dropouts: list[DropoutCall] = []
-        self._columns: list[Tensor | None] = []
+        self.returned, self.dropouts = list[Tensor](), list[DropoutCall]()
+        self.columns: list[Tensor | None] = []
         self._samples = samples
         self._functions: list[Any] = []  # autograd's node of every row
         self._reached: dict[int, Tensor] = {}
@@ -357,8 +391,8 @@ class _SignalListener(ForwardListener):
         fed = {id(tensor): self._leaf(tensor) for _, tensor in variables}
         self.padding.find(call.leaves, self._samples)
         for name, tensor in variables:
-            self._hear((INPUT if len(variables) == 1 else f"{INPUT} {name}", INPUT, 0), fed[id(tensor)])
-        self._columns = [widest_column(tensor) for _, tensor in variables]
+            self._hear((name_input(name, len(variables)), INPUT, 0), fed[id(tensor)])
+        self.columns = [widest_column(tensor) for _, tensor in variables]
         self._held.clear()
         args, kwargs = map_leaves(lambda leaf: fed.get(id(leaf), leaf), (call.args, call.kwargs))
         held = [*self.model.named_parameters(), *self.model.named_buffers()]
@@ -416,7 +450,9 @@ class _SignalListener(ForwardListener):
     def follow_outputs(self, outputs: Sequence[Tensor]) -> None:
         """Note what lies before the outputs: an activation, or a place where the graph of parameters ends."""
         if any(output.requires_grad for output in outputs):
-            self.bends, self.derives = find_kinds(outputs)
+            rows = zip(self._functions, self._heard, strict=True)
+            layers = [function for function, (site, *_) in rows if site[1] in WEIGHTS.values()]
+            self.bends, self.derives = find_kinds(outputs, layers)
         else:
             trained = {n.rpartition(".")[0] for n, p in self.model.named_parameters() if p.requires_grad}
             self.detached_at = next((site[0] for site, *_ in reversed(self._heard) if site[0] in trained), None)
@@ -466,6 +502,14 @@ class _SignalListener(ForwardListener):
             reader = next((k for k in find_readers(leaf, self._functions) if k in weights), None)
             if reader is not None:
                 self._cut_readers.append((path, self._heard[reader][0][0], id(leaf)))
+        squashing = {
+            function: k
+            for k, (function, (site, *_)) in enumerate(zip(self._functions, self._heard, strict=True))
+            if site[1] in ("sigmoid", "tanh")
+        }
+        for k in find_gates(outputs, squashing):
+            (path, _, run), shape, dtype, statistics = self._heard[k]
+            self._heard[k] = ((path, GATE, run), shape, dtype, statistics)
         self._functions = []
 
     def cut_values(self) -> tuple[CutValue, ...]:
@@ -666,15 +710,6 @@ class _SignalListener(ForwardListener):
                     if self._detached_at is not None:
                         self._cut[index] = self._detached_at, share
         return forwards
-
-    def columns(self) -> tuple[WidestColumn | None, ...]:
-        """Fetch what is to be said of the columns of the inputs."""
-        fetched = iter(fetch_all([column for column in self._columns if column is not None]))
-        return tuple(
-            None if column is None or math.isnan(usual) else WidestColumn(index=int(index), size=size, usual=usual)
-            for column in self._columns
-            for index, size, usual in [(0.0, 0.0, 0.0) if column is None else next(fetched)]
-        )
 
     def parameters(self) -> tuple[ParameterRow, ...]:
         """Fetch what is to be said of the parameters."""

@@ -17,7 +17,7 @@ from ..core.log10 import log10
 from ..listening.calls import FunctionCall, Site
 from .autograd_flow import operator_name
 from .examined import UnitsOverData
-from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, ParameterRow, SignalRow
+from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, GATE, ParameterRow, SignalRow, WidestColumn
 
 POWER_STEPS = 4
 """Enough to tell a matrix of rank one: one step finds its direction."""
@@ -59,7 +59,7 @@ def signal_row(
         "greatest": greatest,
         "below_float16": below_float16,
         "below_bfloat16": below_bfloat16,
-        "saturated": None if math.isnan(saturated) else saturated,
+        "saturated": None if math.isnan(saturated) or site[1] == GATE else saturated,
         "sample_deviation": None if math.isnan(between) else math.sqrt(max(between, 0.0)),
     }
     return SignalRow(
@@ -181,6 +181,16 @@ def widest_column(values: Tensor) -> Tensor | None:
     sizes = values.detach().double().flatten(0, -2).square().mean(0).sqrt()
     usual = torch.where(sizes > 0, sizes, math.nan).nanmedian()
     return torch.stack([sizes.argmax().double(), sizes.max(), usual])
+
+
+def fetch_columns(columns: Sequence[Tensor | None]) -> tuple[WidestColumn | None, ...]:
+    """Fetch what `widest_column` returned for several inputs."""
+    fetched = iter(fetch_all([column for column in columns if column is not None]))
+    return tuple(
+        None if column is None or math.isnan(usual) else WidestColumn(index=int(index), size=size, usual=usual)
+        for column in columns
+        for index, size, usual in [(0.0, 0.0, 0.0) if column is None else next(fetched)]
+    )
 
 
 def norm_of(gradient: Tensor) -> Tensor:

@@ -89,9 +89,6 @@ from .structure import (
 from .units import dead_channels, dead_layer, dead_relu, saturated_units
 
 LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
-    non_finite_weights,
-    non_finite_activations,
-    loss_not_finite,
     labels_outside,
     backward_raises,
     activation_before_loss,
@@ -102,10 +99,13 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     idle_label,
     means_compared,
     wrong_sign,
-    gradient_not_finite,
     input_scale,
     unscaled_numbers,
     one_column,
+    non_finite_weights,
+    non_finite_activations,
+    loss_not_finite,
+    gradient_not_finite,
     constant_input,
     samples_mixed,
     input_ignored,

@@ -12,6 +12,7 @@ from ..loss_facts import BINARY, CLASSES, CONTRACTS, NO_BETTER, LossFacts, is_fr
 from ..signal import INPUT, NO_GRADIENT, RANDOM
 from .depth import WEIGHTS
 from .parameters import is_judged_by_frozen
+from .scale import describe_overflow, find_overflow
 
 LOSS = "the loss"
 """The place of what no module is to blame for."""
@@ -42,6 +43,23 @@ NOT_FITTED = 1e-3
 """A loss above this is no perfect fit."""
 LARGEST_EXPONENT = 88.0
 """Beyond it the exponential overflows in float32."""
+LOSS_TOO_LARGE = (
+    "The loss overflows because the outputs are so large, and not by a logarithm or a division of its own: standardise "
+    "the inputs, begin again from weights of a usual size (a fresh start or an earlier checkpoint), and lower the "
+    "learning rate that made them so."
+)
+EXPONENTIAL_OVERFLOWS = (
+    "The exponential of such outputs overflows: standardise the inputs, and use logsumexp or log_softmax. "
+)
+NO_LOWER_LIMIT = (
+    "A loss that has fallen to minus infinity has no lower limit: look for a part of it that has the wrong sign, such "
+    "as a divergence, an entropy or a likelihood. "
+)
+LOOK_AT_LOSS = (
+    "If the outputs are finite, look at the loss: the logarithm of a zero, targets outside the classes, a rate or a "
+    "variance below zero (use softplus or exp), a division by an empty mask; clamp, or add a small eps, before a "
+    "logarithm, a root or a division. Losses that take logits (cross_entropy, bce_with_logits) avoid the logarithm."
+)
 LARGE_SUM_SAMPLES = 256
 """Samples from which a sum instead of a mean makes steps far too long."""
 SMALL_SCORE_FACTOR = 0.2
@@ -65,29 +83,24 @@ def loss_not_finite(examined: Examined) -> Iterator[Finding]:
     facts = _facts(examined)
     values = [] if examined.signal is None else [examined.signal.loss_value, facts.value if facts else None]
     value = next((value for value in values if value is not None and not math.isfinite(value)), None)
-    if value is None:
-        return
+    layers = () if examined.signal is None else examined.signal.layers
+    if value is None or (examined.data.not_finite is not None and layers and not layers[-1].finite):
+        return  # the outputs are no numbers either, which another finding tells
     name = f" ({facts.name})" if facts is not None else ""
     limits = f"; the outputs run from {figure(facts.output_least)} to {figure(facts.output_greatest)}" if facts else ""
-    last = examined.signal.layers[-1] if examined.signal is not None and examined.signal.layers else None
-    overflows = last is not None and last.largest is not None and last.largest > LARGEST_EXPONENT
-    if overflows and last is not None and not limits:
-        limits = f"; the last layer hands on values up to {figure(last.largest or 0.0)}"
+    largest = (layers[-1].largest or 0.0) if layers else 0.0
+    if largest > LARGEST_EXPONENT and not limits:
+        limits = f"; the last layer hands on values up to {figure(largest)}"
     yield Finding(
         code="loss-not-finite",
         severity=Severity.ERROR,
         where=LOSS,
         seen=f"The loss{name} is {value}{limits}.",
         why="Its gradient is no number either: one step makes every weight NaN.",
-        advice=(
-            "The exponential of such outputs overflows: standardise the inputs, and use logsumexp or log_softmax. "
-            if overflows
-            else ""
-        )
-        + "If the outputs are finite, look at the loss: the logarithm of a zero, targets outside the classes, a "
-        "rate or a variance below zero (use softplus or exp), a division by an empty mask; clamp, or add a small eps, "
-        "before a logarithm, a root or a division. "
-        "Losses that take logits (cross_entropy, bce_with_logits) avoid the logarithm.",
+        advice=LOSS_TOO_LARGE
+        if value != -math.inf and find_overflow(examined) is not None
+        else (NO_LOWER_LIMIT if value == -math.inf else EXPONENTIAL_OVERFLOWS if largest > LARGEST_EXPONENT else "")
+        + LOOK_AT_LOSS,
         numbers={},
     )
 
@@ -369,9 +382,31 @@ def equal_outputs(examined: Examined) -> Iterator[Finding]:
     )
 
 
+RIGHT_SIGN = (
+    "Change the sign of that part, so that the loss is the error plus the divergence, -0.5 * (1 + logvar - mean**2 - "
+    "logvar.exp())."
+)
+
+
 def wrong_sign(examined: Examined) -> Iterator[Finding]:
     """A loss, or a term of it, whose sign is wrong: outputs move away from targets, or a divergence is rewarded."""
     signal, facts = examined.signal, _facts(examined)
+    divergence = examined.divergence if signal is None else signal.divergence
+    if divergence is not None and divergence.weight < 0.0:
+        overflow = describe_overflow(examined)
+        broken = overflow or (signal is not None and not math.isfinite(signal.loss_value or 0.0))
+        yield Finding(
+            code="loss-does-not-fit",
+            severity=Severity.INFO if examined.mode != "train" else Severity.ERROR if broken else Severity.WARNING,
+            where=LOSS,
+            seen=f"The loss holds {figure(divergence.weight)} times the divergence of the drawn code from a standard "
+            f"normal one, by the mean and the spread that the model returns: it falls where the divergence grows."
+            f"{overflow}",
+            why="A divergence has no upper limit: the steps make it, and the code with it, larger without end, until "
+            "values overflow.",
+            advice=RIGHT_SIGN,
+            numbers=figures(weight=divergence.weight),
+        )
     if signal is None or signal.loss_value is None:
         return
     ascends = signal.steps is not None and (signal.steps.promised_fall or 0.0) < 0.0  # what is given is a reward
@@ -388,7 +423,8 @@ def wrong_sign(examined: Examined) -> Iterator[Finding]:
             numbers=figures(share=signal.pushed_away),
         )
     if (
-        facts is not None
+        divergence is None
+        and facts is not None
         and signal.draws
         and facts.rest < -NEGATIVE_PART_SHARE * abs(signal.loss_value)
         and not facts.negated
@@ -400,8 +436,7 @@ def wrong_sign(examined: Examined) -> Iterator[Finding]:
             seen=f"Besides {facts.name} the loss has a part of {figure(facts.rest)}, and the model draws random "
             "numbers, as a variational autoencoder does.",
             why="A divergence is never below zero: with the wrong sign it is made larger without limit.",
-            advice="Change the sign of that part, so that the loss is the error plus the divergence, -0.5 * (1 + "
-            "logvar - mean**2 - logvar.exp()). If it is an entropy that is to grow, there is nothing to do.",
+            advice=f"{RIGHT_SIGN} If it is an entropy that is to grow, there is nothing to do.",
             numbers=figures(rest=facts.rest),
         )
 

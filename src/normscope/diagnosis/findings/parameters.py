@@ -18,6 +18,7 @@ from ..examined import Examined
 from ..loss_facts import is_fresh, looks_fresh
 from ..signal import RANDOM, DropoutCall, ParameterRow, Signal
 from .depth import WEIGHTS, without_numbers
+from .samples import input_ignored
 
 STANDS_OUT = 18.0
 """A factor between the scale of one layer and that of the others; trained networks stay within 10."""
@@ -137,26 +138,31 @@ def _feeding(signal: Signal, path: str) -> set[str]:
 
 
 def lost_draws(examined: Examined) -> Iterator[Finding]:
-    """Layers whose values go on without their graph, by `.data` or a random draw, into layers that learn."""
+    """Layers whose values go on without their graph, by `.data`, a draw or a detach, into layers that learn."""
     signal = examined.signal
     if signal is None or signal.gradient_of == RANDOM or examined.mode != "train":
         return
     learning = {row.module for row in signal.parameters if row.trainable}
     cuts = [cut for cut in signal.cut_values if cut.path in learning and cut.reader in learning]
-    if cuts:
-        yield Finding(
-            code="gradient-cut",
-            severity=Severity.WARNING,
-            where=cuts[0].path,
-            seen=f"What {listed([f'`{path}`' for path in dict.fromkeys(cut.path for cut in cuts)], most=3)} made goes "
-            f"on to `{cuts[0].reader}` without its graph: no gradient comes back from there.",
-            why="What is read of these values does not teach the layers that make them: other terms of the loss alone "
-            "do.",
-            advice="Remove .data, and draw with rsample() in place of sample(), or as mean + deviation * "
-            "torch.randn_like(deviation), so that the draw stays in the graph; of draws of zeros and ones use the "
-            "straight-through estimator.",
-            numbers=figures(layers=len(cuts)),
-        )
+    untaught = () if signal.divergence is None else signal.divergence.untaught
+    paths = list(dict.fromkeys(cut.path for cut in cuts)) or untaught[-1:]
+    if not paths or (not cuts and any(input_ignored(examined))):
+        return  # a code that no output depends on has no gradient to lose
+    yield Finding(
+        code="gradient-cut",
+        severity=Severity.WARNING,
+        where=paths[0],
+        seen=f"What {listed([f'`{path}`' for path in paths], most=3)} made goes on to `{cuts[0].reader}` without its "
+        "graph: no gradient comes back from there."
+        if cuts
+        else f"The gradient of {listed([f'`{path}`' for path in untaught], most=3)} is that of the divergence from a "
+        "standard normal code, and of nothing else in the loss: the error of the output does not come back to them.",
+        why="What is read of these values does not teach the layers that make them: other terms of the loss alone do.",
+        advice="Remove .data, detach() and torch.no_grad() behind them, and draw with rsample() in place of sample(), "
+        "or as mean + deviation * torch.randn_like(deviation), so that the draw stays in the graph; of draws of zeros "
+        "and ones use the straight-through estimator.",
+        numbers=figures(layers=len(paths) if cuts else len(untaught)),
+    )
 
 
 def unregistered_weights(examined: Examined) -> Iterator[Finding]:

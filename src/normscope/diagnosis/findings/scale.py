@@ -11,10 +11,11 @@ from ...core.finding import Finding, Severity, figure, figures, percent
 from ...core.untouched import plain_parts
 from ...graph.call import broken_tensors
 from ...listening.calls import NORMALIZERS
+from ...listening.calls import WEIGHTS as WEIGHT_FUNCTIONS
 from ...report.words import pluralise
 from ..examined import Examined, WeightOverData
 from ..loss_facts import is_fresh
-from ..signal import BFLOAT16_LARGEST, FLOAT16_LARGEST, FLOAT16_NORMAL, INPUT, SignalRow
+from ..signal import BFLOAT16_LARGEST, FLOAT16_LARGEST, FLOAT16_NORMAL, INPUT, SignalRow, WidestColumn
 from .depth import WEIGHTS, rows_of_weights
 from .normalizers import stale_statistics
 
@@ -52,6 +53,10 @@ GUARD_FUNCTION = (
     "Guard `{function}` there: add a small eps of 1e-8 inside of a root, logarithm or quotient, or clamp what enters "
     "it (softplus keeps it above zero)."
 )
+TOO_LARGE = (
+    "Standardise the inputs, begin again from weights of a usual size (a fresh start or an earlier checkpoint), and "
+    "lower the learning rate; in float16 run this part in float32 or bfloat16."
+)
 LOOK_INSIDE = (
     "Look inside this module: clamp, or add a small eps of 1e-8, before a logarithm, a root or a division; check the "
     "mask for rows that hide every position; run it in float32 if its values leave the range of float16 (65,504)."
@@ -83,13 +88,21 @@ def non_finite_activations(examined: Examined) -> Iterator[Finding]:
             numbers={},
         )
         return
+    grown = origin.function in WEIGHT_FUNCTIONS
     yield Finding(
         code="non-finite-activations",
         severity=Severity.ERROR,
         where=where,
         seen=origin.describe(),
-        why="A value overflowed or was divided by zero here, and everything computed from it is lost.",
-        advice=GUARD_FUNCTION.format(function=origin.function) if origin.is_guardable else LOOK_INSIDE,
+        why="A sum of products left the range of the number format: weights, or the values that they multiply, are far "
+        "too large, and everything computed from it is lost."
+        if grown
+        else "A value overflowed or was divided by zero here, and everything computed from it is lost.",
+        advice=TOO_LARGE
+        if grown
+        else GUARD_FUNCTION.format(function=origin.function)
+        if origin.is_guardable
+        else LOOK_INSIDE,
         numbers={},
     )
 
@@ -134,9 +147,10 @@ def input_scale(examined: Examined) -> Iterator[Finding]:
         bytes_ = row.least >= 0.0 and 1.0 < row.greatest <= LARGEST_BYTE and size > LARGE_INPUT
         twice = row.least >= 0.0 and 0.5 < row.greatest * LARGEST_BYTE <= 1.001 and len(row.shape) > 3
         stale = next((f.where for f in stale_statistics(examined) if f.severity > Severity.INFO), "")
+        overflow = describe_overflow(examined)
         yield Finding(
             code="input-scale",
-            severity=Severity.WARNING,
+            severity=Severity.ERROR if overflow else Severity.WARNING,
             where=stale or (reader if examined.signal is not None and len(examined.signal.inputs) > 1 else row.path),
             seen=f"The {row.path} runs from {figure(row.least)} to {row.greatest:.3g} (mean {row.mean:.3g}, deviation "
             f"{row.deviation:.3g})"
@@ -147,7 +161,8 @@ def input_scale(examined: Examined) -> Iterator[Finding]:
                 if twice
                 else f", and `{reader}` reads it so."
             )
-            + (f" The statistics that `{stale}` keeps are those of other values." if stale else ""),
+            + (f" The statistics that `{stale}` keeps are those of other values." if stale else "")
+            + overflow,
             why="Networks are usually trained on inputs of size 1: pixels in [0, 1] or standardised features. At "
             "another scale a trained network, and the running statistics in it, see values they were not made for, and "
             "a fresh one learns badly.",
@@ -159,7 +174,7 @@ def input_scale(examined: Examined) -> Iterator[Finding]:
                 else "Standardise the input (subtract its mean, divide by its deviation),"
             )
             + " as in training, before anything else that this report advises."
-            + ("" if stale else " If the model was trained on such values there is nothing to do."),
+            + (BEGIN_AGAIN if overflow else "" if stale else NOTHING_TO_DO),
             numbers=figures(least=row.least, greatest=row.greatest, mean=row.mean, deviation=row.deviation),
         )
         return
@@ -194,33 +209,73 @@ def unscaled_numbers(examined: Examined) -> Iterator[Finding]:
 
 def one_column(examined: Examined) -> Iterator[Finding]:
     """A column of a table whose values are far larger than those of the others, and that the model does not scale."""
-    signal = examined.signal
-    if signal is None:
+    for name, column, normalizer in _raw_columns(examined):
+        if column.size >= LARGE_COLUMN_RATIO * column.usual:
+            overflow = describe_overflow(examined)
+            yield Finding(
+                code="input-columns",
+                severity=Severity.ERROR if overflow else Severity.WARNING,
+                where=normalizer or name,
+                seen=f"Column {column.index} of the {name} has values of size {figure(column.size)}, a usual column of "
+                f"size {figure(column.usual)}."
+                + (f" `{normalizer}` normalizes the columns together, not each by itself." if normalizer else "")
+                + overflow,
+                why="One large column decides what every unit of the first layer computes: the others are as good as "
+                "absent, and the learning rate that suits them is far too high for it.",
+                advice="Standardise every column of the data (subtract its mean, divide by its deviation); for amounts "
+                "over several decades take the logarithm first."
+                + (" A BatchNorm that is to do it needs the columns on axis 1 (transpose)." if normalizer else "")
+                + (BEGIN_AGAIN if overflow else ""),
+                numbers=figures(column=column.index, size=column.size, usual=column.usual),
+            )
+
+
+def _raw_columns(examined: Examined) -> Iterator[tuple[str, WidestColumn, str | None]]:
+    """Yield the tables that layers read as they are: name, widest column, and a normalizer that reads it so."""
+    signal, weights = examined.signal, examined.data.weights
+    if signal is None:  # broken weights, say: the first layer tells whether its table was scaled on the way
+        first = next(iter(weights.values()), None)
+        for name, column in examined.data.columns.items():
+            least = column.size / math.sqrt(first.input_shape[-1]) / SAME_SCALE_RATIO if first else math.inf
+            if first is not None and first.rms_input >= least:
+                yield name, column, None
         return
-    for number, column in enumerate(signal.columns):
-        if column is None or not column.size >= LARGE_COLUMN_RATIO * column.usual:
+    for number, widest in enumerate(signal.columns):
+        if widest is None:
             continue
-        table, weights = signal.rows[number], rows_of_weights(signal, examined.data)
+        table, read = signal.rows[number], rows_of_weights(signal, examined.data)
         readers = [reader for reader, feeds in enumerate(signal.feeds) if number in feeds]
-        raw = [signal.rows[k] for k in readers if not _scales_columns(table, signal.rows[k], weights.get(k))]
-        if readers and not raw:
-            continue
-        name = table.path
-        normalizer = next((row.path for row in raw if row.kind in NORMALIZERS), None)
-        yield Finding(
-            code="input-columns",
-            severity=Severity.WARNING,
-            where=normalizer or name,
-            seen=f"Column {column.index} of the {name} has values of size {figure(column.size)}, a usual column of "
-            f"size {figure(column.usual)}."
-            + (f" `{normalizer}` normalizes the columns together, not each by itself." if normalizer else ""),
-            why="One large column decides what every unit of the first layer computes: the others are as good as "
-            "absent, and the learning rate that suits them is far too high for it.",
-            advice="Standardise every column of the data (subtract its mean, divide by its deviation); for amounts "
-            "over several decades take the logarithm first."
-            + (" A BatchNorm that is to do it needs the columns on axis 1 (transpose)." if normalizer else ""),
-            numbers=figures(column=column.index, size=column.size, usual=column.usual),
-        )
+        raw = [signal.rows[k] for k in readers if not _scales_columns(table, signal.rows[k], read.get(k))]
+        if raw or not readers:
+            yield table.path, widest, next((row.path for row in raw if row.kind in NORMALIZERS), None)
+
+
+NOTHING_TO_DO = " If the model was trained on such values there is nothing to do."
+BEGIN_AGAIN = " Then begin again from weights of a usual size: a fresh start, or an earlier checkpoint."
+LARGEST_SQUARE = 1.8e19
+"""The square of what is beyond it overflows in float32."""
+
+
+def find_overflow(examined: Examined) -> float | None:
+    """Return the size of outputs that are finite and so large that they make the loss no number, if they do."""
+    signal = examined.signal
+    if signal is None or not signal.layers:
+        return None
+    facts, losses, size = signal.loss, [signal.loss_value], signal.layers[-1].largest or 0.0
+    if facts is not None:
+        losses, size = [*losses, facts.value], max(-facts.output_least, facts.output_greatest)
+    broken = any(value is not None and not value < math.inf for value in losses)  # not below all numbers
+    return size if broken and LARGEST_SQUARE < size < math.inf else None
+
+
+def describe_overflow(examined: Examined) -> str:
+    """Say what has grown beyond all numbers, as an input that is far too large makes it; empty where nothing has."""
+    origin, size = examined.data.not_finite, find_overflow(examined)
+    if broken_tensors(examined.model):
+        return " Weights or buffers of the model are broken already."
+    if origin is not None and origin.function in WEIGHT_FUNCTIONS:
+        return f" Values overflow in `{origin.where}`."
+    return "" if size is None else f" The outputs are as large as {figure(size)}, and the loss of them is no number."
 
 
 def _scales_columns(table: SignalRow, reader: SignalRow, weight: WeightOverData | None) -> bool:

@@ -13,7 +13,7 @@ from ...report.words import listed
 from ..descent_pass import SHORTEST, StepFacts
 from ..examined import Examined
 from ..loss_facts import NO_BETTER, LossFacts, is_fresh
-from ..signal import INPUT
+from ..signal import GATE, INPUT
 from ..signal_pass import ACTIVATIONS
 from .depth import rows_of_weights
 from .loss import LOSS, NOT_FITTED
@@ -318,13 +318,14 @@ def shrinking_values(examined: Examined) -> Iterator[Finding]:
     weights, falls = rows_of_weights(signal, examined.data), list[tuple[float, str, str]]()
     for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False)):
         size = weights[number].rms_input if number in weights else row.root_mean_square
-        inner = [feed for feed in feeds if signal.rows[feed].kind != INPUT]
-        largest_read = max((signal.rows[feed].root_mean_square or 0.0 for feed in feeds), default=0.0)
+        values = [feed for feed in feeds if signal.rows[feed].kind != GATE]  # a gate weighs values and hands on none
+        inner = [feed for feed in values if signal.rows[feed].kind != INPUT]
+        largest_read = max((signal.rows[feed].root_mean_square or 0.0 for feed in values), default=0.0)
         if examined.data.other and not inner and number in weights and (size or 0.0) < VANISHED_RATIO * largest_read:
             return  # the data are smaller than the batch, not what layers make of it
         read, feed = max(((signal.rows[feed].root_mean_square or 0.0, feed) for feed in inner), default=(0.0, 0))
-        has_own_finding = row.kind in (*NORMALIZERS, *ACTIVATIONS, "relu")  # of units that are off or saturated
-        if len(inner) == len(feeds) and read > 0.0 and size and not has_own_finding:
+        has_own_finding = row.kind in (*NORMALIZERS, *ACTIVATIONS, GATE, "relu")  # of units that are off or saturated
+        if len(inner) == len(values) and read > 0.0 and size and not has_own_finding:
             fall = (size / read, signal.rows[feed].path, row.path)
             # blocks that begin small on purpose, as those of ConvNeXt and CaiT, by a vector that training enlarges
             is_meant = fall[0] < VANISHED_RATIO and _is_learned_scale(examined.model, *fall)
