@@ -41,7 +41,7 @@ TOLD_BY = {
     "rate-zero": ("rate-zero-by-schedule",),
     "refused": ("optimizer-of-the-model-before-the-copy",),
     "reward-falls": ("reward-minimised-by-the-policy",),
-    "same-batch": ("same-batch-each-step",),
+    "same-batch": ("same-batch-each-step", "loader-begun-anew-behind-a-trial-batch"),
     "saturated-units": ("inputs-in-bytes",),
     "shapes-broadcast": ("targets-broadcast",),
     "small-batch": ("batches-of-two-of-digits",),
@@ -58,7 +58,7 @@ TOLD_BY = {
 FAST = {name: code for code, names in TOLD_BY.items() for name in names}
 FAST_HEALTHY = (
     "parts-are-called-and-never-the-whole", "all-data-at-once-down-to-the-noise", "an-epoch-of-five-batches-in-order",
-    "average-beside-the-model", "labels-that-are-mostly-noise", "one-in-twenty", "two-gradients-for-each-step",
+    "ten-batches-in-order-behind-a-trial-batch", "average-beside-the-model", "labels-that-are-mostly-noise", "one-in-twenty", "two-gradients-for-each-step",
     "warm-restarts", "lbfgs-with-a-closure", "targets-that-grow", "head-on-codes-that-fit-already", "long-warm-up",
 )  # fmt: skip
 IN_TIME_STEPS, LATE_STEPS = 120, 400

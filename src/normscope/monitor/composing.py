@@ -16,6 +16,7 @@ from ..core.errors import InputError
 from ..listening.calls import NormalizerSeen, Site
 from .norm_tracking import READABLE_DECADES, NormFigure, NormReading, NormTracker, WeightNorms
 from .probes import normalizer_probe, updates
+from .probes.batches import are_same
 from .probes.loss_probe import FIGURES
 from .probes.normalizer_probe import BatchNorms, Moved
 from .probes.updates import WeightSample
@@ -512,6 +513,10 @@ def _measured_totals(arrived: Arrived) -> dict[str, float | None]:
         totals |= {} if math.isnan(column) else {"input_column": column}
         totals |= {"input_spread": spread, "input_mean": mean, "input_samples": samples}
         totals["input_size"] = math.hypot(mean, deviation)
+        if "next batch" in arrived:
+            next_deviation, next_mean = arrived["next batch"].tolist()
+            following = (next_mean, math.hypot(next_mean, next_deviation))
+            totals["input_repeats"] = float(are_same((mean, totals["input_size"]), following))
     if "outputs" in arrived:
         length = float(arrived["outputs"])
         totals["output_spread"] = math.sqrt(max(0.0, 1.0 - length**2))  # NaN stays so

@@ -1,0 +1,42 @@
+"""Runs of the open part in which one cause is easily taken for another, each fault with its healthy twin."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain, cycle
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from .case import HealthyRun, RunFault, Watch, healthy_run, run_fault
+from .open_healthy import finish, seeded, train
+from .parts import Data, accuracy, adam, batches, by_step, digits, explained, fit, sgd, split
+
+FAULTS: list[RunFault] = []
+HEALTHY: list[HealthyRun] = []
+fault, healthy = partial(run_fault, FAULTS), partial(healthy_run, HEALTHY)
+
+# ------------------------------------------------------------------------------------------------------- batches
+
+
+@fault("mlp", causes="same-batch", remedies="vary-batches")
+def loader_begun_anew_behind_a_trial_batch(broken: bool, watch: Watch, steps: int = 200) -> float:
+    """A step on a large batch to try the memory, then `next(iter(loader))` inside of the loop, without shuffling."""
+    model, data = seeded(count=480)
+    pairs = list(zip(data.x.split(36), data.y.split(36), strict=True))
+    assert len(pairs) == 10, "records at every tenth step then meet one batch of each epoch"
+    order = chain([(data.x[:64], data.y[:64])], cycle(pairs[:1] if broken else pairs))
+
+    def loss(step: int) -> Tensor:
+        x, y = next(order)
+        return F.cross_entropy(model(x), y)
+
+    finish(train(watch, model, adam(model, 3e-3), steps, loss))
+    return accuracy(model, data)
+
+
+@healthy("mlp")
+def ten_batches_in_order_behind_a_trial_batch(watch: Watch, steps: int = 200) -> float:
+    """The same with the loader begun once an epoch: each tenth step sees the same batch, and no other step does."""
+    return loader_begun_anew_behind_a_trial_batch(False, watch, steps)
