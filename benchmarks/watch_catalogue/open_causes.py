@@ -40,3 +40,19 @@ def loader_begun_anew_behind_a_trial_batch(broken: bool, watch: Watch, steps: in
 def ten_batches_in_order_behind_a_trial_batch(watch: Watch, steps: int = 200) -> float:
     """The same with the loader begun once an epoch: each tenth step sees the same batch, and no other step does."""
     return loader_begun_anew_behind_a_trial_batch(False, watch, steps)
+
+
+# --------------------------------------------------------------------------------------------------------- rates
+
+
+@fault("conv", causes="rate-too-high", remedies="lower-learning-rate")
+def adamw_at_a_rate_of_one(broken: bool, watch: Watch, steps: int = 150) -> float:
+    """A rate for another optimizer; the weight decay is the one that AdamW has by itself."""
+    torch.manual_seed(0)
+    data = digits()
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 10),
+    )  # fmt: skip
+    fit(watch, model, torch.optim.AdamW(model.parameters(), lr=1.0 if broken else 3e-3), data, steps)
+    return accuracy(model, data)

@@ -27,7 +27,7 @@ TOLD_BY = {
     "loss-not-finite": ("infinite-weights", "nan-in-one-batch"),
     "loss-rising": ("labels-rolled-by-one-row",),
     "loss-spike": ("rectifiers-die-in-one-step",),
-    "lr-too-high": ("sgd-with-a-rate-of-four", "adamw-at-0-3"),
+    "lr-too-high": ("sgd-with-a-rate-of-four", "adamw-at-0-3", "adamw-at-a-rate-of-one"),
     "negated-loss": ("loss-with-a-minus", "log-likelihood-minimised"),
     "no-better-than-constant": ("random-labels",),
     "no-gradient": ("encoder-detached",),
