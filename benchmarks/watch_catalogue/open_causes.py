@@ -56,3 +56,15 @@ def adamw_at_a_rate_of_one(broken: bool, watch: Watch, steps: int = 150) -> floa
     )  # fmt: skip
     fit(watch, model, torch.optim.AdamW(model.parameters(), lr=1.0 if broken else 3e-3), data, steps)
     return accuracy(model, data)
+
+
+@fault("mlp", causes="inputs-not-scaled", remedies="scale-inputs")
+def a_column_times_a_hundred_thousand(broken: bool, watch: Watch, steps: int = 60) -> float:
+    """One column in another unit: the first step throws the outputs so far that the loss is infinite, then NaN."""
+    torch.manual_seed(0)
+    x = torch.randn(768, 8)
+    y = x[:, :4].sum(1, keepdim=True) / 2
+    x[:, 3] *= 1e5 if broken else 1.0
+    model, data = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1)), split(x, y)
+    fit(watch, model, sgd(model, 0.05), data, steps, loss=F.mse_loss)
+    return explained(model, data)

@@ -311,3 +311,33 @@ def test_a_small_model_that_settles_at_the_noise_within_its_first_records_raises
             loss.backward()
             optimizer.step()
     assert not warnings_of(run)
+
+
+@pytest.mark.parametrize(("every", "since"), [(1, "infinite; it began at step 1."), (10, "at step 1, where the loss")])
+def test_a_loss_that_is_infinite_before_it_is_nan_is_told_with_its_huge_outputs_and_inputs(every, since):
+    """The forward is finite there: neither the loss function nor the targets are at fault."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+    run = train(
+        model,
+        sgd(model, 0.1),
+        every=every,
+        loss=lambda output, y: F.mse_loss(output[:, 0], y.float()),
+        batch=lambda step, x, y: (x * torch.tensor([1e5] + [1.0] * 7), y),
+    )
+    finding = told(run, "loss-not-finite")
+    assert since in finding.seen
+    assert "its outputs reach" in finding.seen
+    assert "The inputs are not scaled" in finding.seen
+    assert "targets" not in finding.seen + finding.advice
+    assert finding.advice.startswith("Scale the inputs")
+
+
+def test_outputs_that_are_huge_at_once_are_not_laid_to_steps():
+    model = network()
+    with torch.no_grad():
+        model[-1].weight.mul_(1e25)
+    finding = told(train(model, sgd(model), loss=lambda output, y: output.square().mean()), "loss-not-finite")
+    assert "its outputs reach" in finding.seen
+    assert "steps" not in finding.seen
+    assert finding.advice.startswith("Initialise with smaller weights")

@@ -24,7 +24,7 @@ TOLD_BY = {
     "gradient-explosion": ("recurrent-net-explodes-from-the-start",),
     "gradient-vanishing": ("deep-sigmoid-net",),
     "input-scale": ("a-column-of-times-in-seconds",),
-    "loss-not-finite": ("infinite-weights", "nan-in-one-batch"),
+    "loss-not-finite": ("infinite-weights", "nan-in-one-batch", "a-column-times-a-hundred-thousand"),
     "loss-rising": ("labels-rolled-by-one-row",),
     "loss-spike": ("rectifiers-die-in-one-step",),
     "lr-too-high": ("sgd-with-a-rate-of-four", "adamw-at-0-3", "adamw-at-a-rate-of-one"),

@@ -27,10 +27,10 @@ from .watched_layers import UNCHAINED, Subject
 WAITING_FIGURES = 64
 """Figures that wait on a device together, before they are sent to the host."""
 OF_LOSSES = ("loss_mean", "loss_least", "loss_largest", "loss_largest_at", "loss_count", "loss_broken",
-             "loss_broken_at", "loss_jump", "loss_jump_from", "loss_jump_at")  # fmt: skip
+             "loss_broken_at", "loss_broken_infinite", "loss_jump", "loss_jump_from", "loss_jump_at")  # fmt: skip
 """What a record says of the losses of all steps since the one before: mean, least, largest and its step, how many, how
-many were not finite, and the step of the first of these, which are in no other figure; and of the first loss that is
-far above the one before it itself, that one and its step, if there is any."""
+many were not finite, which are in no other figure, the step of the first of these and whether it was infinite (1) or NaN
+(0); and of the first loss that is far above the one before it itself, that one and its step, if there is any."""
 JUMP_RATIO = 100.0
 """A loss over that of the step before, from which on it has jumped."""
 
@@ -134,7 +134,8 @@ def summarise(figures: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
     if losses:
         summary |= {"loss_count": float(len(losses)), "loss_broken": float(len(losses) - len(finite))}
     if len(finite) < len(losses):
-        summary["loss_broken_at"] = float(min(step for step in losses if step not in finite))
+        broken_at = min(step for step in losses if step not in finite)
+        summary |= {"loss_broken_at": float(broken_at), "loss_broken_infinite": float(math.isinf(losses[broken_at]))}
     return summary
 
 

@@ -14,7 +14,7 @@ from ...report.words import pluralise
 from ..courses import PLAIN_STEPS
 from ..history import Alarm, History, losses_beside_constant
 from ..record import Record
-from .loss import is_held_out_loss
+from .loss import describe_large_inputs, is_held_out_loss
 
 # ---- the learning rate
 
@@ -281,17 +281,6 @@ outputs between samples over that of the untrained model, which tell together th
 INPUTS_USED_SHARE = 0.03
 """The deviation of outputs over samples, over their size: below it the inputs hardly matter yet, as on the plateaus on
 which deep networks begin, which last for hundreds of steps and end of themselves."""
-LARGE_INPUT = 30.0
-"""The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
-
-
-def describe_large_inputs(history: History) -> str:
-    """Say that inputs are large, where that may be the cause; empty where they are not."""
-    size = history.total("input_size").start
-    large = size is not None and size > LARGE_INPUT
-    return f" The inputs are large ({size:.3g}, about 1 is usual): scale them." if large else ""
-
-
 STAYS_STEPS = 100
 """Steps without any progress before that is said of outputs that were compared with a constant."""
 MIN_PATH = 0.3

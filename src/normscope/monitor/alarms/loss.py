@@ -66,6 +66,19 @@ HALF_PRECISION = (
     " Weights are in float16, which ends at 65,504: keep them in float32 and use torch.autocast, with a "
     "torch.amp.GradScaler that lowers the loss scale."
 )
+SCALE_INPUTS = "Scale the inputs: subtract the mean of each column and divide by its deviation. "
+SMALLER_WEIGHTS = "Initialise with smaller weights (torch.nn.init.kaiming_normal_), and look at factors in the forward."
+LARGE_INPUT = 30.0
+"""The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
+
+
+def describe_large_inputs(history: History) -> str:
+    """Say that inputs are large, where that may be the cause; empty where they are not."""
+    size = history.total("input_size").start
+    large = size is not None and size > LARGE_INPUT
+    return f" The inputs are not scaled: their size is {size:.3g}, and about 1 is usual." if large else ""
+
+
 RISEN_LOSS = 1e4
 """By what factor a finite loss has risen before it broke where its steps were too large, and not its data."""
 EVIDENCE: tuple[tuple[Kind, str, str], ...] = (
@@ -86,19 +99,26 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
     at = record.metrics.get("loss_broken_at")
     since = "in the first record" if before is None else f"after step {before.step:,}, the last record before it"
     since = since if at is None else f"at step {at:,.0f}"
+    first = _name_broken(math.inf if record.metrics.get("loss_broken_infinite") else math.nan)
     broken = _find_cause(history, record, weights, before)
     where, cause, remedy = broken.where, broken.words, _choose_remedy(broken)
     risen, outlier = _find_rise(history), describe_outlier(history, record)
     if outlier and broken.part != "batch":
         cause, remedy = outlier, LOOK_AT_BATCH
-    elif risen is not None and broken.part != "batch":
-        rise = f"Before that the loss rose from {figure(risen[0])} to {figure(risen[1])}: steps are too large."
-        cause = f"{cause} {rise}" if where else rise
+    elif (risen is not None and broken.part != "batch") or broken.part == "outputs":
+        large = describe_large_inputs(history)
+        if risen is not None:
+            rise = f"Before that the loss rose from {figure(risen[0])} to {figure(risen[1])}: steps are too large."
+            cause = f"{cause} {rise}" if where else rise
+        cause += large
         remedy = LOWER_RATE.format(rate=f" ({figure(record.lr[0])} now)" if record.lr else "")
+        remedy = f"{SCALE_INPUTS * bool(large)}{SMALLER_WEIGHTS if broken.step == 0 else remedy}"
     remedy += HALF_PRECISION if history.standing.half_precision else ""
     what = "Weights are not finite"
     if record.loss is not None and not math.isfinite(record.loss):
-        what = f"The loss is {'NaN' if math.isnan(record.loss) else 'infinite'}"
+        what = f"The loss is {_name_broken(record.loss)}"
+    if at is not None and not what.endswith(first):
+        since += f", where the loss was {first}"
     yield LOSS_NOT_FINITE.at(
         record.step,
         where,
@@ -109,6 +129,10 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
         last_loss=None if before is None else before.loss,
         at=at,
     )
+
+
+def _name_broken(loss: float) -> str:
+    return "NaN" if math.isnan(loss) else "infinite"
 
 
 OUTLIER_RATIO = 1000.0
@@ -140,8 +164,10 @@ def describe_outlier(history: History, record: Record) -> str:
 def _find_rise(history: History) -> tuple[float, float] | None:
     """Return the first loss and the largest finite one, if that is larger by decades."""
     largest = [value for r in history.records if (value := r.metrics.get("loss_largest", r.loss)) is not None]
-    first, peak = history.first_loss, max((value for value in largest if math.isfinite(value)), default=0.0)
-    return (first, peak) if first is not None and first > 0.0 and peak > RISEN_LOSS * first else None
+    losses = (history.first_loss, history.records[0].loss)
+    starts = [value for value in losses if value is not None and value > 0.0]
+    first, peak = min(starts, default=math.nan), max((value for value in largest if math.isfinite(value)), default=0.0)
+    return (first, peak) if peak > RISEN_LOSS * first else None
 
 
 def _choose_remedy(broken: Broken) -> str:
