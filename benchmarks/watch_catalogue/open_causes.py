@@ -68,3 +68,22 @@ def a_column_times_a_hundred_thousand(broken: bool, watch: Watch, steps: int = 6
     model, data = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1)), split(x, y)
     fit(watch, model, sgd(model, 0.05), data, steps, loss=F.mse_loss)
     return explained(model, data)
+
+
+@fault("mlp", causes="rate-too-high", remedies="fix-schedule lower-learning-rate", onset=250)
+def rate_times_a_thousand_from_step_250_on(broken: bool, watch: Watch, steps: int = 400) -> float:
+    """A second phase of a schedule that has its rate in other units."""
+    model, data = seeded()
+    optimizer = adam(model, 1e-3)
+    fit(watch, model, optimizer, data, steps, schedule=by_step(
+        optimizer, lambda step: 1.0 if step < 250 else 1000.0 if broken else 0.5))  # fmt: skip
+    return accuracy(model, data)
+
+
+@healthy("mlp")
+def rate_a_little_higher_from_step_250_on(watch: Watch, steps: int = 400) -> float:
+    """A rate that rises three times in mid-run, which this network bears."""
+    model, data = seeded()
+    optimizer = adam(model, 1e-3)
+    fit(watch, model, optimizer, data, steps, schedule=by_step(optimizer, lambda step: 1.0 if step < 250 else 3.0))
+    return accuracy(model, data)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
+from normscope.core.finding import figure
 
 
 def network(*between: nn.Module) -> nn.Sequential:
@@ -341,3 +342,37 @@ def test_outputs_that_are_huge_at_once_are_not_laid_to_steps():
     assert "its outputs reach" in finding.seen
     assert "steps" not in finding.seen
     assert finding.advice.startswith("Initialise with smaller weights")
+
+
+@pytest.mark.parametrize("every", [10, 50])
+@pytest.mark.parametrize(("factor", "code"), [(100.0, "lr-too-high"), (1e10, "loss-not-finite")])
+def test_a_rate_that_jumps_in_mid_run_is_told_with_the_step_and_both_rates(every, factor, code):
+    """What it does to units and norms follows from it; neither a warm-up nor the first steps are spoken of."""
+    model = network()
+    optimizer = sgd(model, 0.05, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor if step >= 250 else 1.0)
+    run = train(model, optimizer, steps=351, every=every, after=lambda step: schedule.step())
+    assert {finding.code for finding in run.findings} == {code}
+    finding = told(run, code)
+    assert f"The learning rate rose from 0.05 to {figure(0.05 * factor)} by step 250" in finding.seen
+    assert finding.advice.startswith("Keep the learning rate at 0.05")
+    words = str(run.findings).lower()
+    assert "warm" not in words
+    assert "first steps" not in words
+
+
+def test_a_way_is_compared_with_the_steps_at_both_of_its_ends():
+    """Records far apart: the rate rises at the last one, and what it does lies behind it."""
+    model = network()
+    optimizer = sgd(model, 0.05)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1e5 if step >= 100 else 1.0)
+    run = train(model, optimizer, steps=101, every=50, after=lambda step: schedule.step())
+    assert "weights-put-back" not in {finding.code for finding in run.findings}
+
+
+def test_the_first_loss_is_the_one_before_steps_that_throw_it_at_once():
+    model = network()
+    run = train(model, sgd(model, 30.0), steps=25)
+    start = run.records[0].loss
+    assert run.history.first_loss > 100 * start
+    assert f"it began at {figure(start)}." in told(run, "lr-too-high").seen

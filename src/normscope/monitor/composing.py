@@ -513,11 +513,11 @@ def _measured_totals(arrived: Arrived) -> dict[str, float | None]:
         spread, deviation, mean, samples, column = arrived["spread"].tolist()
         totals |= {} if math.isnan(column) else {"input_column": column}
         totals |= {"input_spread": spread, "input_mean": mean, "input_samples": samples}
-        totals["input_size"] = math.hypot(mean, deviation)
+        totals["input_size"] = size = math.hypot(mean, deviation)
         if "next batch" in arrived:
             next_deviation, next_mean = arrived["next batch"].tolist()
             following = (next_mean, math.hypot(next_mean, next_deviation))
-            totals["input_repeats"] = float(are_same((mean, totals["input_size"]), following))
+            totals["input_repeats"] = float(are_same((mean, size), following))
     if "outputs" in arrived:
         length = float(arrived["outputs"])
         totals["output_spread"] = math.sqrt(max(0.0, 1.0 - length**2))  # NaN stays so
