@@ -1,17 +1,15 @@
 """Runs of the open part in which one cause is easily taken for another, each fault with its healthy twin."""
 
-from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, cycle
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import Optimizer
 
 from .case import HealthyRun, RunFault, Watch, healthy_run, run_fault
 from .open_healthy import finish, seeded, train
-from .parts import Data, accuracy, adam, batches, by_step, digits, explained, fit, sgd, split
+from .parts import accuracy, adam, by_step, digits, explained, fit, sgd, split
 
 FAULTS: list[RunFault] = []
 HEALTHY: list[HealthyRun] = []

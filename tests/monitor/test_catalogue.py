@@ -27,7 +27,9 @@ TOLD_BY = {
     "loss-not-finite": ("infinite-weights", "nan-in-one-batch", "a-column-times-a-hundred-thousand"),
     "loss-rising": ("labels-rolled-by-one-row",),
     "loss-spike": ("rectifiers-die-in-one-step",),
-    "lr-too-high": ("sgd-with-a-rate-of-four", "adamw-at-0-3", "adamw-at-a-rate-of-one", "rate-times-a-thousand-from-step-250-on"),
+    "lr-too-high": (
+        "sgd-with-a-rate-of-four", "adamw-at-0-3", "adamw-at-a-rate-of-one", "rate-times-a-thousand-from-step-250-on",
+    ),
     "negated-loss": ("loss-with-a-minus", "log-likelihood-minimised"),
     "no-better-than-constant": ("random-labels",),
     "no-gradient": ("encoder-detached",),
@@ -58,8 +60,9 @@ TOLD_BY = {
 FAST = {name: code for code, names in TOLD_BY.items() for name in names}
 FAST_HEALTHY = (
     "parts-are-called-and-never-the-whole", "all-data-at-once-down-to-the-noise", "an-epoch-of-five-batches-in-order",
-    "ten-batches-in-order-behind-a-trial-batch", "average-beside-the-model", "labels-that-are-mostly-noise", "one-in-twenty", "two-gradients-for-each-step",
-    "warm-restarts", "rate-a-little-higher-from-step-250-on", "lbfgs-with-a-closure", "targets-that-grow", "head-on-codes-that-fit-already", "long-warm-up",
+    "ten-batches-in-order-behind-a-trial-batch", "rate-a-little-higher-from-step-250-on",
+    "average-beside-the-model", "labels-that-are-mostly-noise", "one-in-twenty", "two-gradients-for-each-step",
+    "warm-restarts", "lbfgs-with-a-closure", "targets-that-grow", "head-on-codes-that-fit-already", "long-warm-up",
 )  # fmt: skip
 IN_TIME_STEPS, LATE_STEPS = 120, 400
 """Steps from the onset of a fault to its alarm, at most: of the fast runs, and of those that only many steps show."""

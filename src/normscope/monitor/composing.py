@@ -29,8 +29,8 @@ WAITING_FIGURES = 64
 OF_LOSSES = ("loss_mean", "loss_least", "loss_largest", "loss_largest_at", "loss_count", "loss_broken",
              "loss_broken_at", "loss_broken_infinite", "loss_jump", "loss_jump_from", "loss_jump_at")  # fmt: skip
 """What a record says of the losses of all steps since the one before: mean, least, largest and its step, how many, how
-many were not finite, which are in no other figure, the step of the first of these and whether it was infinite (1) or NaN
-(0); and of the first loss that is far above the one before it itself, that one and its step, if there is any."""
+many were not finite, which are in no other figure, the step of the first of these and whether it was infinite (1) or
+NaN (0); and of the first loss that is far above the one before it itself, that one and its step, if there is any."""
 JUMP_RATIO = 100.0
 """A loss over that of the step before, from which on it has jumped."""
 

@@ -85,8 +85,9 @@ class Record:
             due since the record before and left out for lack of time, if any.
         metrics: what `observe` was given since the record before, by name: `loss_mean`, `loss_least`, `loss_largest`,
             `loss_largest_at` (its step), `loss_count` and `loss_broken` (not finite, and in none of the others; the
-            first at `loss_broken_at`, infinite if `loss_broken_infinite` is 1) of the losses of all steps, and of the first that is a hundred times the one
-            before `loss_jump`, `loss_jump_from` (the one before) and `loss_jump_at`; of other figures the mean.
+            first at `loss_broken_at`, infinite if `loss_broken_infinite` is 1) of the losses of all steps, and
+            of the first that is a hundred times the one before `loss_jump`, `loss_jump_from` (the one before) and
+            `loss_jump_at`; of other figures the mean.
     """
 
     step: int
