@@ -933,3 +933,13 @@ def histogram_of_nothing(broken: bool) -> Case:
             return self.net(20 * x / (x.sum(1, keepdim=True) + (0.0 if broken else 1e-6)))
 
     return Case(model=Shares(), data=(counts, y), loss="cross_entropy")
+
+
+@plant("MLP", causes="learning-rate-too-large", remedies="lower-learning-rate")
+def adamw_with_a_rate_of_three(broken: bool) -> Case:
+    """A rate in thousandths without its factor; the weight decay is the one that AdamW has by itself."""
+    torch.manual_seed(1018)
+    x, y = table()
+    model = mlp(12, 32, 32, 3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3.0 if broken else 3e-3)
+    return Case(model=model, data=(x, y), loss="cross_entropy", optimizer=optimizer)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from . import open_healthy
+from . import open_causes, open_healthy
 from .case import HealthyRun, RunFault, Watch, healthy_run, run_fault
 from .parts import Data, accuracy, adam, batches, by_step, digits, explained, fit, sgd, split
 
-FAULTS: list[RunFault] = []
-HEALTHY: list[HealthyRun] = list(open_healthy.HEALTHY)
+FAULTS: list[RunFault] = list(open_causes.FAULTS)
+HEALTHY: list[HealthyRun] = [*open_healthy.HEALTHY, *open_causes.HEALTHY]
 fault, healthy = partial(run_fault, FAULTS), partial(healthy_run, HEALTHY)
 
 

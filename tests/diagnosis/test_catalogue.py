@@ -90,7 +90,7 @@ eps-dominated: variance-below-eps eps-of-a-root-mean-square-in-thousands
 not-in-optimizer: optimizer-holds-a-copy-of-the-model
 decay-too-strong: weight-decay-of-one
 step-too-long: rate-and-momentum-swapped adam-with-a-rate-of-a-half momentum-that-never-fades
-step-too-long: optimizer-set-to-maximise
+step-too-long: optimizer-set-to-maximise adamw-with-a-rate-of-three
 step-too-short: rate-of-one-in-a-billion eps-of-adam-beside-which-gradients-vanish
 """
 """By the finding that names them: one fault for each advice that it gives."""

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
+from normscope.core.finding import figure
 
 
 def network(*between: nn.Module) -> nn.Sequential:
@@ -311,3 +312,67 @@ def test_a_small_model_that_settles_at_the_noise_within_its_first_records_raises
             loss.backward()
             optimizer.step()
     assert not warnings_of(run)
+
+
+@pytest.mark.parametrize(("every", "since"), [(1, "infinite; it began at step 1."), (10, "at step 1, where the loss")])
+def test_a_loss_that_is_infinite_before_it_is_nan_is_told_with_its_huge_outputs_and_inputs(every, since):
+    """The forward is finite there: neither the loss function nor the targets are at fault."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+    run = train(
+        model,
+        sgd(model, 0.1),
+        every=every,
+        loss=lambda output, y: F.mse_loss(output[:, 0], y.float()),
+        batch=lambda step, x, y: (x * torch.tensor([1e5] + [1.0] * 7), y),
+    )
+    finding = told(run, "loss-not-finite")
+    assert since in finding.seen
+    assert "its outputs reach" in finding.seen
+    assert "The inputs are not scaled" in finding.seen
+    assert "targets" not in finding.seen + finding.advice
+    assert finding.advice.startswith("Scale the inputs")
+
+
+def test_outputs_that_are_huge_at_once_are_not_laid_to_steps():
+    model = network()
+    with torch.no_grad():
+        model[-1].weight.mul_(1e25)
+    finding = told(train(model, sgd(model), loss=lambda output, y: output.square().mean()), "loss-not-finite")
+    assert "its outputs reach" in finding.seen
+    assert "steps" not in finding.seen
+    assert finding.advice.startswith("Initialise with smaller weights")
+
+
+@pytest.mark.parametrize("every", [10, 50])
+@pytest.mark.parametrize(("factor", "code"), [(100.0, "lr-too-high"), (1e10, "loss-not-finite")])
+def test_a_rate_that_jumps_in_mid_run_is_told_with_the_step_and_both_rates(every, factor, code):
+    """What it does to units and norms follows from it; neither a warm-up nor the first steps are spoken of."""
+    model = network()
+    optimizer = sgd(model, 0.05, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor if step >= 250 else 1.0)
+    run = train(model, optimizer, steps=351, every=every, after=lambda step: schedule.step())
+    assert {finding.code for finding in run.findings} == {code}
+    finding = told(run, code)
+    assert f"The learning rate rose from 0.05 to {figure(0.05 * factor)} by step 250" in finding.seen
+    assert finding.advice.startswith("Keep the learning rate at 0.05")
+    words = str(run.findings).lower()
+    assert "warm" not in words
+    assert "first steps" not in words
+
+
+def test_a_way_is_compared_with_the_steps_at_both_of_its_ends():
+    """Records far apart: the rate rises at the last one, and what it does lies behind it."""
+    model = network()
+    optimizer = sgd(model, 0.05)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1e5 if step >= 100 else 1.0)
+    run = train(model, optimizer, steps=101, every=50, after=lambda step: schedule.step())
+    assert "weights-put-back" not in {finding.code for finding in run.findings}
+
+
+def test_the_first_loss_is_the_one_before_steps_that_throw_it_at_once():
+    model = network()
+    run = train(model, sgd(model, 10.0), steps=25)
+    start = run.records[0].loss
+    assert run.history.first_loss > 1.5 * start
+    assert f"it began at {figure(start)}." in told(run, "lr-too-high").seen

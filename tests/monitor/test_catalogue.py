@@ -24,10 +24,12 @@ TOLD_BY = {
     "gradient-explosion": ("recurrent-net-explodes-from-the-start",),
     "gradient-vanishing": ("deep-sigmoid-net",),
     "input-scale": ("a-column-of-times-in-seconds",),
-    "loss-not-finite": ("infinite-weights", "nan-in-one-batch"),
+    "loss-not-finite": ("infinite-weights", "nan-in-one-batch", "a-column-times-a-hundred-thousand"),
     "loss-rising": ("labels-rolled-by-one-row",),
     "loss-spike": ("rectifiers-die-in-one-step",),
-    "lr-too-high": ("sgd-with-a-rate-of-four", "adamw-at-0-3"),
+    "lr-too-high": (
+        "sgd-with-a-rate-of-four", "adamw-at-0-3", "adamw-at-a-rate-of-one", "rate-times-a-thousand-from-step-250-on",
+    ),
     "negated-loss": ("loss-with-a-minus", "log-likelihood-minimised"),
     "no-better-than-constant": ("random-labels",),
     "no-gradient": ("encoder-detached",),
@@ -41,7 +43,7 @@ TOLD_BY = {
     "rate-zero": ("rate-zero-by-schedule",),
     "refused": ("optimizer-of-the-model-before-the-copy",),
     "reward-falls": ("reward-minimised-by-the-policy",),
-    "same-batch": ("same-batch-each-step",),
+    "same-batch": ("same-batch-each-step", "loader-begun-anew-behind-a-trial-batch"),
     "saturated-units": ("inputs-in-bytes",),
     "shapes-broadcast": ("targets-broadcast",),
     "small-batch": ("batches-of-two-of-digits",),
@@ -58,6 +60,7 @@ TOLD_BY = {
 FAST = {name: code for code, names in TOLD_BY.items() for name in names}
 FAST_HEALTHY = (
     "parts-are-called-and-never-the-whole", "all-data-at-once-down-to-the-noise", "an-epoch-of-five-batches-in-order",
+    "ten-batches-in-order-behind-a-trial-batch", "rate-a-little-higher-from-step-250-on",
     "average-beside-the-model", "labels-that-are-mostly-noise", "one-in-twenty", "two-gradients-for-each-step",
     "warm-restarts", "lbfgs-with-a-closure", "targets-that-grow", "head-on-codes-that-fit-already", "long-warm-up",
 )  # fmt: skip

@@ -120,12 +120,14 @@ def test_accumulated_losses_are_one_step_and_broken_ones_are_counted_apart() -> 
     found = summarise({"loss": taken, "accuracy": {0: 0.5, 1: math.nan}, "none": {}})
     assert found == {
         "loss_mean": pytest.approx(11 / 3), "loss_least": 2.0, "loss_largest": 5.0, "loss_largest_at": 2.0,
-        "loss_count": 4.0, "loss_broken": 1.0, "loss_broken_at": 1.0, "accuracy": 0.5,
+        "loss_count": 4.0, "loss_broken": 1.0, "loss_broken_at": 1.0, "loss_broken_infinite": 0.0, "accuracy": 0.5,
     }  # fmt: skip
     assert "loss_jump" not in summarise({"loss": {0: 10.0, 1: 900.0}})
     jumped = summarise({"loss": {0: 1e-3, 1: 0.2, 2: 1.0}})
     assert (jumped["loss_jump"], jumped["loss_jump_from"], jumped["loss_jump_at"]) == (0.2, 1e-3, 1.0)
-    assert set(summarise({"loss": {0: math.nan}})) == {"loss_count", "loss_broken", "loss_broken_at"}
+    broken = {"loss_count": 2.0, "loss_broken": 2.0, "loss_broken_at": 0.0}
+    assert summarise({"loss": {0: math.nan, 1: math.inf}}) == broken | {"loss_broken_infinite": 0.0}
+    assert summarise({"loss": {0: -math.inf, 1: math.nan}}) == broken | {"loss_broken_infinite": 1.0}
 
 
 def test_other_figures_and_those_of_a_validation_are_logged_and_drawn(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_what_is_lent_at_the_start_is_earned_in_the_first_minute() -> None:
     spent = 0.0
     for _ in range(6000):  # of 10 milliseconds
         clock.pass_by(0.01)
-        budget._due = 0  # none has waited for so long that it is made in any case
+        budget.waiting = 0  # none has waited for so long that it is made in any case
         if budget.takes_record("step"):
             spend(budget, clock, "step", 0.005)
             clock.pass_by(-0.005)

@@ -4,11 +4,13 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 import normscope as ns
 from normscope.core.errors import InputError
 from normscope.core.finding import Severity
 from normscope.monitor.log import LogWriter
+from normscope.monitor.schedule import TimeBudget
 from normscope.pages.run import run_document
 from normscope.pages.run_comparison import compare_runs_document
 from normscope.report.document import Curves, Figures, Notice, Table, Text
@@ -142,3 +144,22 @@ def test_a_comparison_needs_two_runs(tmp_path):
     logs.write(tmp_path)
     with pytest.raises(InputError, match="at least two"):
         compare_runs_document({"a": ns.Run(tmp_path)})
+
+
+def test_due_steps_that_were_left_out_are_counted(tmp_path, monkeypatch):
+    """Eighty steps are due, and there is time for the first two and one of every eight after them."""
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monkeypatch.setattr(TimeBudget, "affords", lambda self, task, times=1: False)
+    with ns.watch(model, optimizer, every=1, log=tmp_path, panel=False) as watch:
+        for _ in range(80):
+            optimizer.zero_grad()
+            model(torch.ones(3, 4)).square().mean().backward()
+            optimizer.step()
+    run = ns.Run(tmp_path)
+    assert (len(run.records), run.ended.left_out) == (11, 6)
+    for shown in (watch, run):
+        (figures,) = (block for block in shown.document().blocks if isinstance(block, Figures))
+        assert figures.items[0].note == "11 of 80 due steps measured"
+    assert "11 of 80 due steps measured" in str(watch)
+    assert "11 of 80 due steps were measured" in str(run)

@@ -235,7 +235,7 @@ KINDS: dict[str, FindingKind] = {
     "reward-falls": FindingKind("the reward falls"),
     "units-alike": FindingKind("the units of {where} are alike", "the units of {count} layers are alike"),
     "no-zero-grad": FindingKind("gradients are never cleared"),
-    "lr-too-high": FindingKind("the first steps were too large"),
+    "lr-too-high": FindingKind("the learning rate is too high"),
     "edge-of-stability": FindingKind("the steps are too long for the curvature"),
     "left-domain": FindingKind("the samples leave the domain"),
     "variance-collapse": FindingKind("the variance into {where} collapsed", "the variances into {norms} collapsed"),

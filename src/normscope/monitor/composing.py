@@ -16,6 +16,7 @@ from ..core.errors import InputError
 from ..listening.calls import NormalizerSeen, Site
 from .norm_tracking import READABLE_DECADES, NormFigure, NormReading, NormTracker, WeightNorms
 from .probes import normalizer_probe, updates
+from .probes.batches import are_same
 from .probes.loss_probe import FIGURES
 from .probes.normalizer_probe import BatchNorms, Moved
 from .probes.updates import WeightSample
@@ -26,10 +27,10 @@ from .watched_layers import UNCHAINED, Subject
 WAITING_FIGURES = 64
 """Figures that wait on a device together, before they are sent to the host."""
 OF_LOSSES = ("loss_mean", "loss_least", "loss_largest", "loss_largest_at", "loss_count", "loss_broken",
-             "loss_broken_at", "loss_jump", "loss_jump_from", "loss_jump_at")  # fmt: skip
+             "loss_broken_at", "loss_broken_infinite", "loss_jump", "loss_jump_from", "loss_jump_at")  # fmt: skip
 """What a record says of the losses of all steps since the one before: mean, least, largest and its step, how many, how
-many were not finite, and the step of the first of these, which are in no other figure; and of the first loss that is
-far above the one before it itself, that one and its step, if there is any."""
+many were not finite, which are in no other figure, the step of the first of these and whether it was infinite (1) or
+NaN (0); and of the first loss that is far above the one before it itself, that one and its step, if there is any."""
 JUMP_RATIO = 100.0
 """A loss over that of the step before, from which on it has jumped."""
 
@@ -133,7 +134,8 @@ def summarise(figures: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
     if losses:
         summary |= {"loss_count": float(len(losses)), "loss_broken": float(len(losses) - len(finite))}
     if len(finite) < len(losses):
-        summary["loss_broken_at"] = float(min(step for step in losses if step not in finite))
+        broken_at = min(step for step in losses if step not in finite)
+        summary |= {"loss_broken_at": float(broken_at), "loss_broken_infinite": float(math.isinf(losses[broken_at]))}
     return summary
 
 
@@ -511,7 +513,11 @@ def _measured_totals(arrived: Arrived) -> dict[str, float | None]:
         spread, deviation, mean, samples, column = arrived["spread"].tolist()
         totals |= {} if math.isnan(column) else {"input_column": column}
         totals |= {"input_spread": spread, "input_mean": mean, "input_samples": samples}
-        totals["input_size"] = math.hypot(mean, deviation)
+        totals["input_size"] = size = math.hypot(mean, deviation)
+        if "next batch" in arrived:
+            next_deviation, next_mean = arrived["next batch"].tolist()
+            following = (next_mean, math.hypot(next_mean, next_deviation))
+            totals["input_repeats"] = float(are_same((mean, size), following))
     if "outputs" in arrived:
         length = float(arrived["outputs"])
         totals["output_spread"] = math.sqrt(max(0.0, 1.0 - length**2))  # NaN stays so

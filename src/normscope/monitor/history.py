@@ -121,6 +121,8 @@ class History:
         least_loss: the least mean loss of a record so far and its step.
         broken: where the numbers of a forward broke, if that was seen.
         looked_up: what several alarms read off the last record, by name.
+        measured: how many steps were measured, also those whose records are not kept.
+        left_out: how many due steps in front of these were not measured, for lack of time.
     """
 
     def __init__(self) -> None:
@@ -132,7 +134,7 @@ class History:
         self.looked_up: dict[str, Any] = {}
         self.validations: dict[str, deque[tuple[int, float]]] = {}
         self.least_loss: tuple[float, int] | None = None
-        self._ended = 0
+        self.measured = self.left_out = self._ended = 0
         self._kinds: dict[Kind, tuple[LayerRecord, ...]] = {}
         self.peak_lr, self.spikes = 0.0, Spikes()
         self._courses: defaultdict[tuple[str, str], Courses] = defaultdict(Courses)
@@ -274,6 +276,7 @@ class History:
         self._forget(record.step)
         self.looked_up = {}
         self.records.append(record)
+        self._count(record, 1)
         if len(self.records) > MAX_RECORDS:
             self.records = _thin_out(self.records)
         for kind, table in record.values.items():
@@ -298,12 +301,16 @@ class History:
         for name, value in figures.items():
             self.validations.setdefault(name, deque(maxlen=RECENT_RECORDS)).append((step, value))
 
+    def _count(self, record: Record, times: int) -> None:
+        self.measured += times
+        self.left_out += times * round(record.total.get("left_out") or 0.0)
+
     def _forget(self, step: int) -> None:
         """Drop the records from a step on: it is done again."""
         self._ended = 0
         if self.records and self.step >= step:
             while self.records and self.step >= step:
-                self.records.pop()
+                self._count(self.records.pop(), -1)
             for courses in self._courses.values():
                 courses.forget(step)
 

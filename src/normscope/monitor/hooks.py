@@ -32,7 +32,7 @@ from .forward_listening import ForwardRecord, StepListener
 from .history import History
 from .locating import Locator
 from .measuring import Measurement
-from .probes.batches import DomainProbe, SharpnessProbe, measure_batch
+from .probes.batches import DomainProbe, SharpnessProbe, mark_batch, measure_batch
 from .recording import Recorder
 from .schedule import Schedule, Tier, TimeBudget
 from .watched_layers import Subject, describe_layers, describe_run
@@ -222,6 +222,7 @@ class TrainingHooks:
             return
         self._locator.batch, self._locator.stepped = (args, kwargs), False
         if self._pending is not None:
+            self._mark_next_batch(self._pending, args, kwargs)
             self._send_earlier()
         elif self.step < self._next_due and self._decided[0] != self.step:  # most steps: not due
             return
@@ -250,6 +251,15 @@ class TrainingHooks:
         elif not isinstance(self._forward_hooks[0], CompiledCallback):
             after = WeakHook(self._after_forward, self.outer)
             self._after_hook = self.outer.register_forward_hook(after, always_call=True)
+
+    def _mark_next_batch(self, pending: Measurement, args: Any, kwargs: Any) -> None:
+        """Take the marks of the batch behind a measured one: records may be in step with the epochs of a loader."""
+        if pending.step == self.step - 1 and torch.is_grad_enabled():  # else of a validation in train mode
+            with self.budget.watching(("step", pending.tier)):
+                try:
+                    pending.next_batch = mark_batch(args, kwargs)
+                except Exception as error:
+                    self.recorder.complain("batch", f"the batch of a step is not measured: {describe_error(error)}")
 
     def _place_in_domain(self, args: Any, kwargs: Any) -> Tensor | None:
         """Return where a batch stands in the domain that is followed; None where there is none."""

@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from ..core.finding import figure
 from ..core.untouched import on_copies
 from ..listening.not_finite import OriginFinder, grade, is_mask
 from .distributed import is_alone
@@ -19,6 +21,10 @@ MAX_SECOND_FORWARDS = 3
 
 
 BATCH_BROKEN = "The batch itself holds NaN or infinite entries."
+OUTPUTS_HUGE = (
+    "A second forward on the same batch is finite, but its outputs reach {largest}: the squares of such numbers are "
+    "infinite.{steps}"
+)
 OBSERVED_LATE = (
     "The batch is finite. Which layer was the first is not known, for the loss was observed behind the step: call "
     "run.observe between the forward and optimizer.step()."
@@ -33,14 +39,15 @@ class Broken:
         step: the step of the optimizer.
         where: the module; empty where none can be named.
         words: what is known of it.
-        part: where it began: in the batch, in the loss function or its targets, or in the network.
+        part: where it began: in the batch, in the loss function or its targets, in outputs that are finite and far too
+            large for it, or in the network.
         function: the function of the network that made it; empty where that is not known.
     """
 
     step: int
     where: str
     words: str
-    part: Literal["batch", "loss", "network"] = "network"
+    part: Literal["batch", "loss", "outputs", "network"] = "network"
     function: str = ""
 
 
@@ -65,7 +72,14 @@ def locate(model: nn.Module, args: Any, kwargs: Any, step: int) -> Broken:
         return Broken(step=step, where=names[0] if len(names) == 1 else "", words=words)
     finder = OriginFinder(model)
     with on_copies(model), aside(model), finder.listening():  # the backward of the first forward is still to come
-        origin = finder.find_origin(model(*args, **kwargs))
+        output = model(*args, **kwargs)
+        origin = finder.find_origin(output)
+    largest = None if origin is not None else _find_huge(output)
+    if largest is not None:
+        words = OUTPUTS_HUGE.format(
+            largest=figure(largest), steps=" The steps before it were too large." if step else ""
+        )
+        return Broken(step=step, where="", words=words, part="outputs")
     if origin is None:
         words = (
             "A second forward on the same batch is finite everywhere: the loss function or the targets did it, or "
@@ -80,6 +94,16 @@ def locate(model: nn.Module, args: Any, kwargs: Any, step: int) -> Broken:
 def _is_broken(call: tuple[Any, Any]) -> bool:
     """Whether what a forward was called with holds NaN or infinite entries, masks left out."""
     return any(grade(leaf) and not is_mask(leaf) for leaf in tree_leaves(call))
+
+
+def _find_huge(output: Any) -> float | None:
+    """Return the largest output if the sum of the squares of all is infinite, in float32 at least; else None."""
+    for leaf in tree_leaves(output):
+        if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.layout == torch.strided and leaf.numel():
+            values = leaf.detach().to(torch.promote_types(leaf.dtype, torch.float32))
+            if not bool(values.square().sum().isfinite()):
+                return float(values.abs().amax())
+    return None
 
 
 class Locator:

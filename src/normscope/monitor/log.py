@@ -181,12 +181,14 @@ class Ended:
         step: how many steps the optimizer had taken.
         seconds: how long it ran, since it was last begun.
         overhead: the share of that time that watching took, without the first measurement.
+        left_out: how many due steps were not measured behind the last record, for lack of time.
     """
 
     how: str
     step: int
     seconds: float
     overhead: float
+    left_out: int = 0
 
 
 class LogReading:
@@ -254,7 +256,8 @@ class LogReading:
                 self.findings.append(Finding.from_json(line))
             case "end":
                 shares = {key: float(line[key]) for key in ("seconds", "overhead")}
-                self.ended = Ended(how=str(line["how"]), step=_read_step(line["step"]), **shares)
+                step, left_out = _read_step(line["step"]), _read_step(line.get("left_out", 0))
+                self.ended = Ended(how=str(line["how"]), step=step, left_out=left_out, **shares)
 
     def records(self) -> tuple[Record, ...]:
         """Return the records by step, all with the layers of the last part of the run."""

@@ -46,6 +46,7 @@ class Measurement:
         forward: what the forward showed.
         clearing: whether gradients are cleared in front of the backward, where that is listened to.
         reading: what the first loss of the step was made of, where that is seen.
+        next_batch: the marks of the batch of the very next step, where its forward has begun.
         halves: while the second of several backwards runs, the parameters and the gradients of the first.
     """
 
@@ -54,6 +55,7 @@ class Measurement:
         self.forward: ForwardRecord | None = None
         self.clearing: Clearing | None = None
         self.reading: LossReading | None = None
+        self.next_batch: Tensor | None = None
         self._losses = StepLosses()  # what the loop observed
         self._heard = StepLosses()  # what its backwards began with
         self._kept = StepInTransit(step=step, tier=tier, subject=subject)
@@ -288,6 +290,7 @@ class Measurement:
         for what, figure, near in [] if self.reading is None else self.reading.activations:
             name = next((self._layer_names[one] for one in near if one in self._layer_names), None)
             contents |= {} if name is None else {(what, name): figure}
+        contents |= {} if self.next_batch is None else {"next batch": self.next_batch}
         contents |= {} if self._outputs is None else {"outputs": self._outputs}
         contents |= {} if self._codes is None else {"codes": self._codes}
         contents |= {} if self._products is None else {"halves": self._products}

@@ -50,6 +50,7 @@ class ParameterFollower:
         oddities: what is odd in how the loss is put together, as `LossReading` has it.
         shapes: what was broadcast.
         others: steps of other optimizers.
+        optimizer: the name of the optimizer's class.
         half_precision: whether weights that are trained are in float16.
         casts_to_half: whether values on the way to the loss are cast to float16.
         without_targets: whether no loss so far compares outputs with targets; None where none was looked into.
@@ -70,6 +71,7 @@ class ParameterFollower:
         self.dropout: tuple[float, str] = (0.0, "")
         self.oddities: dict[str, Since] = {}
         self.shapes, self.others, self.half_precision = "", 0, False
+        self.optimizer = ""
         self.casts_to_half = False
         self.without_targets: bool | None = None
         self.part = ""
@@ -97,6 +99,7 @@ class ParameterFollower:
     ) -> None:
         """Look at all parameters, in front of a measured step; `whole` is the model of which a part is called."""
         parameters = {f"{self.part}.{name}": p for name, p in parameters.items()} if self.part else parameters
+        self.optimizer = type(optimizer).__name__
         trainable = {name: p for name, p in parameters.items() if p.requires_grad and not is_lazy(p)}
         rates = {id(p): group.get("lr") for group in optimizer.param_groups for p in group["params"]}
         trained = {name: p for name, p in trainable.items() if id(p) in rates}

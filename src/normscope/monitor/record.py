@@ -73,7 +73,8 @@ class Record:
             square, then the share in each bin (`monitor/probes/weight_probe.py`); None for a layer without.
         total: sums over the network: `log10_printed`, `log10_constants`, `log10_folded`, `log10_gradient`,
             `log10_weight`; `input_spread`, how far the samples of the batch differ, `input_mean`, `input_size` (root
-            mean square) and `input_samples`; `input_column`, the largest column of a table over the median one;
+            mean square) and `input_samples`; `input_repeats`, 1 where the very next step saw the same batch and 0 where
+            it saw another; `input_column`, the largest column of a table over the median one;
             `share_lost`, of the weights in half precision that the step left as they were to the last bit; `log10_step`
             and `log10_drift`, of how far a step, and all since the record before, moved the weights over their size;
             `output_spread`, how far the directions of the model's outputs differ over the samples; `code_spread`, how
@@ -84,8 +85,9 @@ class Record:
             due since the record before and left out for lack of time, if any.
         metrics: what `observe` was given since the record before, by name: `loss_mean`, `loss_least`, `loss_largest`,
             `loss_largest_at` (its step), `loss_count` and `loss_broken` (not finite, and in none of the others; the
-            first at `loss_broken_at`) of the losses of all steps, and of the first that is a hundred times the one
-            before `loss_jump`, `loss_jump_from` (the one before) and `loss_jump_at`; of other figures the mean.
+            first at `loss_broken_at`, infinite if `loss_broken_infinite` is 1) of the losses of all steps, and
+            of the first that is a hundred times the one before `loss_jump`, `loss_jump_from` (the one before) and
+            `loss_jump_at`; of other figures the mean.
     """
 
     step: int

@@ -246,6 +246,12 @@ class Run(Shown):
                         place = {"step": record.step, "seconds": record.seconds, "kind": kind, "layer": layer.name}
                         yield {**place, **cells}
 
+    @property
+    def left_out(self) -> int:
+        """How many steps were due and not measured, because there was no time for them within `overhead`."""
+        behind = 0 if self.ended is None else self.ended.left_out
+        return behind + sum(round(record.total.get("left_out") or 0.0) for record in self.records)
+
     def __repr__(self) -> str:
         reached = f"step {self.records[-1].step:,}" if self.records else "nothing measured"
         how = "no end logged" if self.ended is None else self.ended.how

@@ -143,6 +143,7 @@ class TimeBudget:
         spent: seconds that the watcher took so far.
         records: how many records were made.
         left_out: how many steps that were due were left out just before the last measured one.
+        waiting: how many steps that were due were left out since then.
 
     Example:
         >>> budget = TimeBudget(share=1e-9)
@@ -187,7 +188,7 @@ class TimeBudget:
             True: Purse(least * RECORD_SHARE * share, self._began, lent=least * START_SECONDS),
             False: Purse(scale * waiting, self._began, lent=(1.0 - STEADY_SHARE) * waiting * WINDOW_SECONDS),
         }
-        self.left_out = self._due = 0  # _due: steps that were due since the last record
+        self.left_out = self.waiting = 0
 
     @property
     def passed(self) -> float:
@@ -242,11 +243,11 @@ class TimeBudget:
 
         The first records are made in any case, and so is one of every `MAX_LEFT_OUT`.
         """
-        self._due += 1
-        early = self.records < EARLY_RECORDS or self._due >= MAX_LEFT_OUT
+        self.waiting += 1
+        early = self.records < EARLY_RECORDS or self.waiting >= MAX_LEFT_OUT
         if self.share is not None and not early and not self.affords(task):
             return False
-        self.left_out, self._due = self._due - 1, 0
+        self.left_out, self.waiting = self.waiting - 1, 0
         return True
 
     @contextmanager

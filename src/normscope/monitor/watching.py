@@ -192,6 +192,16 @@ class Watch(Shown):
         return tuple(self.history.records)
 
     @property
+    def measured(self) -> int:
+        """How many steps were measured, of which `records` may be a selection."""
+        return self.history.measured
+
+    @property
+    def left_out(self) -> int:
+        """How many steps were due and not measured, because there was no time for them within `overhead`."""
+        return self.history.left_out + self._hooks.budget.waiting
+
+    @property
     def findings(self) -> Findings:
         """The alarms so far."""
         return Findings(self.history.findings)
@@ -241,7 +251,8 @@ class Watch(Shown):
         self.flush()
         ended = "finished" if kind is None else f"stopped by {kind.__name__}"
         seconds = round(hooks.budget.passed, 3)
-        hooks.recorder.close({"step": self.step, "how": ended, "seconds": seconds, "overhead": self.overhead})
+        end = {"step": self.step, "how": ended, "seconds": seconds, "overhead": self.overhead}
+        hooks.recorder.close({**end, "left_out": hooks.budget.waiting})
         hooks.let_go()  # the run may be kept for its findings
 
     def turn_to(self, model: nn.Module, call: tuple[Any, Any] | None = None) -> None:

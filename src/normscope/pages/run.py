@@ -176,7 +176,7 @@ def watch_document(run: Watch, *, brief: bool = False) -> Document:
     """Return what is known of a run that goes on: its alarms, steps, last loss and overhead."""
     loss = next((record.loss for record in reversed(run.records) if record.loss is not None), None)
     shown = (
-        Figure(label="Steps", value=run.step, kind="count", note=f"{pluralise(len(run.records), 'step')} measured"),
+        Figure(label="Steps", value=run.step, kind="count", note=describe_measured(run.measured, run.left_out)),
         *([] if loss is None else [Figure(label="Loss", value=loss, kind="number")]),
         Figure(label="Alarms", value=len(run.findings), kind="count", note=tally(run.findings)),
         Figure(label="Overhead", value=run.overhead, kind="percent", note="of the time, for watching"),
@@ -184,6 +184,13 @@ def watch_document(run: Watch, *, brief: bool = False) -> Document:
     told = verdict(run.findings) if run.findings else f"No alarm was raised in {pluralise(run.step, 'step')}."
     blocks: tuple[Block, ...] = (Text(body=told, lead=True), Figures(items=shown), *notices(run.findings))
     return Document(title="Watched run", blocks=blocks)
+
+
+def describe_measured(measured: int, left_out: int) -> str:
+    """Say how many steps were measured, and of how many due ones where some were left out for lack of time."""
+    if not left_out:
+        return f"{pluralise(measured, 'step')} measured"
+    return f"{measured:,} of {pluralise(measured + left_out, 'due step')} measured"
 
 
 def _full(run: Run) -> list[Block]:
@@ -254,15 +261,16 @@ def headline(run: Run) -> list[str]:
     else:
         ended = "It finished" if run.ended.how == "finished" else f"It was {run.ended.how}"
         end = f"{ended} after {pluralise(run.ended.step, 'step')}."
+    due = len(run.records) + run.left_out
+    less = [f"To keep the overhead low, {len(run.records):,} of {due:,} due steps were measured."] * bool(run.left_out)
     again = [f"It was resumed at step {', '.join(f'{step:,}' for step in run.resumed)}."] if run.resumed else []
-    return [first, end, *again]
+    return [first, end, *less, *again]
 
 
 def figures(run: Run) -> Iterator[Figure]:
     """Yield the headline values of a run: steps, loss, products, alarms, overhead."""
-    yield Figure(
-        label="Steps", value=steps_taken(run), kind="count", note=f"{pluralise(len(run.records), 'step')} measured"
-    )
+    note = describe_measured(len(run.records), run.left_out)
+    yield Figure(label="Steps", value=steps_taken(run), kind="count", note=note)
     loss = run.total("loss")
     if loss:
         first, last, least, _ = ends(loss)

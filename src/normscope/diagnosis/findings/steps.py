@@ -32,6 +32,8 @@ LEARNED_SCALE_RATIO = 2.0
 STRONG_DECAY_SHARE = 0.01
 """The share of the weights that decay takes at each step, beyond which it is too strong: a usual one takes less than a
 thousandth."""
+LARGEST_USUAL_RATE, LARGEST_USUAL_SGD_RATE = 0.01, 1.0
+"""The largest rates in use, of optimizers that rescale gradients and of SGD: a decay is judged at no larger one."""
 STRONG_PULL_RATIO = 3.0
 """A weight decay over the gradient that it is added to, beyond which it decides where an untrained network goes."""
 HIGHER_LOSS_RATIO = 1.1
@@ -128,7 +130,7 @@ def next_step(examined: Examined) -> Iterator[Finding]:
             "Lower the weight decay: usual values are 1e-4 to 5e-4 for SGD and Adam and 0.01 to 0.1 for AdamW.",
             figures(pull=steps.decay_pull, rate=steps.rate),
         )
-    elif steps.decay is not None and steps.decay > STRONG_DECAY_SHARE:
+    elif steps.decay and judge_decay(steps.decay, steps.rate, steps.optimizer) > STRONG_DECAY_SHARE:
         yield _of_optimizer(
             "decay-too-strong",
             f"Weight decay takes {percent(steps.decay)} of the weights at each step ({rate}).",
@@ -247,6 +249,20 @@ def _of_optimizer(
 ) -> Finding:
     where = "the optimizer"
     return Finding(code=code, severity=severity, where=where, seen=seen, why=why, advice=advice, numbers=numbers)
+
+
+def judge_decay(share: float, rate: float, optimizer: str) -> float:
+    """Return the share of the weights that a decay takes at each step, at a usual rate where its own is larger.
+
+    A decay shrinks weights by the product of both. Where that is large because of the rate, the rate is at fault.
+
+    Args:
+        share: what it takes at its rate.
+        rate: the learning rate.
+        optimizer: the name of the optimizer's class.
+    """
+    usual = LARGEST_USUAL_SGD_RATE if "SGD" in optimizer else LARGEST_USUAL_RATE
+    return share * min(1.0, usual / rate)
 
 
 def _is_pulled(steps: StepFacts) -> bool:

@@ -25,7 +25,7 @@ from .learning import (
     weights_put_back,
     weights_still,
 )
-from .loss import edge_of_stability, is_broken, loss_not_finite, loss_rising, loss_spike
+from .loss import edge_of_stability, is_broken, loss_not_finite, loss_rising, loss_spike, rate_rose
 from .normalizers import expanding_normalizer, small_batch, stale_statistics, variance_collapse
 from .setup import (
     constant_input,
@@ -67,6 +67,7 @@ ALARMS: tuple[Rule, ...] = (
     no_zero_grad,
     rate_zero,
     rate_decayed,
+    rate_rose,
     strong_dropout,
     decay_too_strong,
     penalty_outweighs,
@@ -100,7 +101,7 @@ ALARMS: tuple[Rule, ...] = (
 URGENT = (
     loss_not_finite, constant_input, labels_alike, loss_oddities, data_changed, gradient_missing, no_gradient,
     not_trained, frozen_layer, part_in_eval_mode, units_alike,
-    no_zero_grad, rate_zero, weights_put_back, loss_rising, loss_spike,
+    no_zero_grad, rate_zero, rate_rose, weights_put_back, loss_rising, loss_spike,
 )  # fmt: skip
 """Alarms that are cheap, for they read no layer by layer figures, and looked for at every record."""
 THROWN = frozenset({

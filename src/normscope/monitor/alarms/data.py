@@ -7,7 +7,7 @@ import gc
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from statistics import median
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from ...core.finding import Finding, Severity, figure
 from ..courses import PLAIN_STEPS
 from ..history import Alarm, History
-from ..record import Record
+from ..probes.batches import are_same
 from .loss import BY_HEART_SHARE, FAR_SHARE, is_held_out_loss
 
 # ---- how the loss is put together
@@ -129,7 +129,8 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 
 SAME_BATCH = Alarm(
     code="same-batch",
-    seen="The last {records} measured steps saw the same {samples:.0f} samples to the last digit, {others}.",
+    seen="The last {records} measured steps, and the steps behind them, saw the same {samples:.0f} samples to the last "
+    "digit, {others}.",
     why="Every step sees the same batch: these samples are learned by heart, and no others.",
     advice="Look at the loader: next(iter(loader)) inside of the loop begins anew each time, and without shuffling it "
     "returns the same batch.",
@@ -137,15 +138,14 @@ SAME_BATCH = Alarm(
 ALL_THE_DATA = replace(
     SAME_BATCH,
     severity=Severity.INFO,
-    seen="The last {records} measured steps saw the same {samples:.0f} samples to the last digit.",
+    seen="The last {records} measured steps, and the steps behind them, saw the same {samples:.0f} samples to the last "
+    "digit.",
     why="Either these are all the data there are, or every step sees the same batch by mistake.",
     advice="If they are all the data, nothing has to be done. Else look at the loader: next(iter(loader)) inside of "
     "the loop begins anew each time, and without shuffling it returns the same batch.",
 )
 MAX_SAME_SAMPLES = 64
 """Larger batches that repeat are taken for all the data there are (gradient descent on the full batch)."""
-MARK_RTOL = 1e-12
-"""Relative difference of sums over the same entries in another order."""
 
 DATA_CHANGED = Alarm(
     code="data-changed",
@@ -182,7 +182,7 @@ LARGE_COLUMN_RATIO = 1000.0
 
 
 def same_batch(history: History) -> Iterator[Finding]:
-    """The same few samples at every measured step."""
+    """The same few samples at every measured step and at the step behind it."""
     records = history.repeated(SAME_RECORDS)
     rows = [r.total for r in records]
     marks = [(r.get("input_mean"), r.get("input_size"), r.get("input_samples")) for r in rows]
@@ -197,10 +197,9 @@ def same_batch(history: History) -> Iterator[Finding]:
         return
     if any(r.get("input_spread") == 0.0 for r in rows):  # all samples are alike: that has an alarm of its own
         return
-    if all(
-        a is not None and b is not None and abs(a - mean) + abs(b - size) <= MARK_RTOL * (abs(mean) + size)
-        for a, b, _ in marks
-    ):
+    if {r["input_repeats"] for r in rows if "input_repeats" in r} != {1.0}:  # records may be in step with the epochs
+        return
+    if all(a is not None and b is not None and are_same((mean, size), (a, b)) for a, b, _ in marks):
         others = validated or _other_samples(history, mean, size, int(samples))
         words = {"records": len(rows), "samples": samples, "others": others}
         yield (SAME_BATCH if words["others"] else ALL_THE_DATA).at(history.step, words=words)
@@ -220,31 +219,18 @@ def _worse_validation(history: History) -> str:
 
 def _other_samples(history: History, mean: float, size: float, samples: int) -> str:
     """Say where other samples are that could be trained on; empty where none are seen."""
-    records = history.records[-SAME_RECORDS:]
-    gaps = [two.step - one.step for one, two in pairwise(records)]
-    smooth = len(gaps) > 1 and all(_falls_smoothly(one, two) for one, two in pairwise(records))
     for record in history.records:
         then, size_then = record.total.get("input_mean"), record.total.get("input_size")
         if then is None or size_then is None:
             continue
-        if abs(then - mean) + abs(size_then - size) > MARK_RTOL * (abs(mean) + size):
+        if not are_same((mean, size), (then, size_then)):
             return f"but others at step {record.step:,}"
     for held in gc.get_objects():
         if issubclass(type(held), DataLoader) and held.batch_size == samples:
             with contextlib.suppress(Exception):  # data sets without a length
-                cycles = all(gap % len(held) == 0 for gap in gaps)  # the records may meet one batch of each epoch
-                if len(held.dataset) > samples and (not cycles or smooth):
+                if len(held.dataset) > samples:
                     return f"while a DataLoader of batches of {samples} has a data set of {len(held.dataset):,}"
     return ""
-
-
-def _falls_smoothly(one: Record, two: Record) -> bool:
-    """Return whether all losses between two records lie between those of the two, as with one batch alone."""
-    least, largest = (two.metrics.get(f"loss_{name}") for name in ("least", "largest"))
-    if one.loss is None or two.loss is None or least is None or largest is None:
-        return False
-    room = 0.02 * abs(one.loss - two.loss)
-    return least >= min(one.loss, two.loss) - room and largest <= max(one.loss, two.loss) + room
 
 
 def data_changed(history: History) -> Iterator[Finding]:

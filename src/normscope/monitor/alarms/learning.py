@@ -14,7 +14,7 @@ from ...report.words import pluralise
 from ..courses import PLAIN_STEPS
 from ..history import Alarm, History, losses_beside_constant
 from ..record import Record
-from .loss import is_held_out_loss
+from .loss import describe_large_inputs, is_held_out_loss
 
 # ---- the learning rate
 
@@ -217,7 +217,10 @@ OVERWRITTEN_STEPS = 100
 def weights_put_back(history: History) -> Iterator[Finding]:
     """Weights that a step moves and that are where they were at the next record."""
     records = history.repeated()
-    pairs = [(r.total.get("log10_step"), r.total.get("log10_drift")) for r in records[1:]]
+    steps = [r.total.get("log10_step") for r in records]
+    # a way lies between two steps that were measured: the rate may have changed at one of them
+    smaller = [None if one is None or two is None else min(one, two) for one, two in pairwise(steps)]
+    pairs = list(zip(smaller, (r.total.get("log10_drift") for r in records[1:]), strict=True))
     if not records or history.step - records[0].step < PLAIN_STEPS or history.has_raised("weights-put-back"):
         return
     written = [name for name, since in history.standing.overwritten.items() if since.records >= len(records)]
@@ -281,17 +284,6 @@ outputs between samples over that of the untrained model, which tell together th
 INPUTS_USED_SHARE = 0.03
 """The deviation of outputs over samples, over their size: below it the inputs hardly matter yet, as on the plateaus on
 which deep networks begin, which last for hundreds of steps and end of themselves."""
-LARGE_INPUT = 30.0
-"""The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
-
-
-def describe_large_inputs(history: History) -> str:
-    """Say that inputs are large, where that may be the cause; empty where they are not."""
-    size = history.total("input_size").start
-    large = size is not None and size > LARGE_INPUT
-    return f" The inputs are large ({size:.3g}, about 1 is usual): scale them." if large else ""
-
-
 STAYS_STEPS = 100
 """Steps without any progress before that is said of outputs that were compared with a constant."""
 MIN_PATH = 0.3
@@ -325,7 +317,8 @@ def steps_too_large(history: History) -> Iterator[Finding]:
     has_many_losses = len(history.records) > 2 or history.records[-1].metrics.get("loss_count", 1.0) >= PLAIN_STEPS
     is_clear = has_many_losses or large >= THROWN_AT_ONCE_LOG10
     words = {"steps": history.step, "more": describe_large_inputs(history)}
-    numbers: dict[str, Any] = {"loss": now, "loss_first": start, "lr": max(history.records[-1].lr, default=math.nan)}
+    first = min(start, history.records[0].loss or start)  # steps this large may have thrown the loss at once
+    numbers: dict[str, Any] = {"loss": now, "loss_first": first, "lr": max(history.records[-1].lr, default=math.nan)}
     if _outputs_thrown(history, start):
         yield OUTPUTS_THROWN.at(history.step, history.standing.fastest, words, log10_step=large, **numbers)
     elif thrown and is_clear and begun >= 2 * PLAIN_STEPS and (lost or stays):

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, median, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...core.finding import Finding, Severity, figure
 from ...diagnosis.findings.scale import RESTORE
 from ...listening.not_finite import GUARDABLE
 from ...report.words import pluralise
 from ..composing import JUMP_RATIO
-from ..courses import PLAIN_STEPS, SPIKE_WINDOW_RECORDS
+from ..courses import LASTING_STEPS, PLAIN_STEPS, SPIKE_WINDOW_RECORDS
 from ..history import GUESSING_SHARE, Alarm, History, losses_beside_constant
 from ..locating import Broken
 from ..record import Kind, Record
@@ -66,6 +66,24 @@ HALF_PRECISION = (
     " Weights are in float16, which ends at 65,504: keep them in float32 and use torch.autocast, with a "
     "torch.amp.GradScaler that lowers the loss scale."
 )
+SCALE_INPUTS = "Scale the inputs: subtract the mean of each column and divide by its deviation. "
+SMALLER_WEIGHTS = "Initialise with smaller weights (torch.nn.init.kaiming_normal_), and look at factors in the forward."
+LARGE_INPUT = 30.0
+"""The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
+
+
+def describe_large_inputs(history: History) -> str:
+    """Say that inputs are large, where that may be the cause; empty where they are not."""
+    size = history.total("input_size").start
+    large = size is not None and size > LARGE_INPUT
+    return f" The inputs are not scaled: their size is {size:.3g}, and about 1 is usual." if large else ""
+
+
+RATE_HAS_RISEN = " The learning rate rose from {before} to {rate} by step {since:,}."
+KEEP_RATE = (
+    "Keep the learning rate at {before}: look at the schedule, and at code that sets the rate, at step {since:,}. Load "
+    "the last checkpoint from before."
+)
 RISEN_LOSS = 1e4
 """By what factor a finite loss has risen before it broke where its steps were too large, and not its data."""
 EVIDENCE: tuple[tuple[Kind, str, str], ...] = (
@@ -86,19 +104,30 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
     at = record.metrics.get("loss_broken_at")
     since = "in the first record" if before is None else f"after step {before.step:,}, the last record before it"
     since = since if at is None else f"at step {at:,.0f}"
+    first = _name_broken(math.inf if record.metrics.get("loss_broken_infinite") else math.nan)
     broken = _find_cause(history, record, weights, before)
     where, cause, remedy = broken.where, broken.words, _choose_remedy(broken)
     risen, outlier = _find_rise(history), describe_outlier(history, record)
     if outlier and broken.part != "batch":
         cause, remedy = outlier, LOOK_AT_BATCH
-    elif risen is not None and broken.part != "batch":
-        rise = f"Before that the loss rose from {figure(risen[0])} to {figure(risen[1])}: steps are too large."
-        cause = f"{cause} {rise}" if where else rise
+    elif (risen is not None and broken.part != "batch") or broken.part == "outputs":
+        large = describe_large_inputs(history)
+        if risen is not None:
+            rise = f"Before that the loss rose from {figure(risen[0])} to {figure(risen[1])}: steps are too large."
+            cause = f"{cause} {rise}" if where else rise
+        cause += large
         remedy = LOWER_RATE.format(rate=f" ({figure(record.lr[0])} now)" if record.lr else "")
+        remedy = f"{SCALE_INPUTS * bool(large)}{SMALLER_WEIGHTS if broken.step == 0 else remedy}"
+    rate_rise = find_rate_rise(history) if broken.part in ("network", "outputs") else None
+    if rate_rise is not None and rate_rise.explains(record.step if at is None else at):
+        rates = {"before": figure(rate_rise.before), "rate": figure(rate_rise.rate), "since": rate_rise.since}
+        cause, remedy = cause + RATE_HAS_RISEN.format(**rates), KEEP_RATE.format(**rates)
     remedy += HALF_PRECISION if history.standing.half_precision else ""
     what = "Weights are not finite"
     if record.loss is not None and not math.isfinite(record.loss):
-        what = f"The loss is {'NaN' if math.isnan(record.loss) else 'infinite'}"
+        what = f"The loss is {_name_broken(record.loss)}"
+    if at is not None and not what.endswith(first):
+        since += f", where the loss was {first}"
     yield LOSS_NOT_FINITE.at(
         record.step,
         where,
@@ -109,6 +138,10 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
         last_loss=None if before is None else before.loss,
         at=at,
     )
+
+
+def _name_broken(loss: float) -> str:
+    return "NaN" if math.isnan(loss) else "infinite"
 
 
 OUTLIER_RATIO = 1000.0
@@ -140,8 +173,10 @@ def describe_outlier(history: History, record: Record) -> str:
 def _find_rise(history: History) -> tuple[float, float] | None:
     """Return the first loss and the largest finite one, if that is larger by decades."""
     largest = [value for r in history.records if (value := r.metrics.get("loss_largest", r.loss)) is not None]
-    first, peak = history.first_loss, max((value for value in largest if math.isfinite(value)), default=0.0)
-    return (first, peak) if first is not None and first > 0.0 and peak > RISEN_LOSS * first else None
+    losses = (history.first_loss, history.records[0].loss)
+    starts = [value for value in losses if value is not None and value > 0.0]
+    first, peak = min(starts, default=math.nan), max((value for value in largest if math.isfinite(value)), default=0.0)
+    return (first, peak) if peak > RISEN_LOSS * first else None
 
 
 def _choose_remedy(broken: Broken) -> str:
@@ -216,6 +251,19 @@ RATE_GREW = replace(
     advice="Let the warm-up end at {lr_then:figure} or below, min(1, step / warm-up steps), and look at the schedule; "
     "go back to a checkpoint from before step {best_step:,}.",
 )
+RATE_ROSE = replace(
+    RATE_GREW,
+    seen="The learning rate rose from {lr_then:figure} to {lr:figure} by step {since:,}, and {harm}.",
+    why="The steps have been too large since then: they undo what was learned, and the training diverges.",
+    advice="Keep the learning rate at {lr_then:figure}: look at the schedule, and at code that sets the rate, at step "
+    "{since:,}. Go back to a checkpoint from before.",
+)
+LOSS_JUMPED = "the loss jumped to {loss} at step {at:,}, where it had been about {level}"
+LOSS_WAS_LOW = "the loss, down to {least} at step {best_step:,}, is {loss} now, {ratio} times as much"
+ROSE_RATIO = 2.0
+"""The learning rate over the largest one before, at which it has risen at once: schedules come back to that at most."""
+ROSE_RECORDS = 3
+"""Records with a rate that did not grow, before a rise that is not the end of a warm-up."""
 RETURNING_SHARE = 0.9
 """The last of these losses over the first: below it the loss is on its way back."""
 LOSS_RISING = Alarm(
@@ -252,6 +300,43 @@ def loss_rising(history: History) -> Iterator[Finding]:
         yield LOSS_RISING.at(history.step, words=words, loss=now[-1], loss_first=start[0], lr=rate)
 
 
+class RateRise(NamedTuple):
+    """A learning rate that rose at once beyond all that it had been: between which records, and from what to what."""
+
+    after: int
+    since: int
+    before: float
+    rate: float
+
+    def explains(self, step: float) -> bool:
+        """Return whether what happened at a step followed on it."""
+        return self.after <= step <= self.since + LASTING_STEPS
+
+
+def find_rate_rise(history: History) -> RateRise | None:
+    """Return the last rise of the learning rate in mid-run; None where there was none, or only a warm-up."""
+    rates = [(r.step, max(r.lr)) for r in history.records if r.lr]
+    last, largest = None, 0.0
+    for index, (step, rate) in enumerate(rates):
+        if index >= ROSE_RECORDS and step >= LASTING_STEPS and rate >= ROSE_RATIO * largest > 0.0:
+            two, one = rates[index - 2][1], rates[index - 1][1]
+            last = RateRise(rates[index - 1][0], step, one, rate) if one <= HIGHER_RATE_RATIO * two else last
+        largest = max(largest, rate)
+    return last
+
+
+def rate_rose(history: History) -> Iterator[Finding]:
+    """A loss that jumps when the learning rate has just risen far above all that it was."""
+    spike = history.spikes.first
+    if spike is None or history.has_raised("loss-spike") or history.standing.others:
+        return
+    rise = find_rate_rise(history)
+    if rise is not None and rise.explains(spike.step):
+        harm = LOSS_JUMPED.format(loss=figure(spike.loss), at=spike.step, level=figure(spike.level))
+        words = {"since": rise.since, "harm": harm, "lr_then": rise.before}
+        yield RATE_ROSE.at(history.step, words=words, loss=spike.loss, loss_before=spike.level, lr=rise.rate)
+
+
 def _loss_lost(history: History) -> Iterator[Finding]:
     """A loss that was low and is high again for two records."""
     records = history.repeated()
@@ -271,10 +356,14 @@ def _loss_lost(history: History) -> Iterator[Finding]:
     grew = rate >= HIGHER_RATE_RATIO * then and rate >= history.peak_lr
     share = LOST_AT_HIGHER_RATE_SHARE if grew else LOST_SHARE
     if min(latest) >= max(LOST_RATIO * least[0], share * start) and (grew or not returns):
-        words = {"best_step": least[1], "least": least[0], "ratio": latest[-1] / least[0], "lr_then": then}
-        yield (RATE_GREW if grew else LOSS_LOST).at(
-            history.step, words=words, loss=latest[-1], loss_first=start, lr=rate
-        )
+        words: dict[str, Any] = {"best_step": least[1], "least": least[0], "ratio": latest[-1] / least[0]}
+        alarm, rise = RATE_GREW if grew else LOSS_LOST, find_rate_rise(history) if grew else None
+        if rise is not None and rise.since > least[1]:
+            shown = {name: figure(words[name]) for name in ("least", "ratio")} | {"loss": figure(latest[-1])}
+            alarm, then = RATE_ROSE, rise.before
+            words |= {"since": rise.since, "harm": LOSS_WAS_LOW.format(best_step=least[1], **shown)}
+        words["lr_then"] = then
+        yield alarm.at(history.step, words=words, loss=latest[-1], loss_first=start, lr=rate)
 
 
 LOST_TO_CONSTANT = replace(

@@ -87,19 +87,42 @@ def measure_batch(args: Any, kwargs: Any) -> Tensor | None:
         column over the median one (NaN where it is no table), of the first tensor that can be compared; None where
         there is none.
     """
-    spread = measure_spread(args, kwargs)
-    leaf = next((leaf.detach() for leaf in tree_leaves((args, kwargs)) if _is_compared(leaf)), None)
-    if spread is None or leaf is None:
+    spread, leaf, marks = measure_spread(args, kwargs), _first_compared(args, kwargs), mark_batch(args, kwargs)
+    if spread is None or leaf is None or marks is None:
         return None
-    entries = leaf.reshape(-1)
-    entries = entries[:: entries.numel() // MARKED_ENTRIES] if entries.numel() > MARKED_ENTRIES else entries
-    entries = entries.to(torch.float32 if entries.device.type == "mps" else torch.float64)
-    deviation, mean = torch.std_mean(entries, correction=0)
+    deviation, mean = marks
     column = torch.full_like(mean, torch.nan)
     if leaf.ndim == 2 and leaf.is_floating_point() and MIN_COLUMNS <= leaf.shape[1] <= MAX_COLUMNS and len(leaf) > 1:
         sizes = leaf[:MARKED_ROWS].abs().amax(0).to(mean)
         column = sizes.amax() / sizes.median().clamp(min=1e-30)
     return torch.stack([spread.to(mean), deviation, mean, torch.full_like(mean, len(leaf)), column])
+
+
+@torch.no_grad()
+def mark_batch(args: Any, kwargs: Any) -> Tensor | None:
+    """Return the standard deviation and the mean of the entries of a batch, as `measure_batch` has them."""
+    leaf = _first_compared(args, kwargs)
+    if leaf is None:
+        return None
+    entries = leaf.reshape(-1)
+    entries = entries[:: entries.numel() // MARKED_ENTRIES] if entries.numel() > MARKED_ENTRIES else entries
+    entries = entries.to(torch.float32 if entries.device.type == "mps" else torch.float64)
+    return torch.stack(torch.std_mean(entries, correction=0))
+
+
+def _first_compared(args: Any, kwargs: Any) -> Tensor | None:
+    """Return the first tensor of a call that can be compared; None where there is none."""
+    return next((leaf.detach() for leaf in tree_leaves((args, kwargs)) if _is_compared(leaf)), None)
+
+
+MARK_RTOL = 1e-12
+"""Relative difference of sums over the same entries in another order."""
+
+
+def are_same(marks: tuple[float, float], others: tuple[float, float]) -> bool:
+    """Return whether two batches, each by the mean and the size of its entries, hold the same entries."""
+    apart = sum(abs(one - other) for one, other in zip(marks, others, strict=True))
+    return apart <= MARK_RTOL * sum(map(abs, marks))
 
 
 MIN_COLUMNS, MAX_COLUMNS, MARKED_ROWS = 4, 4096, 256
