@@ -40,6 +40,7 @@ from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized,
 from .chains import changes_nothing, trace_chain
 from .data_reader import Batches
 from .ir import CaptureSource, Graph, same_constants
+from .recorded_run import answering, record_run, record_trace
 from .samples import joined
 from .traced_program import (
     TracedProgram,
@@ -51,7 +52,7 @@ from .traced_program import (
     write_out_of_place,
     writes_nothing,
 )
-from .translate import DROPPED, ancestors, output_of, translate, why_untraced
+from .translate import DROPPED, ancestors, output_of, translate, why_by_value, why_untraced
 from .units import recognise
 
 DROPOUT = "dropout counts as off"
@@ -592,21 +593,55 @@ def _export(model: nn.Module, call: Call, plain: bool) -> TracedProgram:
     fraction of the time of torch's rewriting. With `plain`, composite operators stay whole wherever nothing is written
     in place.
     """
-    try:
-        with quiet(), with_momentum(model):
-            if (chain := trace_chain(model, call)) is not None:
-                write_out_of_place(chain)
-                if is_plain(chain):
-                    return chain
-            program = torch.export.export(Caller(model, call.output), call.args, call.kwargs, strict=False)
+    with quiet(), with_momentum(model):
+        if (chain := trace_chain(model, call)) is not None:
+            write_out_of_place(chain)
+            if is_plain(chain):
+                return chain
+        program = _faithful_trace(model, call)
+        with _explained(model, call):
             write_out_of_place(program)
             if writes_nothing(program) if plain else is_plain(program):
                 return program
             part_twins(program)
             return program.run_decompositions({})
+
+
+def _faithful_trace(model: nn.Module, call: Call) -> torch.export.ExportedProgram:
+    """Trace the model with torch.export; refuse what is not what the model computes when it is not traced.
+
+    Where it is another function, the model may have asked whether it is traced: then it is told that it is not.
+    """
+    own = None
+    for around in (contextlib.nullcontext, functools.partial(answering, "torch")):
+        with _explained(model, call):
+            program = torch.export.export(Caller(model, call.output, around), call.args, call.kwargs, strict=False)
+            own = own or record_run(model, call)
+            traced = record_trace(model, program, call)
+        if own.value_read is not None:
+            raise CaptureError(f"{why_by_value(own.value_read)}. Bounds need a traceable model.{_hint(call)}")
+        if traced.output == own.output:
+            return program
+    only = next((name for label, name in own.operators.items() if label not in traced.operators), "")
+    raise CaptureError(
+        "the model computes something else while torch.export traces it than when it is run"
+        + (f": {only.removeprefix('aten.')} of the run is not in the trace" if only else "")
+        + ". Let it compute the same in both: it may ask whether it is traced, look at the class of a tensor, or "
+        f"count its runs.{_hint(call)}"
+    )
+
+
+def _hint(call: Call) -> str:
+    return f" {STILL_WORKS}" if call.variables else ""  # token ids cannot be moved, and embeddings are not traced
+
+
+@contextlib.contextmanager
+def _explained(model: nn.Module, call: Call) -> Iterator[None]:
+    """Turn an error of torch.export into one sentence on what in the model it cannot trace."""
+    try:
+        yield
     except Exception as error:
         cause = error.__cause__ or error if isinstance(error, UntracedError) else error
-        hint = f" {STILL_WORKS}" if call.variables else ""  # token ids cannot be moved, and embeddings are not traced
         raise CaptureError(
-            quantized(model) or f"{why_untraced(cause)}. Bounds need a traceable model.{hint}"
+            quantized(model) or f"{why_untraced(cause)}. Bounds need a traceable model.{_hint(call)}"
         ) from cause
