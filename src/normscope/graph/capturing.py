@@ -212,17 +212,17 @@ def accepts_graph(function: Callable[Concatenate[M, P], R]) -> Callable[Concaten
     return wrapped
 
 
-def _reused(model: nn.Module, batch: Any, mode: str, output: str | int | None) -> Graph | None:
+def _reused(model: nn.Module, batch: Any, forced: str | None, output: str | int | None) -> Graph | None:
     """Return the graph that was passed in the model's place, if it is that of this batch; else None."""
     graph = REUSABLE.get()
-    if graph is None or graph.source is None or (graph.mode, graph.source.output) != (mode, output):
+    if graph is None or graph.source is None or (graph.mode, graph.source.output) != (mode_of(model, forced), output):
         return None
     source = graph.source
-    if unwrapped(source.model) is not unwrapped(model) or digest_of(model) != source.digest:
-        return None
     own, others = (tree_flatten(one) for one in (source.batch, batch))
     alike = own[1] == others[1] and all(map(_same, own[0], others[0]))
-    return graph if alike else None
+    if not alike or unwrapped(source.model) is not unwrapped(model):
+        return None
+    return graph if digest_of(model, batch, forced, output) == source.digest else None
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -231,14 +231,20 @@ def _same(one: Any, other: Any) -> bool:
     return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
 
 
-def digest_of(model: nn.Module) -> str:
-    """Return a digest of all parameters, buffers and modes of a model, by which a change of any of them shows."""
-    tensors = (*model.named_parameters(), *model.named_buffers())
-    digest = hashlib.blake2b(str([module.training for module in model.modules()]).encode(), digest_size=16)
-    for name, tensor in tensors:
+@one_thread_at_a_time
+def digest_of(model: nn.Module, batch: Any, forced: str | None, output: str | int | None) -> str:
+    """Return a digest of all weights of a model and of all that one run computes: any change of either shows.
+
+    What a run computes also depends on Python: attributes, hooks, methods that were replaced.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         for part in plain_parts(tensor.detach()):
             digest.update(f"{name} {part.dtype} {tuple(part.shape)}".encode())
             digest.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    with untouched(model, forced):
+        own = record_run(model, prepare(model, batch, output))
+    digest.update(f"{own.output} {own.value_read}".encode())
     return digest.hexdigest()
 
 
@@ -282,7 +288,8 @@ def capture(
     batches = Batches(model, data, labels=labels)
     batch = batches.first
     graph = batches.noted(trace_model(model, batch, mode=mode, output=output))
-    source = CaptureSource(model=model, batch=batch, mode=mode, output=output, digest=digest_of(model))
+    digest = digest_of(model, batch, mode, output)
+    source = CaptureSource(model=model, batch=batch, mode=mode, output=output, digest=digest)
     return dataclasses.replace(graph, source=source)
 
 
@@ -299,7 +306,7 @@ def trace_model(
 ) -> Graph:
     """Turn a model and one batch into a graph, unless the budget leaves no time for the longer of its two traces."""
     forced, mode = mode, mode_of(model, mode)
-    reused = _reused(model, batch, mode, output)
+    reused = _reused(model, batch, forced, output)
     if reused is not None:
         return reused
     with assume_no_effects(model, forced) if changes_nothing(model, forced) else contextlib.nullcontext():
@@ -619,6 +626,8 @@ def _faithful_trace(model: nn.Module, call: Call) -> torch.export.ExportedProgra
             own = own or record_run(model, call)
             traced = record_trace(model, program, call)
         if own.value_read is not None:
+            with torch.no_grad():
+                _translated(program, call, "eval")  # it says more where the trace has the operator that reads
             raise CaptureError(f"{why_by_value(own.value_read)}. Bounds need a traceable model.{_hint(call)}")
         if traced.output == own.output:
             return program
