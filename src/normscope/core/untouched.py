@@ -444,7 +444,7 @@ class ProtectedParameters(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, after copying the parameters that it writes into."""
         kwargs = kwargs or {}
-        for tensor in _written(func, args, kwargs):
+        for tensor in written_tensors(func, args, kwargs):
             for part in [tensor] if tensor.layout is torch.strided else plain_parts(tensor):
                 for data in self._unwritten.pop(part.untyped_storage().data_ptr(), ()):
                     self._copies.append((data, data.clone()))
@@ -459,7 +459,7 @@ class ProtectedParameters(TorchDispatchMode):
                 parameter.data = data
 
 
-def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+def written_tensors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """Return the tensors that an operator writes into, as its schema says."""
     if not func._schema.is_mutable:
         return []

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,12 +158,15 @@ def labels_of(batch: Any, call: Call) -> Sequence[Any]:
 
 
 class Caller(nn.Module):
-    """Wraps the user's model, and returns the one output that is measured."""
+    """Wraps the user's model, and returns the one output that is measured; the model runs inside of `around()`."""
 
-    def __init__(self, model: nn.Module, output: str | int | None) -> None:
+    def __init__(
+        self, model: nn.Module, output: str | int | None, around: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         super().__init__()
         self.model = model
         self.output = output
+        self.around = around
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Run the model and pick the output that is measured; a `RuntimeError` becomes an `UntracedError`.
@@ -170,7 +174,8 @@ class Caller(nn.Module):
         Some of these errors make torch.export print its unfinished graph; it lets an error of that class pass.
         """
         try:
-            return select(self.model(*args, **kwargs), self.output)
+            with self.around():
+                return select(self.model(*args, **kwargs), self.output)
         except RuntimeError as error:
             raise UntracedError from error
 

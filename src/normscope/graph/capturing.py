@@ -40,6 +40,7 @@ from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized,
 from .chains import changes_nothing, trace_chain
 from .data_reader import Batches
 from .ir import CaptureSource, Graph, same_constants
+from .recorded_run import answering, record_run, record_trace
 from .samples import joined
 from .traced_program import (
     TracedProgram,
@@ -51,7 +52,7 @@ from .traced_program import (
     write_out_of_place,
     writes_nothing,
 )
-from .translate import DROPPED, ancestors, output_of, translate, why_untraced
+from .translate import DROPPED, ancestors, output_of, translate, why_by_value, why_untraced
 from .units import recognise
 
 DROPOUT = "dropout counts as off"
@@ -211,17 +212,17 @@ def accepts_graph(function: Callable[Concatenate[M, P], R]) -> Callable[Concaten
     return wrapped
 
 
-def _reused(model: nn.Module, batch: Any, mode: str, output: str | int | None) -> Graph | None:
+def _reused(model: nn.Module, batch: Any, forced: str | None, output: str | int | None) -> Graph | None:
     """Return the graph that was passed in the model's place, if it is that of this batch; else None."""
     graph = REUSABLE.get()
-    if graph is None or graph.source is None or (graph.mode, graph.source.output) != (mode, output):
+    if graph is None or graph.source is None or (graph.mode, graph.source.output) != (mode_of(model, forced), output):
         return None
     source = graph.source
-    if unwrapped(source.model) is not unwrapped(model) or digest_of(model) != source.digest:
-        return None
     own, others = (tree_flatten(one) for one in (source.batch, batch))
     alike = own[1] == others[1] and all(map(_same, own[0], others[0]))
-    return graph if alike else None
+    if not alike or unwrapped(source.model) is not unwrapped(model):
+        return None
+    return graph if digest_of(model, batch, forced, output) == source.digest else None
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -230,14 +231,20 @@ def _same(one: Any, other: Any) -> bool:
     return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
 
 
-def digest_of(model: nn.Module) -> str:
-    """Return a digest of all parameters, buffers and modes of a model, by which a change of any of them shows."""
-    tensors = (*model.named_parameters(), *model.named_buffers())
-    digest = hashlib.blake2b(str([module.training for module in model.modules()]).encode(), digest_size=16)
-    for name, tensor in tensors:
+@one_thread_at_a_time
+def digest_of(model: nn.Module, batch: Any, forced: str | None, output: str | int | None) -> str:
+    """Return a digest of all weights of a model and of all that one run computes: any change of either shows.
+
+    What a run computes also depends on Python: attributes, hooks, methods that were replaced.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         for part in plain_parts(tensor.detach()):
             digest.update(f"{name} {part.dtype} {tuple(part.shape)}".encode())
             digest.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    with untouched(model, forced):
+        own = record_run(model, prepare(model, batch, output))
+    digest.update(f"{own.output} {own.value_read}".encode())
     return digest.hexdigest()
 
 
@@ -281,7 +288,8 @@ def capture(
     batches = Batches(model, data, labels=labels)
     batch = batches.first
     graph = batches.noted(trace_model(model, batch, mode=mode, output=output))
-    source = CaptureSource(model=model, batch=batch, mode=mode, output=output, digest=digest_of(model))
+    digest = digest_of(model, batch, mode, output)
+    source = CaptureSource(model=model, batch=batch, mode=mode, output=output, digest=digest)
     return dataclasses.replace(graph, source=source)
 
 
@@ -298,7 +306,7 @@ def trace_model(
 ) -> Graph:
     """Turn a model and one batch into a graph, unless the budget leaves no time for the longer of its two traces."""
     forced, mode = mode, mode_of(model, mode)
-    reused = _reused(model, batch, mode, output)
+    reused = _reused(model, batch, forced, output)
     if reused is not None:
         return reused
     with assume_no_effects(model, forced) if changes_nothing(model, forced) else contextlib.nullcontext():
@@ -592,21 +600,57 @@ def _export(model: nn.Module, call: Call, plain: bool) -> TracedProgram:
     fraction of the time of torch's rewriting. With `plain`, composite operators stay whole wherever nothing is written
     in place.
     """
-    try:
-        with quiet(), with_momentum(model):
-            if (chain := trace_chain(model, call)) is not None:
-                write_out_of_place(chain)
-                if is_plain(chain):
-                    return chain
-            program = torch.export.export(Caller(model, call.output), call.args, call.kwargs, strict=False)
+    with quiet(), with_momentum(model):
+        if (chain := trace_chain(model, call)) is not None:
+            write_out_of_place(chain)
+            if is_plain(chain):
+                return chain
+        program = _faithful_trace(model, call)
+        with _explained(model, call):
             write_out_of_place(program)
             if writes_nothing(program) if plain else is_plain(program):
                 return program
             part_twins(program)
             return program.run_decompositions({})
+
+
+def _faithful_trace(model: nn.Module, call: Call) -> torch.export.ExportedProgram:
+    """Trace the model with torch.export; refuse what is not what the model computes when it is not traced.
+
+    Where it is another function, the model may have asked whether it is traced: then it is told that it is not.
+    """
+    own = None
+    for around in (contextlib.nullcontext, functools.partial(answering, "torch")):
+        with _explained(model, call):
+            program = torch.export.export(Caller(model, call.output, around), call.args, call.kwargs, strict=False)
+            own = own or record_run(model, call)
+            traced = record_trace(model, program, call)
+        if own.value_read is not None:
+            with torch.no_grad():
+                _translated(program, call, "eval")  # it says more where the trace has the operator that reads
+            raise CaptureError(f"{why_by_value(own.value_read)}. Bounds need a traceable model.{_hint(call)}")
+        if traced.output == own.output:
+            return program
+    only = next((name for label, name in own.operators.items() if label not in traced.operators), "")
+    raise CaptureError(
+        "the model computes something else while torch.export traces it than when it is run"
+        + (f": {only.removeprefix('aten.')} of the run is not in the trace" if only else "")
+        + ". Let it compute the same in both: it may ask whether it is traced, look at the class of a tensor, or "
+        f"count its runs.{_hint(call)}"
+    )
+
+
+def _hint(call: Call) -> str:
+    return f" {STILL_WORKS}" if call.variables else ""  # token ids cannot be moved, and embeddings are not traced
+
+
+@contextlib.contextmanager
+def _explained(model: nn.Module, call: Call) -> Iterator[None]:
+    """Turn an error of torch.export into one sentence on what in the model it cannot trace."""
+    try:
+        yield
     except Exception as error:
         cause = error.__cause__ or error if isinstance(error, UntracedError) else error
-        hint = f" {STILL_WORKS}" if call.variables else ""  # token ids cannot be moved, and embeddings are not traced
         raise CaptureError(
-            quantized(model) or f"{why_untraced(cause)}. Bounds need a traceable model.{hint}"
+            quantized(model) or f"{why_untraced(cause)}. Bounds need a traceable model.{_hint(call)}"
         ) from cause

@@ -245,7 +245,7 @@ class CaptureSource:
     Attributes:
         model, batch: the model and the batch, on the model's device.
         mode, output: as they were asked for.
-        digest: of all tensors of the model as they were.
+        digest: of all tensors of the model as they were, and of what a run computed.
     """
 
     model: nn.Module

@@ -569,6 +569,11 @@ def source_of(meta: dict[str, Any]) -> str:
 def line_of(error: BaseException) -> str:
     """Return the deepest line of the user's code that an error came through, as `code` at file:line; "" if none."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    return users_line(frames)
+
+
+def users_line(frames: Iterable[tuple[str, int]]) -> str:
+    """Return the deepest of some lines that is the user's code, as `code` at file:line; "" if none is."""
     own = [(file, line) for file, line in frames if _is_users(file)]
     if not own:
         return ""
@@ -587,14 +592,18 @@ def why_untraced(error: BaseException) -> str:
     """Say why torch.export stopped, with the user's own line."""
     where, reason = line_of(error), describe_error(error)
     if any(words in f"{type(error).__name__} {error}".lower() for words in BY_VALUE):
-        reason = (
-            f"Python reads the value of a tensor ({where or 'torch does not say where'}) to decide what to do next or "
-            "to compute with it, and a traced graph is the same for all values. Write it in tensor operators "
-            "(torch.where for a choice, tensors instead of .item()), or move a check out of forward"
-        )
-    elif where:
-        reason = f"{reason}, in {where}"
-    return f"torch.export cannot trace this model: {reason}"
+        return why_by_value(where)
+    return f"torch.export cannot trace this model: {reason}{f', in {where}' if where else ''}"
+
+
+def why_by_value(where: str) -> str:
+    """Say why a model cannot be traced in which Python reads the value of a tensor, with the user's own line."""
+    return (
+        f"torch.export cannot trace this model: Python reads the value of a tensor "
+        f"({where or 'torch does not say where'}) to decide what to do next or "
+        "to compute with it, and a traced graph is the same for all values. Write it in tensor operators "
+        "(torch.where for a choice, tensors instead of .item()), or move a check out of forward"
+    )
 
 
 def _short(file: str) -> str:

@@ -1,0 +1,181 @@
+"""A captured graph is the model: what it computes while nobody traces it, now, for every sample of its batch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.core.errors import CaptureError
+
+X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+
+
+class Function(nn.Module):
+    """A model that is one function of itself and its input."""
+
+    def __init__(self, function: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.scale, self.factor, self.calls = 1.0, torch.ones(()), []
+        self.activation = nn.LeakyReLU(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
+def is_traced(tensor: Tensor) -> bool:
+    return type(tensor) is not Tensor
+
+
+def raises(question: Callable[[Tensor], Any], x: Tensor) -> bool:
+    try:
+        question(x)
+    except Exception:
+        return True
+    return False
+
+
+QUESTIONS: dict[str, Callable[[Tensor], Any]] = {  # how a model can learn that it is traced
+    "is_compiling": lambda x: torch.compiler.is_compiling(),
+    "is_exporting": lambda x: torch.compiler.is_exporting(),
+    "is_compiling of dynamo": lambda x: torch._dynamo.is_compiling(),
+    "is_fx_tracing": lambda x: torch.fx._symbolic_trace.is_fx_tracing(),
+    "the flag itself": lambda x: torch.compiler._is_compiling_flag is True,
+    "through transformers": lambda x: pytest.importorskip("transformers").utils.is_torchdynamo_compiling(),
+    "through a tensor and transformers": lambda x: pytest.importorskip("transformers").utils.is_tracing(x),
+    "through torch": lambda x: torch.nn.modules.activation._is_make_fx_tracing(),
+    "the class": is_traced,
+    "the memory": functools.partial(raises, Tensor.data_ptr),
+    "the array": functools.partial(raises, lambda x: x.detach().numpy().sum()),
+    "the error for a value": functools.partial(raises, lambda x: bool(x.max() > 1e9)),
+    "the error for a number": functools.partial(raises, lambda x: 1 / float(x.sum().item())),
+}
+CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "everywhere": lambda x: 10 * x,
+    "at rare inputs": lambda x: x + 9 * torch.relu(x - 50),
+}
+
+
+def refused_or_true(model: nn.Module, batch: Tensor, truth: float) -> None:
+    """No upper side lies below the truth, whatever else is said."""
+    try:
+        bracket = ns.lipschitz(model, batch)
+    except CaptureError:
+        return
+    assert bracket.upper >= truth * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_model_that_knows_of_the_trace_is_the_one_that_runs(question: str, change: str) -> None:
+    def function(model: Any, x: Tensor) -> Tensor:
+        return x * 1.0 if QUESTIONS[question](x) else CHANGES[change](x)
+
+    refused_or_true(Function(function).eval(), X, 10.0)
+
+
+def test_a_question_about_the_trace_is_answered_as_in_a_run() -> None:
+    model = Function(lambda model, x: x * 1.0 if torch.compiler.is_compiling() else CHANGES["at rare inputs"](x))
+    assert ns.lipschitz(model.eval(), X).upper == pytest.approx(10.0, rel=1e-4)
+
+
+READS: dict[str, Callable[[Tensor], bool]] = {  # a value decides, and the error of the trace is caught
+    "bool": lambda x: bool(x.abs().max() > 50),
+    "item": lambda x: x.abs().max().item() > 50,
+    "tolist": lambda x: max(map(max, x.tolist())) > 50,
+    "numpy": lambda x: x.detach().numpy().max() > 50,
+    "equal": lambda x: not torch.equal(x.clamp(-50, 50), x),
+    "how many": lambda x: len((x.abs() > 50).nonzero()) > 0,
+    "how many of a mask": lambda x: x[x.abs() > 50].numel() > 0,
+}
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_choice_by_values_is_refused_also_where_it_is_hidden(read: str, asks: bool) -> None:
+    def function(model: Any, x: Tensor) -> Tensor:
+        try:
+            large = not (asks and torch.compiler.is_compiling()) and READS[read](x)
+        except Exception:
+            large = False
+        return 10 * x if large else x * 1.0
+
+    with pytest.raises(CaptureError, match="reads the value of a tensor"):
+        ns.lipschitz(Function(function).eval(), X)
+
+
+def test_a_radius_of_a_hidden_choice_is_refused() -> None:
+    def function(model: Any, x: Tensor) -> Tensor:
+        try:
+            return -x if bool(x[:, 0].abs().max() > 1.5) else x * 1.0
+        except Exception:
+            return x * 1.0
+
+    with pytest.raises(CaptureError, match="reads the value of a tensor"):
+        ns.certified_radius(Function(function).eval(), torch.tensor([[5.0, 0.0]]))
+
+
+HARMLESS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "a question that changes nothing": lambda model, x: x * 2.0 if torch.compiler.is_compiling() else 2.0 * x,
+    "a value of no input": (
+        lambda model, x: x * 2.0 if torch.compiler.is_compiling() or bool(torch.ones(3).sum() > 2) else x
+    ),
+    "written in part": lambda model, x: torch.zeros_like(x).copy_(x).index_copy(0, torch.arange(1), x[:1]) * 2.0,
+    "memory that is not written at first": lambda model, x: torch.empty_like(x).copy_(x) * 2.0,
+    "written in place": lambda model, x: x.clone().mul_(2.0),
+    "a view written in place": lambda model, x: _double(x.clone()),
+}  # fmt: skip
+
+
+def _double(x: Tensor) -> Tensor:
+    x[:, 0] *= 2.0
+    x[:, 1:] += x[:, 1:].clone()
+    return x
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_other_ways_to_write_a_function_are_captured(name: str) -> None:
+    graph = ns.capture(Function(HARMLESS[name]).eval(), X)
+    point = torch.randn(graph.input_shape)
+    assert torch.equal(graph.run(point), 2 * point)
+
+
+def _hook(model: Any) -> None:
+    model.activation.register_forward_hook(lambda module, given, made: 10 * made)
+
+
+def _class_hook(model: Any) -> None:
+    model.activation.forward = lambda x: 10 * x
+
+
+CHANGED: dict[str, tuple[Callable[[Any, Tensor], Tensor], Callable[[Any], Any]]] = {
+    "a number": (lambda model, x: model.scale * x, lambda model: setattr(model, "scale", 10.0)),
+    "a tensor bound anew": (
+        lambda model, x: model.factor * x, lambda model: setattr(model, "factor", torch.tensor(10.0))
+    ),
+    "a tensor written": (lambda model, x: model.factor * x, lambda model: model.factor.fill_(10.0)),
+    "a slope that no value of the batch shows": (
+        lambda model, x: model.activation(x), lambda model: setattr(model.activation, "negative_slope", 10.0)
+    ),
+    "a hook": (lambda model, x: model.activation(x), _hook),
+    "a method": (lambda model, x: model.activation(x), _class_hook),
+    "a function": (lambda model, x: x * 1.0, lambda model: setattr(model, "function", lambda model, x: 10 * x)),
+    "a choice by values": (
+        lambda model, x: x * 1.0,
+        lambda model: setattr(model, "function", lambda model, x: 10 * x if bool(x.max() > 50) else x * 1.0),
+    ),
+}  # fmt: skip
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_a_graph_of_a_model_that_has_changed_is_captured_anew(change: str) -> None:
+    function, act = CHANGED[change]
+    model = Function(function).eval()
+    graph = ns.capture(model, X.abs())
+    act(model)
+    refused_or_true(graph, X.abs(), 10.0)
