@@ -98,8 +98,8 @@ def check(
         seen, signal, skipped = _passes(
             model, batches.first, source, mode=asked, output=output, loss=function, optimizer=optimizer
         )
-        divergence = None
-        if signal is None and function is not None:
+        divergence, weighed = None, signal is None and function is not None
+        if weighed:
             divergence = weigh_divergence(model, batches.first, mode=asked, output=output, loss=function)
         examined = Examined(
             model=model,
@@ -118,7 +118,9 @@ def check(
             findings=look(examined),
             signal=signal,
             cost=Passes(
-                forwards=seen.batches + (seen.error is not None) + (0 if signal is None else signal.forwards),
+                forwards=seen.batches
+                + (seen.error is not None)
+                + (int(weighed) if signal is None else signal.forwards),
                 backwards=0 if signal is None else signal.backwards,
                 small=0 if signal is None or signal.dependence is None else signal.dependence.forwards,
             ),

@@ -274,6 +274,7 @@ def weigh_divergence(
         try:
             with torch.no_grad():
                 made = model(*call.args, **call.kwargs)
+            count("passes", call.count)
             term = find_divergence(loss, made, output, labels_of(batch, call))
         except Exception:  # nobody knows what a model with such weights does
             return None
