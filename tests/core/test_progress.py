@@ -66,7 +66,7 @@ def test_the_bar_never_goes_back(bars):
         with Progress("measuring", total=8) as measuring:
             measuring.step()
         begin("data")
-    assert [done for _, done, _ in bars[0].told] == [0.0, 0.5, 1.0, 1.0, 1.0, 1.25, 1.25, 1.25]
+    assert [done for _, done, _ in bars[0].told] == [0.0, 0.25, 0.5, 0.5, 1.0, 1.125, 1.1796875, 1.1796875]
 
 
 def test_parts_end_with_an_error(bars):

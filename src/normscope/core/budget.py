@@ -70,7 +70,7 @@ class Parts:
 
     def __init__(self, title: str, names: Sequence[str]) -> None:
         self.title, self.names = title, tuple(names)
-        self._at, self._what, self._share, self._done = 0, "", 0.0, 0.0
+        self._at, self._what, self._share, self._before, self._done = 0, "", 0.0, 0.0, 0.0
         self._line = _Line()
 
     def __enter__(self) -> Parts:
@@ -84,11 +84,16 @@ class Parts:
     def begin(self, name: str) -> None:
         """Say which part begins; a name that is not among the parts changes nothing."""
         if name in self.names:
-            self._at, self._what, self._share = self.names.index(name), "", 0.0
+            self._at, self._what, self._share, self._before = self.names.index(name), "", 0.0, 0.0
             self._show()
 
     def inside(self, what: str, share: float) -> None:
-        """Say what the part that runs does, and how much of it is done."""
+        """Say what the part that runs does, and how much of that is done.
+
+        A part may hold several searches, and how many come is not known: each takes half of what is left of the part.
+        """
+        if share < self._share:  # another search has begun
+            self._before += (1.0 - self._before) * self._share / 2
         self._what, self._share = what.strip()[:40], min(share, 1.0)
         self._show()
 
@@ -99,11 +104,8 @@ class Parts:
         return f"{self.title}: {self.names[self._at]}{doing}" + (f"; then {', '.join(left)}" if left else "")
 
     def _show(self) -> None:
-        """Show the parts that are done; the part that runs counts by the share of it that is done.
-
-        A part may hold several searches, each of which counts from its own beginning: the bar waits for them.
-        """
-        self._done = max(self._done, self._at + self._share)
+        """Show the parts that are done and the share of the part that runs; a part that comes again moves nothing."""
+        self._done = max(self._done, self._at + self._before + (1.0 - self._before) * self._share / 2)
         self._line.show(self.line(), self._done, len(self.names))
 
 

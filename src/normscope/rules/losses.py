@@ -27,7 +27,7 @@ def _gain(slopes: Tensor, reduction: int, divisor: float) -> Effect:
     slopes = slopes.double()
     value = float(slopes.max() if reduction == 0 else slopes.norm()) / (divisor if reduction == MEAN else 1.0)
     if not math.isfinite(value):
-        return Unbounded(reason="the loss has a weight or a target that is not finite, or no target that counts")
+        return Unbounded(reason="a weight or a target in the loss is not finite, or no target in it counts")
     allowance = gamma(2.0 * slopes.numel() + 64.0)
     return Gain(
         gains=(Upper.of(value, Evidence.NUMERICAL, "gradient of the loss", allowance=allowance),) if value else (ZERO,)
@@ -38,7 +38,7 @@ def _moving_targets(node: Node) -> Effect | None:
     """Return what is known of a loss whose targets or weights move with the input, if they do: nothing."""
     if len(node.refs) == 1 and isinstance(node.args[0], Ref):
         return None
-    return Unbounded(reason="the targets or the weights of a loss depend on the input")
+    return Unbounded(reason=f"the targets or the weights of a loss depend on the input in {node.where}")
 
 
 @rule(
@@ -150,7 +150,7 @@ def distances(node: Node, operands: Sequence[Range]) -> Effect:
     """Absolute differences, rounded off near 0 or not: slopes of up to 1, for Huber's loss of up to delta."""
     arguments, entries = node.bound(), math.prod(node.operands[0].shape)
     if any(ref.shape != node.operands[0].shape for ref in node.operands):
-        return Unbounded(reason="a loss of two values of different shapes")
+        return Unbounded(reason=f"a loss of two values of different shapes in {node.where}")
     slopes = torch.full((max(entries, 1),), float(arguments.get("delta", 1.0)), dtype=torch.float64)
     effect = _gain(slopes, int(arguments["reduction"]), float(entries))
     return Gain(gains=effect.gains * len(node.refs)) if isinstance(effect, Gain) else effect
@@ -159,4 +159,4 @@ def distances(node: Node, operands: Sequence[Range]) -> Effect:
 @rule(aten.mse_loss.default, examples=[(lambda x: F.mse_loss(x, _VALUES).reshape(1), (2, 3))])
 def mse_loss(node: Node, operands: Sequence[Range]) -> Effect:
     """Squared error: its gradient grows with the error, +inf."""
-    return Unbounded(reason="the gradient of a squared error grows with the error: no constant holds for all outputs")
+    return Unbounded(reason=f"a squared error in {node.where}: its gradient grows with the error, without a limit")
