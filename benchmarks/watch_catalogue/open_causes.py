@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from .case import HealthyRun, RunFault, Watch, healthy_run, run_fault
 from .open_healthy import finish, seeded, train
-from .parts import accuracy, adam, by_step, digits, explained, fit, sgd, split
+from .parts import accuracy, adam, batches, by_step, digits, explained, fit, sgd, split
 
 FAULTS: list[RunFault] = []
 HEALTHY: list[HealthyRun] = []
@@ -84,4 +84,36 @@ def rate_a_little_higher_from_step_250_on(watch: Watch, steps: int = 400) -> flo
     model, data = seeded()
     optimizer = adam(model, 1e-3)
     fit(watch, model, optimizer, data, steps, schedule=by_step(optimizer, lambda step: 1.0 if step < 250 else 3.0))
+    return accuracy(model, data)
+
+
+# -------------------------------------------------------------------------------------------------------- frozen heads
+
+
+@fault("mlp", causes="frozen-layer", layers="3", remedies="unfreeze", other_harm="The body has to suit a random head.")
+def new_head_frozen_in_place_of_the_body(broken: bool, watch: Watch, steps: int = 150) -> float:
+    """Fine-tuning that freezes what was to be trained: the new head and not the trained body."""
+    torch.manual_seed(0)
+    data = digits(flat=True)
+    body, old_head = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)), nn.Linear(64, 10)
+    first = nn.Sequential(body, nn.ReLU(), old_head)
+    optimizer = adam(first, 3e-3)
+    for _, (x, y) in zip(range(200), batches(data), strict=False):
+        optimizer.zero_grad()
+        F.cross_entropy(first(x), y).backward()
+        optimizer.step()
+    model = nn.Sequential(*body, nn.Linear(64, 10))
+    model[3 if broken else slice(3)].requires_grad_(False)
+    fit(watch, model, adam(model, 3e-3), data, steps)
+    return accuracy(model, data)
+
+
+@healthy("mlp")
+def fixed_classifier_behind_a_body_that_learns(watch: Watch, steps: int = 300) -> float:
+    """A random matrix without a bias as the last layer, which stays as it is (Hoffer et al. 2018)."""
+    torch.manual_seed(0)
+    data = digits(flat=True)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10, bias=False))
+    model[4].requires_grad_(False)
+    fit(watch, model, adam(model, 3e-3), data, steps)
     return accuracy(model, data)

@@ -20,7 +20,9 @@ TOLD_BY = {
     "dead-layer": ("dead-units", "every-weight-at-zero"),
     "decay-too-strong": ("decay-of-100",),
     "eval-mode": ("eval-mode-all-along", "batch-norms-alone-in-eval-mode"),
-    "frozen-layer": ("layer-frozen-by-mistake", "pattern-of-names-leaves-only-a-norm"),
+    "frozen-layer": (
+        "layer-frozen-by-mistake", "pattern-of-names-leaves-only-a-norm", "new-head-frozen-in-place-of-the-body",
+    ),
     "gradient-explosion": ("recurrent-net-explodes-from-the-start",),
     "gradient-vanishing": ("deep-sigmoid-net",),
     "input-scale": ("a-column-of-times-in-seconds",),
@@ -61,6 +63,7 @@ FAST = {name: code for code, names in TOLD_BY.items() for name in names}
 FAST_HEALTHY = (
     "parts-are-called-and-never-the-whole", "all-data-at-once-down-to-the-noise", "an-epoch-of-five-batches-in-order",
     "ten-batches-in-order-behind-a-trial-batch", "rate-a-little-higher-from-step-250-on",
+    "fixed-classifier-behind-a-body-that-learns",
     "average-beside-the-model", "labels-that-are-mostly-noise", "one-in-twenty", "two-gradients-for-each-step",
     "warm-restarts", "lbfgs-with-a-closure", "targets-that-grow", "head-on-codes-that-fit-already", "long-warm-up",
 )  # fmt: skip

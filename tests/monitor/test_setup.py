@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import normscope as ns
 from normscope.core.finding import Severity
 from normscope.monitor.parameter_follower import Clearing
 from normscope.monitor.probes.batches import measure_spread
@@ -212,3 +214,28 @@ def test_a_run_in_which_nothing_happens_says_nothing() -> None:
     with watch(model, torch.optim.SGD(model.parameters(), lr=0.01), every=2) as run:
         copy.deepcopy(model)(batch(0))
     assert run.findings == ()
+
+
+@pytest.mark.parametrize(("bias", "severity"), [(True, "warning"), (False, "info")])
+@pytest.mark.parametrize("place", [2, 4])
+def test_frozen_random_layers_are_told_as_a_check_tells_them(place: int, bias: bool, severity: str) -> None:
+    """In the same words and as severe: a map without a bias behind a body may be meant, as a fixed classifier."""
+    torch.manual_seed(0)
+    sizes = ((8, 32), (32, 32), (32, 4))
+    layers = [nn.Linear(*size, bias=bias or 2 * i != place) for i, size in enumerate(sizes)]
+    model = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
+    model[place].requires_grad_(False)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    x, y = torch.randn(64, 8), torch.randint(4, (64,))
+    findings = ns.check(model, (x, y), loss="cross_entropy", optimizer=optimizer).findings
+    with ns.watch(model, optimizer, every=10, panel=False) as run:
+        for _ in range(60):
+            rows = torch.randperm(64)[:32]
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+            run.observe(loss=loss)
+            loss.backward()
+            optimizer.step()
+    checked, watched = ([f for f in found if f.code == "frozen-layer"] for found in (findings, run.findings))
+    assert [replace(finding, step=None) for finding in watched] == checked
+    assert [(finding.severity, finding.where) for finding in checked] == [(severity, str(place))]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from ..diagnosis.findings.parameters import choose_unmeant
 from .probes.loss_probe import LossReading
 
 
@@ -46,6 +47,7 @@ class ParameterFollower:
         unmoved: parameters that get gradients, that the optimizer does not have, and that nobody changes.
         evaluated: BatchNorms in eval mode whose statistics are those of the start though their scales are trained.
         frozen: layers whose parameters require no gradient though they were never trained.
+        unmeant: those of them that are hardly meant to be so.
         dropout: the strongest dropout that is on, and where.
         oddities: what is odd in how the loss is put together, as `LossReading` has it.
         shapes: what was broadcast.
@@ -68,6 +70,7 @@ class ParameterFollower:
     def __init__(self) -> None:
         self.evaluated: dict[str, Since] = {}
         self.frozen: dict[str, Since] = {}
+        self.unmeant: list[str] = []
         self.dropout: tuple[float, str] = (0.0, "")
         self.oddities: dict[str, Since] = {}
         self.shapes, self.others, self.half_precision = "", 0, False
@@ -174,6 +177,7 @@ class ParameterFollower:
         """Look at the modes of all modules and at what is frozen, in a measured forward in train mode."""
         trained = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
         evaluated, self.dropout, matrices = [], (0.0, ""), []  # matrices: layers with their weight and bias
+        layers: dict[str, nn.Module] = {}
         for inner, module in modules.items():
             if not isinstance(module, LOOKED_AT):
                 continue
@@ -186,6 +190,7 @@ class ParameterFollower:
                 if counted is not None and any(id(p) in trained for p in parameters) and self._is_new(path, counted):
                     evaluated.append(path)
             elif type(module) in DEFAULT_INITIALISED and parameters:
+                layers[path] = module
                 matrices.append((path, parameters))
             elif isinstance(module, nn.LSTM | nn.GRU) and path not in self._initial:
                 self._initial[path] = True
@@ -196,13 +201,15 @@ class ParameterFollower:
         many = 2 * len(frozen) >= len(matrices)  # a backbone, with an adapter in front of it
         others = [weight for _, (weight, *_) in matrices if weight.requires_grad]
         untrained = {} if many else {path: ps[0] for path, ps in frozen if self._is_initial(path, ps, others)}
-        # a single random layer in front is a projection on purpose
         reached = others or any(id(p) in trained for module in modules.values() for p in module._parameters.values())
-        before = matrices[:first] if reached else []
+        before, in_front = matrices[:first] if reached else [], dict[str, nn.Parameter]()
+        # a single random layer in front is a projection on purpose
         if len(before) >= MIN_BACKBONE_LAYERS and all(
             self._is_initial(path, parameters, others, or_normal=True) for path, parameters in before
         ):
-            untrained |= {path: weight for path, (weight, *_) in before}
+            in_front = {path: weight for path, (weight, *_) in before}
+        self.unmeant = choose_unmeant({path: layers[path] for path in untrained | in_front})
+        untrained |= {path: weight for path, weight in in_front.items() if path in self.unmeant}  # else random features
         self.evaluated = {path: self.evaluated.get(path) or Since(step) for path in evaluated}
         earlier = self.frozen
         versions = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from statistics import median
 
@@ -221,37 +221,59 @@ def frozen_layer(examined: Examined) -> Iterator[Finding]:
             numbers=figures(layers=len(held)),
         )
     followed = {row.path for row in signal.layers if row.log10_gradient is not None or row.kind == "embedding"}
-    random = [path for path in held if path in followed and not any(trains[path]) and looks_fresh(modules[path])]
-    if len(random) < FEW_RANDOM:
-        random = [path for path in random if _is_hardly_meant(modules[path])]
+    random = choose_unmeant(
+        {
+            path: modules[path]
+            for path in held
+            if path in followed and not any(trains[path]) and looks_fresh(modules[path])
+        }
+    )
     if is_judged_by_frozen(signal) and (signal.loss is None or signal.loss.is_constant):
         random = []  # a generator, and the discriminator that judges it
     if any(not any(trains[path]) and not looks_fresh(modules[path]) for path in held):
         random = []  # a trained network that is being adapted
     if random and any(row.trainable for row in signal.parameters):
-        yield Finding(
-            code="frozen-layer",
-            severity=Severity.WARNING,
-            where=random[0],
-            seen=f"{listed([f'`{path}`' for path in random], most=3)} {'does' if len(random) == 1 else 'do'} not train "
-            "(requires_grad is False), and the weights are still those of a random start.",
-            why="A layer that is frozen before it was trained hands on random features, and the others have to make do "
-            "with them.",
-            advice="Call requires_grad_(True) on it, or load the trained weights that were to be frozen.",
-            numbers=figures(layers=len(random)),
-        )
+        yield describe_frozen_random(random)
     elif frozen and any(any(trains[path]) for path in held):
-        yield Finding(
-            code="frozen-layer",
-            severity=Severity.INFO,
-            where=frozen[0],
-            seen=f"{listed([f'`{path}`' for path in frozen], most=3)} "
-            f"{'does' if len(frozen) == 1 else 'do'} not train (requires_grad is False), while layers before do: "
-            f"{len(frozen):,} of {len(held):,} weight layers.",
-            why="Fine-tuning freezes the first layers; a frozen layer behind layers that train is rarely meant.",
-            advice="If it is frozen on purpose, there is nothing to do; otherwise call requires_grad_(True) on it.",
-            numbers=figures(layers=len(frozen)),
-        )
+        yield describe_frozen_behind(frozen, len(held))
+
+
+def describe_frozen_random(paths: Sequence[str]) -> Finding:
+    """Return the finding of layers that are frozen with the weights of a random start, hardly on purpose."""
+    return Finding(
+        code="frozen-layer",
+        severity=Severity.WARNING,
+        where=paths[0],
+        seen=f"{listed([f'`{path}`' for path in paths], most=3)} {'does' if len(paths) == 1 else 'do'} not train "
+        "(requires_grad is False), and the weights are still those of a random start.",
+        why="A layer that is frozen before it was trained hands on random features, and the others have to make do "
+        "with them.",
+        advice="Call requires_grad_(True) on it and give it to the optimizer, or load the trained weights that were to "
+        "be frozen.",
+        numbers=figures(layers=len(paths)),
+    )
+
+
+def describe_frozen_behind(paths: Sequence[str], layers: int) -> Finding:
+    """Return the note of layers that are frozen behind others that train, of so many: a fixed classifier, perhaps."""
+    return Finding(
+        code="frozen-layer",
+        severity=Severity.INFO,
+        where=paths[0],
+        seen=f"{listed([f'`{path}`' for path in paths], most=3)} {'does' if len(paths) == 1 else 'do'} not train "
+        f"(requires_grad is False), while layers before do: {len(paths):,} of {layers:,} weight layers.",
+        why="Fine-tuning freezes the first layers; a frozen layer behind layers that train is rarely meant.",
+        advice="If it is frozen on purpose, there is nothing to do; otherwise call requires_grad_(True) on it.",
+        numbers=figures(layers=len(paths)),
+    )
+
+
+def choose_unmeant(random: Mapping[str, nn.Module]) -> list[str]:
+    """Return the frozen random layers, by path, that are hardly meant to be so.
+
+    Random features and fixed classifiers are frozen maps without a bias, and there are one or two of them.
+    """
+    return [path for path, module in random.items() if len(random) >= FEW_RANDOM or _is_hardly_meant(module)]
 
 
 def _is_to_learn(examined: Examined) -> bool:
@@ -269,7 +291,7 @@ def is_judged_by_frozen(signal: Signal) -> bool:
 
 
 def _is_hardly_meant(module: nn.Module) -> bool:
-    """Whether a frozen random layer is hardly meant: random features are frozen maps without a bias."""
+    """Whether a frozen random layer is hardly meant, whatever others there are: it has a bias, or a state."""
     return isinstance(module, nn.Embedding | nn.RNNBase) or module._parameters.get("bias") is not None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ...core.finding import Finding, Severity
+from ...diagnosis.findings.parameters import describe_frozen_behind, describe_frozen_random
 from ...diagnosis.findings.steps import RESTING_ADVICE, RESTING_WHY
 from ...report.words import pluralise
 from ..courses import LASTING_STEPS, PLAIN_STEPS
@@ -190,16 +191,8 @@ def slow_groups(history: History) -> Iterator[Finding]:
         yield alarm.at(history.step, where, words, share=SLOW_GROUP_SHARE, lr=rate, parameters=len(names))
 
 
-FROZEN_LAYER = Alarm(
+FROZEN_FAINT = Alarm(
     code="frozen-layer",
-    seen="The parameters of {where} are frozen (requires_grad=False) and still have the random values of a new "
-    "layer.{also}",
-    why="A layer that was never trained stays random, while most others are trained.",
-    advice="Unfreeze it: layer.requires_grad_(True), and give its parameters to the optimizer; or load its weights if "
-    "it was to be a pretrained one.",
-)
-FROZEN_FAINT = replace(
-    FROZEN_LAYER,
     seen="The table of {where} is frozen (requires_grad=False), all of its entries are below {entry:figure}, and the "
     "loss is where it began.",
     why="Vectors that were trained are larger: these were drawn to be trained, and carry hardly any signal.",
@@ -215,8 +208,11 @@ def frozen_layer(history: History) -> Iterator[Finding]:
     if history.has_raised("frozen-layer"):
         return
     names = _lasting(history, history.standing.frozen)
-    if names:
-        yield FROZEN_LAYER.at(history.step, names[0], {"also": others_likewise(len(names), "other layer")})
+    unmeant = [name for name in names if name in history.standing.unmeant]
+    if unmeant:
+        yield replace(describe_frozen_random(unmeant), step=history.step)
+    elif names:
+        yield replace(describe_frozen_behind(names, len(history.of("weight"))), step=history.step)
     elif (table := history.standing.faint) and history.step >= FAINT_STEPS and history.is_unlearned:
         yield FROZEN_FAINT.at(history.step, table, entry=FAINT_ENTRIES)
 
