@@ -74,20 +74,21 @@ def seeded() -> Iterator[None]:
 def _exports_take_half_the_time() -> Iterator[None]:
     """The same graphs (tests/graph/test_quickly.py), without what torch does anew for each of thousands of exports."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(capturing, "_export", lambda *args: _quickly(*args))
+        for name in SLOWLY:
+            patch.setattr(capturing, name, functools.partial(_quickly, name))
         yield
 
 
 @pytest.fixture
-def plain_exports() -> Callable[..., Any]:
-    """What `normscope.graph.capturing._export` is outside of the tests."""
+def plain_exports() -> dict[str, Callable[..., Any]]:
+    """What these functions of `normscope.graph.capturing` are outside of the tests."""
     return SLOWLY
 
 
-SLOWLY = capturing._export
+SLOWLY = {name: getattr(capturing, name) for name in ("_export", "_rewritten")}
 
 
-def _quickly(*args: Any) -> Any:
+def _quickly(name: str, *args: Any) -> Any:
     """Export in half the time.
 
     For each export torch lists its operators, makes ten thousand functions, enters them into tables and takes them out
@@ -99,7 +100,7 @@ def _quickly(*args: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(exported_program, "_override_composite_implicit_decomp", _entered)
             patch.setattr(exported_program, "_collect_all_valid_cia_ops", _collected)
-            return SLOWLY(*args)
+            return SLOWLY[name](*args)
     finally:
         if collecting:
             gc.enable()

@@ -345,10 +345,11 @@ def test_masks_and_ids_of_their_own_keep_samples_apart(model, batch):
 
 
 @pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
-def test_a_size_of_the_batch_that_a_normalizer_hides_is_that_of_one_sample(size: float) -> None:
-    """The map of one sample is the model on a batch of one, also where no value of a larger batch tells them apart."""
+def test_a_size_of_the_batch_that_a_normalizer_hides_joins_the_samples(size: float) -> None:
+    """No value of a batch tells its size here, and yet a sample alone has four times the slope."""
     model, batch = Function(lambda x: F.layer_norm(x / x.shape[0], (4,))), torch.randn(4, 4)
     bracket = ns.lipschitz(model.eval(), batch)
-    x = size * torch.randn(1, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    jacobian = torch.autograd.functional.jacobian(lambda one: F.layer_norm(one, (4,)), x).reshape(4, 4)
+    assert any("the whole batch is measured as one input" in note for note in bracket.notes)
+    x = size * torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    jacobian = torch.autograd.functional.jacobian(model, x).reshape(16, 16)
     assert bracket.upper >= float(torch.linalg.matrix_norm(jacobian, 2))

@@ -172,6 +172,7 @@ CHANGED: dict[str, tuple[Callable[[Any, Tensor], Tensor], Callable[[Any], Any]]]
     ),
 }  # fmt: skip
 
+
 @pytest.mark.parametrize("change", CHANGED)
 def test_a_graph_of_a_model_that_has_changed_is_captured_anew(change: str) -> None:
     function, act = CHANGED[change]
@@ -179,3 +180,41 @@ def test_a_graph_of_a_model_that_has_changed_is_captured_anew(change: str) -> No
     graph = ns.capture(model, X.abs())
     act(model)
     refused_or_true(graph, X.abs(), 10.0)
+
+
+COUNTED: dict[str, Callable[[Tensor], Tensor]] = {  # the size of the batch as a number
+    "a branch": lambda x: x + 9 * torch.relu(x - 50) if len(x) > 1 else x * 1.0,
+    "a slope at rare inputs": lambda x: x + 3 * (len(x) - 1) * torch.relu(x - 50),
+    "a factor": lambda x: x * (1 + 1e-5 * len(x)),
+    "a factor in a tensor": lambda x: x * torch.full((3,), 1 + 1e-5 * len(x)),
+    "a factor of each row": lambda x: x * torch.full((len(x), 1), 1 + 1e-5 * len(x)),
+    "a power": lambda x: x * (x.abs() + 1) ** (1e-6 * (len(x) - 1)),
+    "a shift along another axis": lambda x: x + 9 * torch.relu(x.roll(len(x) // 2, 1) - 50),
+    "an end": lambda x: x + 9 * torch.relu(x[:, : len(x)].sum(1, keepdim=True) - 50),
+    "a choice of entries": lambda x: x + 9 * torch.relu(x[:, torch.tensor([0, 1, (len(x) > 1) + 1])] - 50),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_function_of_the_size_of_the_batch_is_measured_on_the_batch(name: str) -> None:
+    graph = ns.capture(Function(lambda model, x: COUNTED[name](x)).eval(), X)
+    assert not graph.per_sample
+    assert "the whole batch is measured as one input" in graph.notes[-1]
+
+
+SIZES: dict[str, Callable[[Tensor], Tensor]] = {  # the size of the batch as a size
+    "views": lambda x: x.view(len(x) * 3, 1).view(len(x), 3) * 2,
+    "expanded": lambda x: x[:, None].expand(len(x), 4, 3).sum(1),
+    "rows by number": lambda x: x[:, None].expand(-1, 2, -1)[torch.arange(len(x)), torch.ones(len(x)).long()],
+    "ones for each row": lambda x: x + torch.ones(len(x), 3),
+    "a token for each row": lambda x: torch.cat([torch.ones(1, 1).expand(len(x), 1), x], 1),
+    "sequence first": lambda x: x[:, None].transpose(0, 1).reshape(1, len(x), 3).transpose(0, 1),
+    "row by row": lambda x: torch.stack([2 * row for row in x]),
+    "a shift by as many places as there are": lambda x: x + x.roll(3 * len(x), 1),
+    "its own zeros": lambda x: torch.cat([x, x.new_zeros(len(x), 1)], 1),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_that_is_no_number_of_the_function_leaves_samples_apart(name: str) -> None:
+    assert ns.capture(Function(lambda model, x: SIZES[name](x)).eval(), X).per_sample

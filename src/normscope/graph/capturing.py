@@ -41,8 +41,9 @@ from .chains import changes_nothing, trace_chain
 from .data_reader import Batches
 from .ir import CaptureSource, Graph, same_constants
 from .recorded_run import answering, record_run, record_trace
-from .samples import joined
+from .samples import joined, what_changes
 from .traced_program import (
+    ChainProgram,
     TracedProgram,
     changed,
     is_plain,
@@ -320,16 +321,22 @@ def _trace(
     with untouched(model, forced):
         call = settle(model, prepare(model, batch, output), mode)
     batched: tuple[Graph, ...] = ()
+    program = None
     if call.per_sample and call.count > 1:
-        clock = Budget()
-        program, whole = _traced(model, dataclasses.replace(call, per_sample=False), forced, mode, True)
-        times = 1.0 if is_plain(program) else REWRITTEN
+        clock, together = Budget(), dataclasses.replace(call, per_sample=False)
+        program = _export(model, together, forced)
+        written, whole = _read(model, together, forced, mode, program, True)
+        times = 1.0 if is_plain(written) else REWRITTEN
         if budget is not None and budget.limited and not budget.time_for(times * clock.elapsed):
             raise CaptureError(NO_TIME)
-        why = what_joins(program, call, mode, whole)
+        why = what_joins(written, call, mode, whole)
+        if why is None:
+            alone = _export(model, call, forced)
+            why = what_changes(whole, _read(model, call, forced, mode, alone, True)[1], call.count)
+            program = alone if why is None else program
         notes = call.notes if why is None else (*call.notes, f"{why}: the whole batch is measured as one input")
         call, batched = dataclasses.replace(call, per_sample=why is None, notes=notes), (whole,)
-    recognised, graph = _captured(model, call, forced, mode)
+    recognised, graph = _captured(model, call, forced, mode, program)
     return dataclasses.replace(recognised, batched=(*batched, graph) if call.per_sample else ())
 
 
@@ -355,8 +362,7 @@ def capture_weights(model: nn.Module, batch: Any, *, output: str | int | None = 
         call = settle(model, prepare(model, batch, output), "eval")
     if not call.per_sample:
         raise CaptureError("samples of a batch meet in the model: it is no function of one sample")
-    with untouched(model, "eval", traced=True):
-        program = _export(model, call.sample(), False)
+    program = _rewritten(model, call, "eval", _export(model, call, "eval"), False)
     with torch.no_grad():
         return translate(program, call, "eval", weights=True)
 
@@ -527,9 +533,11 @@ class _Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _captured(model: nn.Module, call: Call, forced: str | None, mode: str) -> tuple[Graph, Graph]:
+def _captured(
+    model: nn.Module, call: Call, forced: str | None, mode: str, program: TracedProgram | None = None
+) -> tuple[Graph, Graph]:
     """Return the verified graph of a call, with units recognised and operator by operator."""
-    program, graph = _traced(model, call, forced, mode, False)
+    program, graph = _read(model, call, forced, mode, program or _export(model, call, forced), False)
     return _recognised(model, call, forced, program, graph), graph
 
 
@@ -544,8 +552,14 @@ def _recognised(model: nn.Module, call: Call, forced: str | None, program: Trace
 
 def _traced(model: nn.Module, call: Call, forced: str | None, mode: str, plain: bool) -> tuple[TracedProgram, Graph]:
     """Export the model from the state it was found in, and read the result."""
-    with untouched(model, forced, traced=True):
-        program = _export(model, call.sample() if call.per_sample else call, plain)
+    return _read(model, call, forced, mode, _export(model, call, forced), plain)
+
+
+def _read(
+    model: nn.Module, call: Call, forced: str | None, mode: str, program: TracedProgram, plain: bool
+) -> tuple[TracedProgram, Graph]:
+    """Read a trace: return it in the form in which it is read, and the graph."""
+    program = _rewritten(model, call, forced, program, plain)
     with torch.no_grad():
         return program, _translated(program, call, mode)
 
@@ -593,25 +607,32 @@ def _verify(model: nn.Module, call: Call, forced: str | None, program: TracedPro
             )
 
 
-def _export(model: nn.Module, call: Call, plain: bool) -> TracedProgram:
-    """Trace the model into operators that write nothing in place.
-
-    Chains of known layers need no torch.export. A trace that can be read as it is stays as it is, which takes a
-    fraction of the time of torch's rewriting. With `plain`, composite operators stay whole wherever nothing is written
-    in place.
-    """
-    with quiet(), with_momentum(model):
-        if (chain := trace_chain(model, call)) is not None:
-            write_out_of_place(chain)
-            if is_plain(chain):
-                return chain
-        program = _faithful_trace(model, call)
-        with _explained(model, call):
+def _export(model: nn.Module, call: Call, forced: str | None) -> TracedProgram:
+    """Trace the model, on one sample or the whole batch; chains of known layers need no torch.export."""
+    call = call.sample() if call.per_sample else call
+    with untouched(model, forced, traced=True), quiet(), with_momentum(model):
+        program = trace_chain(model, call)
+        if program is not None:
             write_out_of_place(program)
-            if writes_nothing(program) if plain else is_plain(program):
+            if is_plain(program):
                 return program
-            part_twins(program)
-            return program.run_decompositions({})
+        exported = _faithful_trace(model, call)
+        with _explained(model, call):
+            write_out_of_place(exported)
+        return exported
+
+
+def _rewritten(model: nn.Module, call: Call, forced: str | None, program: TracedProgram, plain: bool) -> TracedProgram:
+    """Return a trace in operators that write nothing in place.
+
+    A trace that can be read as it is stays as it is, which takes a fraction of the time of torch's rewriting. With
+    `plain`, composite operators stay whole wherever nothing is written in place.
+    """
+    if isinstance(program, ChainProgram) or (writes_nothing(program) if plain else is_plain(program)):
+        return program
+    with untouched(model, forced, traced=True), quiet(), _explained(model, call):
+        part_twins(program)
+        return program.run_decompositions({})
 
 
 def _faithful_trace(model: nn.Module, call: Call) -> torch.export.ExportedProgram:
@@ -619,18 +640,23 @@ def _faithful_trace(model: nn.Module, call: Call) -> torch.export.ExportedProgra
 
     Where it is another function, the model may have asked whether it is traced: then it is told that it is not.
     """
-    own = None
-    for around in (contextlib.nullcontext, functools.partial(answering, "torch")):
+
+    def trace(around: Callable[[], contextlib.AbstractContextManager[None]]) -> torch.export.ExportedProgram:
+        return torch.export.export(Caller(model, call.output, around), call.args, call.kwargs, strict=False)
+
+    with _explained(model, call):
+        program = trace(contextlib.nullcontext)
+        own, traced = record_run(model, call), record_trace(model, program, call)
+    if own.value_read is not None:
+        with torch.no_grad():
+            _translated(program, call, "eval")  # it says more where the trace has the operator that reads
+        raise CaptureError(f"{why_by_value(own.value_read)}. Bounds need a traceable model.{_hint(call)}")
+    if traced.output != own.output:
         with _explained(model, call):
-            program = torch.export.export(Caller(model, call.output, around), call.args, call.kwargs, strict=False)
-            own = own or record_run(model, call)
+            program = trace(functools.partial(answering, "torch"))
             traced = record_trace(model, program, call)
-        if own.value_read is not None:
-            with torch.no_grad():
-                _translated(program, call, "eval")  # it says more where the trace has the operator that reads
-            raise CaptureError(f"{why_by_value(own.value_read)}. Bounds need a traceable model.{_hint(call)}")
-        if traced.output == own.output:
-            return program
+    if traced.output == own.output:
+        return program
     only = next((name for label, name in own.operators.items() if label not in traced.operators), "")
     raise CaptureError(
         "the model computes something else while torch.export traces it than when it is run"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ aten = torch.ops.aten
 
 SMALL = 1024
 """Constants of at most this many entries are told apart by their values, larger ones by where they are in memory."""
+SAME_STEPS = 16
+"""A constant that is computed for a batch differs by at most this many roundings from that of a sample alone."""
+SIZED = {aten.reshape.default, aten.view.default, aten.expand.default, aten.repeat.default}
+"""Operators whose sizes follow from the shapes of their operand and their value."""
 
 
 class Mixed(Exception):
@@ -92,7 +97,7 @@ def joined(graph: Graph, count: int) -> str | None:
         return "the first dimension of an input or of the output does not count samples"
     with torch.no_grad():
         try:
-            output = next(entries for item, entries in _walk(graph) if item.name == graph.output)
+            output = _output(graph)
         except Mixed as error:
             return f"samples of the batch meet in {error}"
         if bool(((output.owner != 0) & (output.owner != _numbered(output.shape, output.owner.device))).any()):
@@ -101,6 +106,72 @@ def joined(graph: Graph, count: int) -> str | None:
             where = next((f" ({_named(node)})" for node, entries in _walk(graph) if _unlike(entries, count)), "")
             return f"a constant or an operator treats the samples of the batch differently{where}"
     return None
+
+
+def what_changes(whole: Graph, alone: Graph, count: int) -> str | None:
+    """Return where a sample alone goes through another function than in a batch of `count`; None if nowhere.
+
+    The size of the batch can be a number of the model. Either both graphs have the same operators in the same order and
+    with the same arguments, where only sizes may be `count` times as large, and constants may have more rows. Or the
+    labels of the first row of both outputs agree, as they do where the rows of a batch go one by one.
+    """
+    node = _first_difference(whole, alone, count)
+    if node is None:
+        return None
+    with torch.no_grad():
+        first, second = (_explicit(_output(graph)).label for graph in (whole, alone))
+    if torch.equal(first[:1], second):
+        return None
+    return f"a sample alone goes through another function than in the batch ({_named(node)})"
+
+
+def _output(graph: Graph) -> Entries:
+    return next(entries for item, entries in _walk(graph) if item.name == graph.output)
+
+
+def _first_difference(whole: Graph, alone: Graph, count: int) -> Node | None:
+    """Return the first node of a batch's graph that is not that of a sample alone; None if all are."""
+    places = [{item.name: place for place, item in enumerate([*graph.inputs, *graph])} for graph in (whole, alone)]
+    for one, other in itertools.zip_longest(whole, alone):
+        if one is None or other is None:
+            return one or other
+        arguments = [list(leaves((node.args, sorted(node.kwargs.items())))) for node in (one, other)]
+        forms = [
+            (node.op, node.index, node.dtype, len(held)) for node, held in zip((one, other), arguments, strict=True)
+        ]
+        if forms[0] != forms[1] or not _grows(one.shape, other.shape, count):
+            return one
+        for first, second in zip(*arguments, strict=True):
+            if isinstance(first, Ref) and isinstance(second, Ref):
+                same = places[0][first.name] == places[1][second.name]
+            elif isinstance(first, Tensor) and isinstance(second, Tensor):
+                same = _same_first_rows(first, second, count)
+            else:
+                same = type(first) is type(second) and (bool(first == second) or one.op in SIZED)
+            if not same:
+                return one
+    return None if places[0][whole.output] == places[1][alone.output] else whole.nodes[-1]
+
+
+def _grows(shape: Sequence[int], alone: Sequence[int], count: int) -> bool:
+    """Whether two shapes agree, but for one dimension at most that is `count` times as large in the first."""
+    if len(shape) != len(alone):
+        return False
+    differing = [(size, one) for size, one in zip(shape, alone, strict=True) if size != one]
+    return not differing or (len(differing) == 1 and differing[0][0] == count * differing[0][1])
+
+
+def _same_first_rows(constant: Tensor, alone: Tensor, count: int) -> bool:
+    """Whether the first of `count` parts of a constant is that of a sample alone, up to the rounding of a batch."""
+    if constant.dtype != alone.dtype or not _grows(constant.shape, alone.shape, count):
+        return False
+    part = constant[tuple(slice(size) for size in alone.shape)]
+    if not (part.is_floating_point() or part.is_complex()):
+        return torch.equal(part, alone)
+    finite = alone.abs().nan_to_num(posinf=0.0)
+    step = SAME_STEPS * torch.finfo(part.dtype).eps
+    largest = float(finite.max()) if finite.numel() else 0.0
+    return torch.allclose(part, alone, rtol=step, atol=step * largest, equal_nan=True)
 
 
 def _walk(graph: Graph) -> Iterator[tuple[Any, Entries]]:
