@@ -11,6 +11,7 @@ with torch.random.fork_rng(devices=[]):  # examples hold layers, whose weights a
         convolution,
         elementary,
         linear,
+        loss,
         normalization,
         pooling,
         recurrent,
