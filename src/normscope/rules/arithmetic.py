@@ -140,9 +140,15 @@ def _scaled(build: Builder, name: str, factor: Any) -> tuple[str, LinearMap]:
 
 
 @rule(
-    aten.lerp.Scalar, aten.lerp.Tensor,
+    aten.lerp.Scalar,
     examples=[
         (lambda x: torch.lerp(x, x.tanh(), 0.3), (2, 3)), (lambda x: torch.lerp(x, torch.ones(3), -0.5), (2, 3)),
+    ],
+    linear=True,
+)  # fmt: skip
+@rule(
+    aten.lerp.Tensor,
+    examples=[
         (lambda x: torch.lerp(torch.ones(2, 3), x, torch.linspace(-1, 2, 3)), (3,)),
         (lambda x: torch.lerp(x.tanh(), x.sigmoid(), torch.linspace(-1, 2, 3)), (2, 3)),
         (lambda x: torch.lerp(torch.zeros(3), torch.linspace(-1, 2, 3), x), (2, 3)),
