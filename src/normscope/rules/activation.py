@@ -271,6 +271,8 @@ entrywise(
 )
 for _op, _functions in (
     (aten.clamp.default, (lambda x: x.clamp(-0.5, 0.25), lambda x: x.clamp(min=0))),
+    (aten.clip.default, (lambda x: torch.clip(x, -0.5, 0.25), lambda x: torch.clip(x, max=0.1))),
+    (aten.clip.Tensor, (lambda x: torch.clip(x, -torch.ones(5), torch.linspace(0, 1, 5)),)),
     (aten.clamp_min.default, (lambda x: torch.clamp_min(x, 0.5),)),
     (aten.clamp_max.default, (lambda x: torch.clamp_max(x, 0.5),)),
     (

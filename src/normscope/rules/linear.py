@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,13 +47,18 @@ def _layer_steps(node: Node, build: Builder) -> str | None:
     image, weight, bias = arguments["input"], arguments["weight"], arguments.get("bias")
     if not isinstance(weight, Ref) or len(image.shape) < 2 or len(weight.shape) != 2:
         return None
-    product = product_of(build, build.operand(image), build.moved(weight.name, lambda x: x.mT))
+    return _with_bias(build, product_of(build, build.operand(image), build.moved(weight.name, lambda x: x.mT)), bias)
+
+
+def _with_bias(build: Builder, product: str, bias: Any) -> str:
+    """Add a bias, which may depend on the input or be absent, to a product in the node's shape."""
     if bias is None:
         return product
-    terms = [(product, spread(Ref(product, node.shape), node.shape, 1, node.device))]
+    shape, device = build.node.shape, build.node.device
+    terms = [(product, spread(Ref(product, shape), shape, 1, device))]
     if not isinstance(bias, Ref):
-        return build.affine(terms, bias.double().expand(node.shape))
-    return build.affine([*terms, (bias.name, spread(bias, node.shape, 1, node.device))])
+        return build.affine(terms, bias.double().expand(shape))
+    return build.affine([*terms, (bias.name, spread(bias, shape, 1, device))])
 
 
 @rule(
@@ -185,3 +192,55 @@ def addmm(node: Node, operands: Sequence[Range]) -> Effect:
     if isinstance(left, Ref) and isinstance(right, Ref):
         return Unbounded(reason=f"a product of two variable values in {node.where}")
     return Linear(maps=tuple(coded(node, position) for position in range(len(node.operands))))
+
+
+def _form_steps(node: Node, build: Builder) -> str | None:
+    """`x W_k y + b_k`: every W_k times y, as the rows of a matrix, and that times x."""
+    left, right, weight, bias = (*node.args, None)[:4]
+    if not (isinstance(left, Ref) and isinstance(right, Ref) and isinstance(weight, Tensor)):
+        return None
+    outputs, inner, other = weight.shape
+    turned = build.affine([(right.name, Matrix(weight.reshape(outputs * inner, other), right.shape[:-1]))])
+    rows = build.moved(turned, lambda y: y.reshape(*right.shape[:-1], outputs, inner))
+    product = product_of(build, rows, build.moved(left.name, lambda x: x[..., None]))
+    return _with_bias(build, build.moved(product, lambda x: x[..., 0]), bias)
+
+
+class _Form(nn.Module):
+    """A function of an input and a bilinear layer."""
+
+    def __init__(
+        self, function: Callable[[Tensor, nn.Module], Tensor], left: int, right: int, bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.function, self.layer = function, nn.Bilinear(left, right, 2, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, self.layer)
+
+
+@rule(
+    aten.bilinear.default,
+    examples=[
+        (_Form(lambda x, layer: layer(x, torch.linspace(-1, 2, 6).reshape(2, 3)), 4, 3), (2, 4)),
+        (_Form(lambda x, layer: layer(torch.linspace(-1, 2, 8).reshape(2, 4), x), 4, 3, bias=False), (2, 3)),
+        (_Form(lambda x, layer: layer(x.tanh(), x.sigmoid()), 3, 3), (2, 5, 3)),
+        (_Form(lambda x, layer: layer(x, x.sin()), 3, 3, bias=False), (2, 3)),
+        (lambda x: F.bilinear(x, torch.ones(2, 3), torch.linspace(-1, 2, 9).reshape(1, 3, 3), x[0, :1]), (2, 3)),
+        (lambda x: F.bilinear(x.tanh(), x.sin(), torch.linspace(-1, 2, 9).reshape(1, 3, 3), x[0, :1]), (2, 3)),
+    ],
+    linear=True, local=_form_steps,
+)  # fmt: skip
+def form(node: Node, operands: Sequence[Range]) -> Effect:
+    """`x W_k y + b_k`: linear beside a constant; the Frobenius norm of W times the other's, of two bounded values."""
+    left, right, weight = node.args[:3]
+    if isinstance(weight, Ref):
+        return Unbounded(reason=f"a product with a weight that depends on the input, in {node.where}")
+    if not (isinstance(left, Ref) and isinstance(right, Ref)):
+        return Linear(maps=tuple(coded(node, position) for position in range(len(node.operands))))
+    size = float(weight.double().norm())
+    gains = [above(size, operands[1].row), above(size, operands[0].row)]
+    if not all(value < float("inf") for value in gains):
+        return Unbounded(reason=f"a product of two unbounded values in {node.where}")
+    gains += [math.prod(node.shape[:-1]) ** 0.5] * (len(node.operands) - 2)
+    return Gain(gains=tuple(numerical(value, "bounded product") for value in gains))

@@ -1,23 +1,28 @@
-"""Losses of torch against constant targets, whose gradients have a known largest norm."""
+"""Losses of torch: of classes against constant targets, and of differences, both of whose operands may vary."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..core.bracket import Evidence
-from ..core.rounding import ZERO, Upper, gamma
+from ..core.log10 import product_above as above
+from ..core.rounding import ZERO, Upper, gamma, numerical
 from ..graph.ir import Node, Ref
-from .effects import Effect, Gain, Range, Unbounded
+from ..linalg.linear_map import Averaging
+from ..theory.activations import turning
+from .effects import Effect, Elementwise, Gain, Range, Unbounded, spread
+from .local.local import Builder
+from .local.scalar import Scalar
 from .registry import rule
 
 aten = torch.ops.aten
-MEAN, SUM = 1, 2
-"""The reductions of torch's losses by their numbers; 0 is none."""
+MEAN = 1
+"""The number of the mean among the reductions of torch's losses; 0 is none, 2 the sum."""
 _CLASSES = torch.tensor([0, 2, 1, 2])
 _VALUES = torch.tensor([[0.5, -1.0, 2.0], [0.0, 1.0, 0.25]])
 
@@ -137,26 +142,73 @@ def binary_cross_entropy_with_logits(node: Node, operands: Sequence[Range]) -> E
     )
 
 
+def _edge(node: Node) -> float:
+    """Return where a Huber loss turns into a straight line; 0 for the absolute difference."""
+    arguments = node.bound()
+    return float(arguments.get("beta", arguments.get("delta", 0.0)))
+
+
+def _difference_shape(node: Node) -> tuple[int, ...]:
+    """Return the shape of the difference."""
+    return tuple(torch.broadcast_shapes(*(value.shape for value in node.args[:2])))
+
+
+def _loss_steps(node: Node, build: Builder) -> str | None:
+    """The difference, the loss of every entry of it, and their mean or sum."""
+    shape, reduction = _difference_shape(node), node.bound()["reduction"]
+    run: Callable[[Tensor], Tensor] = lambda x: node.op(x, torch.zeros_like(x), *_options(node))  # noqa: E731
+    names = [build.operand(value) for value in node.args[:2]]
+    terms = [
+        (name, spread(Ref(name, build.shapes[name]), shape, sign, node.device))
+        for name, sign in zip(names, (1, -1), strict=True)
+    ]
+    edge = _edge(node)
+    loss = Scalar(run, turning(0.0, -edge, edge), bounded=(0.0, math.inf))
+    name = build.apply(loss, build.affine(terms), shape=shape)
+    if reduction == 0:
+        return name
+    factor = 1.0 / math.prod(shape) if reduction == MEAN else 1.0
+    return build.affine([(name, Averaging(lambda x: factor * x.flatten(1).sum(1), shape, (), node.device))])
+
+
+def _options(node: Node) -> tuple[float, ...]:
+    """Return what stands behind the two operands, without a reduction."""
+    arguments = node.bound()
+    return (0, *(float(arguments[name]) for name in ("beta", "delta") if name in arguments))
+
+
 @rule(
-    aten.l1_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default,
+    aten.l1_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default, aten.mse_loss.default,
     examples=[
-        (lambda x: F.l1_loss(x, _VALUES).reshape(1), (2, 3)),
-        (lambda x: F.l1_loss(x, x.flip(0), reduction="none"), (2, 3)),
-        (lambda x: F.smooth_l1_loss(x, _VALUES, reduction="sum", beta=0.5).reshape(1), (2, 3)),
-        (lambda x: F.huber_loss(x, _VALUES, delta=2.0).reshape(1), (2, 3)),
+        (lambda x: F.l1_loss(x, torch.ones(2, 3)), (2, 3)),
+        (lambda x: F.l1_loss(x, 2 * x.tanh(), reduction="none"), (2, 3)),
+        (lambda x: aten.l1_loss(torch.ones(4, 3), x, 2), (3,)),
+        (lambda x: F.smooth_l1_loss(3 * x, torch.ones(2, 3), beta=0.5), (2, 3)),
+        (lambda x: F.smooth_l1_loss(x, x.sin(), reduction="sum"), (2, 3)),
+        (lambda x: F.smooth_l1_loss(x, torch.ones(2, 3), beta=0.0, reduction="none"), (2, 3)),
+        (lambda x: F.huber_loss(3 * x, torch.ones(2, 3), delta=0.5), (2, 3)),
+        (lambda x: F.huber_loss(x, torch.ones(2, 3), delta=2.0, reduction="none"), (2, 3)),
+        (lambda x: F.huber_loss(x, x.relu(), reduction="sum"), (2, 3)),
+        (lambda x: F.mse_loss(x, torch.ones(2, 3)), (2, 3)),
+        (lambda x: F.mse_loss(x.tanh(), x.sigmoid(), reduction="none"), (2, 3)),
+        (lambda x: F.mse_loss(x.tanh(), torch.linspace(-1, 2, 6).reshape(2, 3), reduction="sum"), (2, 3)),
     ],
+    local=_loss_steps,
 )  # fmt: skip
-def distances(node: Node, operands: Sequence[Range]) -> Effect:
-    """Absolute differences, rounded off near 0 or not: slopes of up to 1, for Huber's loss of up to delta."""
-    arguments, entries = node.bound(), math.prod(node.operands[0].shape)
-    if any(ref.shape != node.operands[0].shape for ref in node.operands):
-        return Unbounded(reason=f"a loss of two values of different shapes in {node.where}")
-    slopes = torch.full((max(entries, 1),), float(arguments.get("delta", 1.0)), dtype=torch.float64)
-    effect = _gain(slopes, int(arguments["reduction"]), float(entries))
-    return Gain(gains=effect.gains * len(node.refs)) if isinstance(effect, Gain) else effect
-
-
-@rule(aten.mse_loss.default, examples=[(lambda x: F.mse_loss(x, _VALUES).reshape(1), (2, 3))])
-def mse_loss(node: Node, operands: Sequence[Range]) -> Effect:
-    """Squared error: its gradient grows with the error, +inf."""
-    return Unbounded(reason=f"a squared error in {node.where}: its gradient grows with the error, without a limit")
+def losses_of_differences(node: Node, operands: Sequence[Range]) -> Effect:
+    """The steepest slope of one entry, times sqrt(n) for a sum of n of them and 1/sqrt(n) for a mean."""
+    slope, shape = (
+        {"l1_loss": 1.0, "smooth_l1_loss": 1.0, "huber_loss": _edge(node)}.get(node.operator),
+        _difference_shape(node),
+    )
+    if slope is None:
+        constants = [float(value.double().abs().max()) for value in node.args[:2] if not isinstance(value, Ref)]
+        slope = 2.0 * sum((*constants, *(r.entry for r in operands))) * (1 + 1e-12)
+    if not math.isfinite(slope):
+        return Unbounded(reason=f"a squared error of a value that is not bounded, in {node.where}")
+    reduction, size = node.bound()["reduction"], math.prod(shape)
+    if reduction == 0 and [ref.shape for ref in node.operands] == [shape]:
+        return Elementwise(slope=(-slope, slope))
+    joined = 1.0 if reduction == 0 else size ** (-0.5 if reduction == MEAN else 0.5)
+    copies = [math.sqrt(size / max(math.prod(ref.shape), 1)) for ref in node.operands]
+    return Gain(gains=tuple(numerical(above(slope, joined, many)) for many in copies))
