@@ -31,6 +31,7 @@ TOLD_BY = {
     "loss-spike": ("rectifiers-die-in-one-step",),
     "lr-too-high": (
         "sgd-with-a-rate-of-four", "adamw-at-0-3", "adamw-at-a-rate-of-one", "rate-times-a-thousand-from-step-250-on",
+        "rate-of-the-second-stage-in-the-wrong-unit",
     ),
     "negated-loss": ("loss-with-a-minus", "log-likelihood-minimised"),
     "no-better-than-constant": ("random-labels",),

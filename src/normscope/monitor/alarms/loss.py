@@ -81,8 +81,8 @@ def describe_large_inputs(history: History) -> str:
 
 RATE_HAS_RISEN = " The learning rate rose from {before} to {rate} by step {since:,}."
 KEEP_RATE = (
-    "Keep the learning rate at {before}: look at the schedule, and at code that sets the rate, at step {since:,}. Load "
-    "the last checkpoint from before."
+    "Keep the learning rate at {before} or below: look at the schedule, and at code that sets the rate, at step "
+    "{since:,}. Load the last checkpoint from before."
 )
 RISEN_LOSS = 1e4
 """By what factor a finite loss has risen before it broke where its steps were too large, and not its data."""
@@ -255,8 +255,8 @@ RATE_ROSE = replace(
     RATE_GREW,
     seen="The learning rate rose from {lr_then:figure} to {lr:figure} by step {since:,}, and {harm}.",
     why="The steps have been too large since then: they undo what was learned, and the training diverges.",
-    advice="Keep the learning rate at {lr_then:figure}: look at the schedule, and at code that sets the rate, at step "
-    "{since:,}. Go back to a checkpoint from before.",
+    advice="Keep the learning rate at {lr_then:figure} or below: look at the schedule, and at code that sets the rate, "
+    "at step {since:,}. Go back to a checkpoint from before.",
 )
 LOSS_JUMPED = "the loss jumped to {loss} at step {at:,}, where it had been about {level}"
 LOSS_WAS_LOW = "the loss, down to {least} at step {best_step:,}, is {loss} now, {ratio} times as much"
@@ -356,14 +356,20 @@ def _loss_lost(history: History) -> Iterator[Finding]:
     grew = rate >= HIGHER_RATE_RATIO * then and rate >= history.peak_lr
     share = LOST_AT_HIGHER_RATE_SHARE if grew else LOST_SHARE
     if min(latest) >= max(LOST_RATIO * least[0], share * start) and (grew or not returns):
-        words: dict[str, Any] = {"best_step": least[1], "least": least[0], "ratio": latest[-1] / least[0]}
-        alarm, rise = RATE_GREW if grew else LOSS_LOST, find_rate_rise(history) if grew else None
-        if rise is not None and rise.since > least[1]:
-            shown = {name: figure(words[name]) for name in ("least", "ratio")} | {"loss": figure(latest[-1])}
-            alarm, then = RATE_ROSE, rise.before
-            words |= {"since": rise.since, "harm": LOSS_WAS_LOW.format(best_step=least[1], **shown)}
-        words["lr_then"] = then
-        yield alarm.at(history.step, words=words, loss=latest[-1], loss_first=start, lr=rate)
+        words = {"best_step": least[1], "least": least[0], "ratio": latest[-1] / least[0], "lr_then": then}
+        rising = _describe_rate_rise(history, least[1], least[0], latest[-1]) if grew else None
+        alarm = RATE_GREW if grew else LOSS_LOST
+        yield rising or alarm.at(history.step, words=words, loss=latest[-1], loss_first=start, lr=rate)
+
+
+def _describe_rate_rise(history: History, best_step: int, least: float, loss: float) -> Finding | None:
+    """Return the alarm of a rate that rose since the loss was low; None where it did not."""
+    rise = find_rate_rise(history)
+    if rise is None or rise.since < best_step or not least > 0.0:
+        return None
+    shown = {"least": figure(least), "loss": figure(loss), "ratio": figure(loss / least)}
+    words = {"since": rise.since, "lr_then": rise.before, "harm": LOSS_WAS_LOW.format(best_step=best_step, **shown)}
+    return RATE_ROSE.at(history.step, words=words, loss=loss, lr=rise.rate)
 
 
 LOST_TO_CONSTANT = replace(
@@ -393,7 +399,9 @@ def _lost_to_constant(history: History) -> Iterator[Finding]:
         step, least, ratio = min(learned, key=lambda row: row[2])
         words = {"best_step": step, "least": least, "share": ratio}
         rate = max(history.records[-1].lr, default=math.nan)
-        yield LOST_TO_CONSTANT.at(history.step, words=words, loss=latest[-1][1], lr=rate)
+        yield _describe_rate_rise(history, step, least, latest[-1][1]) or LOST_TO_CONSTANT.at(
+            history.step, words=words, loss=latest[-1][1], lr=rate
+        )
 
 
 UNLEARNED_SHARE = 0.9
