@@ -233,6 +233,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 @one_thread_at_a_time
+@full_precision()
 def digest_of(model: nn.Module, batch: Any, forced: str | None, output: str | int | None) -> str:
     """Return a digest of all weights of a model and of all that one run computes: any change of either shows.
 

@@ -256,14 +256,16 @@ def answering(*libraries: str) -> Iterator[None]:
 @contextmanager
 def _recording(recorder: Recorder) -> Iterator[None]:
     """Record what the block runs, with the kernels that a trace asks for too."""
-    mha = torch.backends.mha
-    fast = mha.get_fastpath_enabled()
+    mha, cudnn = torch.backends.mha, torch.backends.cudnn
+    held = mha.get_fastpath_enabled(), cudnn.enabled
     mha.set_fastpath_enabled(False)
+    cudnn.enabled = False
     try:
-        with torch.no_grad(), torch.backends.cudnn.flags(enabled=False), answering(), recorder, _Methods(recorder):
+        with torch.no_grad(), answering(), recorder, _Methods(recorder):
             yield
     finally:
-        mha.set_fastpath_enabled(fast)
+        mha.set_fastpath_enabled(held[0])
+        cudnn.enabled = held[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
