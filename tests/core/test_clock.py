@@ -277,14 +277,14 @@ class TestTraces:
 
     def test_the_second_trace_is_not_begun_where_the_first_took_too_long(self, monkeypatch: pytest.MonkeyPatch) -> None:
         kinds: list[bool] = []
-        real = capturing._traced
+        real = capturing._read
 
         def traced(*given: Any) -> Any:
             kinds.append(given[-1])
             module.time.left = 0  # it takes very long
             return real(*given)
 
-        monkeypatch.setattr(capturing, "_traced", traced)
+        monkeypatch.setattr(capturing, "_read", traced)
         model, batch = made("chain")
         with clocked(), pytest.raises(CaptureError, match="max_seconds leaves no time to trace"):
             trace_model(model, batch, budget=Budget(max_seconds=10.0))

@@ -137,7 +137,7 @@ def test_a_captured_graph_is_not_traced_again(monkeypatch: pytest.MonkeyPatch) -
     model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3))
     batch = X[:, 0, 0, :4], Y
     graph, found = ns.capture(model, batch[0]), ns.hessian(model, batch, loss=CROSS_ENTROPY, k=1)
-    monkeypatch.setattr(capturing, "_traced", None)
+    monkeypatch.setattr(capturing, "_export", None)
     again = ns.hessian(graph, batch, loss=CROSS_ENTROPY, k=1)
     assert again.directions == found.directions > 0
     assert again.eigenvalues == found.eigenvalues

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import normscope as ns
 from normscope.core.errors import CaptureError
@@ -50,6 +54,9 @@ QUESTIONS: dict[str, Callable[[Tensor], Any]] = {  # how a model can learn that 
     "through transformers": lambda x: pytest.importorskip("transformers").utils.is_torchdynamo_compiling(),
     "through a tensor and transformers": lambda x: pytest.importorskip("transformers").utils.is_tracing(x),
     "through torch": lambda x: torch.nn.modules.activation._is_make_fx_tracing(),
+    "the gradients": lambda x: torch.is_grad_enabled(),
+    "the calling functions": lambda x: any("torch/export" in frame.filename for frame in traceback.extract_stack()),
+    "the modes": lambda x: "Proxy" in str(_get_current_dispatch_mode_stack()),
     "the class": is_traced,
     "the memory": functools.partial(raises, Tensor.data_ptr),
     "the array": functools.partial(raises, lambda x: x.detach().numpy().sum()),
@@ -93,6 +100,10 @@ READS: dict[str, Callable[[Tensor], bool]] = {  # a value decides, and the error
     "equal": lambda x: not torch.equal(x.clamp(-50, 50), x),
     "how many": lambda x: len((x.abs() > 50).nonzero()) > 0,
     "how many of a mask": lambda x: x[x.abs() > 50].numel() > 0,
+    "how many of a sparse tensor": lambda x: (x * (x.abs() > 50)).to_sparse()._nnz() > 0,
+    "where to split": lambda x: len(x.tensor_split((x[:, 0] > 50).long().sum().reshape(1))[0]) > 0,
+    "text": lambda x: float(f"{x.abs().max():.3f}") > 50,
+    "memory": lambda x: ctypes.cast(x.data_ptr(), ctypes.POINTER(ctypes.c_float))[0] > 50,
 }
 
 
@@ -144,6 +155,22 @@ def test_other_ways_to_write_a_function_are_captured(name: str) -> None:
     graph = ns.capture(Function(HARMLESS[name]).eval(), X)
     point = torch.randn(graph.input_shape)
     assert torch.equal(graph.run(point), 2 * point)
+
+
+def test_what_an_operator_checks_of_its_own_operands_is_not_shown() -> None:
+    model = Function(lambda model, x: F.one_hot(x.argmax(1), 3) * x)
+    assert any("one_hot" in str(node.op) for node in ns.capture(model.eval(), X))
+
+
+def test_a_size_that_an_operator_takes_from_values_is_shown() -> None:
+    def function(model: Any, x: Tensor) -> Tensor:
+        try:
+            return 10 * x if F.one_hot((x.amax(1) > 50).long()).shape[1] > 1 else x * 1.0
+        except Exception:
+            return x * 1.0
+
+    with pytest.raises(CaptureError):
+        ns.lipschitz(Function(function).eval(), X)
 
 
 def _hook(model: Any) -> None:

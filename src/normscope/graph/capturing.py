@@ -233,6 +233,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 @one_thread_at_a_time
+@full_precision()
 def digest_of(model: nn.Module, batch: Any, forced: str | None, output: str | int | None) -> str:
     """Return a digest of all weights of a model and of all that one run computes: any change of either shows.
 
@@ -245,7 +246,7 @@ def digest_of(model: nn.Module, batch: Any, forced: str | None, output: str | in
             digest.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     with untouched(model, forced):
         own = record_run(model, prepare(model, batch, output))
-    digest.update(f"{own.output} {own.value_read}".encode())
+    digest.update(f"{own.output} {own.reads}".encode())
     return digest.hexdigest()
 
 
@@ -647,10 +648,11 @@ def _faithful_trace(model: nn.Module, call: Call) -> torch.export.ExportedProgra
     with _explained(model, call):
         program = trace(contextlib.nullcontext)
         own, traced = record_run(model, call), record_trace(model, program, call)
-    if own.value_read is not None:
+    line = own.shown_value(traced)
+    if line is not None:
         with torch.no_grad():
             _translated(program, call, "eval")  # it says more where the trace has the operator that reads
-        raise CaptureError(f"{why_by_value(own.value_read)}. Bounds need a traceable model.{_hint(call)}")
+        raise CaptureError(f"{why_by_value(line)}. Bounds need a traceable model.{_hint(call)}")
     if traced.output != own.output:
         with _explained(model, call):
             program = trace(functools.partial(answering, "torch"))

@@ -16,7 +16,8 @@ from __future__ import annotations
 import hashlib
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -38,11 +39,11 @@ from .translate import BY_SHAPE, users_line
 aten = torch.ops.aten
 
 SHOWN = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-"""Tags of operators that hand values to Python, as numbers or as the shape of their result."""
+"""Tags of operators that show values to Python, as numbers or as the shape of their result."""
 METHODS = {
     "numpy", "tolist", "data_ptr", "storage", "untyped_storage", "__array__", "__dlpack__", "__repr__", "__reduce_ex__",
 }  # fmt: skip
-"""Methods of tensors that hand values to Python without an operator."""
+"""Methods of tensors that show values to Python without an operator."""
 UNINITIALISED = {
     aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default, aten.new_empty.default,
     aten.new_empty_strided.default,
@@ -59,13 +60,15 @@ class Recorder(TorchDispatchMode):
 
     Attributes:
         operators: the label of each operator that reads an input or a value made of one, with its name, in order.
-        value_read: the user's line where Python first read a value that depends on an input; None if it read none.
+        reads: for each value that was read and depends on an input, its label and the user's line.
+        failure: the first error that an operator could not be labelled for.
     """
 
     def __init__(self, model: nn.Module, from_embeddings: bool) -> None:
         super().__init__()
         self.operators: dict[str, str] = {}
-        self.value_read: str | None = None
+        self.reads: list[tuple[str, str]] = []
+        self.failure: Exception | None = None
         self._from_embeddings = from_embeddings
         parameters = [p for p in model.parameters() if p.layout is torch.strided and not p.is_nested]
         self._parameters = {parameter.untyped_storage()._cdata for parameter in parameters}
@@ -96,46 +99,64 @@ class Recorder(TorchDispatchMode):
             return f"parameter {memory}{form}{_places(tensor)}"
         return f"{_content(tensor)}{form}"
 
-    def note_read(self) -> None:
-        """Note that Python reads a value that depends on an input."""
-        if self.value_read is None:
-            frames = reversed(list(traceback.walk_stack(None)))
-            self.value_read = users_line((frame.f_code.co_filename, line) for frame, line in frames)
+    def note_read(self, tensors: Iterable[Tensor]) -> None:
+        """Note that the values of some tensors are read, if one depends on an input."""
+        labels = [self.label(tensor) for tensor in tensors if self.varies(tensor)]
+        if labels:
+            frames = reversed(list(traceback.walk_stack(sys._getframe())))
+            line = users_line((frame.f_code.co_filename, line) for frame, line in frames)
+            self.reads += [(label, line) for label in labels]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, and label what it makes."""
+        kwargs = kwargs or {}
         with torch._C.DisableTorchFunction():
-            return self._run(func, args, kwargs or {})
+            with self._noting_failures():
+                label_results = self._label_call(func, args, kwargs)
+            made = func(*args, **kwargs)
+            with self._noting_failures():
+                label_results(made)
+        return made
 
-    def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    @contextmanager
+    def _noting_failures(self) -> Iterator[None]:
+        """Keep an error: the model may catch it, and go on as if an operator had raised it."""
+        try:
+            yield
+        except Exception as error:
+            self.failure = self.failure or error
+            raise
+
+    def _label_call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Callable[[Any], None]:
+        """Label an operator with its arguments before it runs; return what labels its results."""
         operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        reads_input = func not in SHAPE_ONLY and any(map(self.varies, operands))
-        if reads_input and self._shows_values(func, operands):
-            self.note_read()
-        varying = reads_input or (self._from_embeddings and func is aten.embedding.default)
+        if any(tag in SHOWN for tag in func.tags):
+            # of two operators only the mask tells the shape of the result
+            masked = func in (aten.index.Tensor, aten.masked_select.default)
+            self.note_read([one for one in operands[masked:] if not masked or one.dtype in (torch.bool, torch.uint8)])
+        varying = func not in SHAPE_ONLY and any(map(self.varies, operands))
+        varying = varying or (self._from_embeddings and func is aten.embedding.default)
         written = written_tensors(func, args, kwargs)
         labelled = self._labels.keys() | self._parameters
         if not varying and func not in UNINITIALISED and labelled.isdisjoint(map(_memory, written)):
-            return func(*args, **kwargs)
+            return lambda made: None
         read = None if func in UNINITIALISED else tree_map(self._argument, (args, sorted(kwargs.items())))
         label = _digest(f"{func}{read!r}")
         memories = {_memory(operand) for operand in operands}
-        made = func(*args, **kwargs)
         if varying:
             self.operators.setdefault(label, str(func))
-        for tensor in written:
-            old = self._labels.get(_memory(tensor))
-            self._set(tensor, _digest(f"{old}{label}{_places(tensor)}"), varying)
-        for number, tensor in enumerate(tree_leaves(made)):
-            if isinstance(tensor, Tensor) and _memory(tensor) not in memories:  # else it is written, or a view
-                self._set(tensor, f"{label}.{number}", varying)
-        return made
 
-    def _shows_values(self, func: Any, operands: list[Tensor]) -> bool:
-        """Whether an operator hands values of an input to Python."""
-        if func in (aten.index.Tensor, aten.masked_select.default):  # the mask tells the shape of the result
-            operands = [operand for operand in operands[1:] if operand.dtype in (torch.bool, torch.uint8)]
-        return any(tag in SHOWN for tag in func.tags) and any(map(self.varies, operands))
+        def label_results(made: Any) -> None:
+            for tensor in written:
+                old = self._labels.get(_memory(tensor))
+                self._set(tensor, _digest(f"{old}{label}{_places(tensor)}"), varying)
+            for number, tensor in enumerate(tree_leaves(made)):
+                if isinstance(tensor, Tensor) and _memory(tensor) not in memories:  # else it is written, or a view
+                    self._set(tensor, f"{label}.{number}", varying)
+                    if tensor.layout is not torch.strided:  # how many entries it holds depends on the values
+                        self.note_read([tensor])
+
+        return label_results
 
     def _argument(self, leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
@@ -160,9 +181,11 @@ class _Methods(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of torch."""
-        if getattr(func, "__name__", "") in METHODS and isinstance(args[0], Tensor) and self.recorder.varies(args[0]):
-            self.recorder.note_read()
-        return func(*args, **(kwargs or {}))
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if name in METHODS or name == "tensor_split":  # this one reads where to split
+            read = args[:1] if name in METHODS else (*args[1:], *kwargs.values())
+            self.recorder.note_read(value for value in read if isinstance(value, Tensor))
+        return func(*args, **kwargs)
 
 
 def _dense(tensor: Tensor) -> Tensor:
@@ -233,14 +256,16 @@ def answering(*libraries: str) -> Iterator[None]:
 @contextmanager
 def _recording(recorder: Recorder) -> Iterator[None]:
     """Record what the block runs, with the kernels that a trace asks for too."""
-    mha = torch.backends.mha
-    fast = mha.get_fastpath_enabled()
+    mha, cudnn = torch.backends.mha, torch.backends.cudnn
+    held = mha.get_fastpath_enabled(), cudnn.enabled
     mha.set_fastpath_enabled(False)
+    cudnn.enabled = False
     try:
-        with torch.backends.cudnn.flags(enabled=False), answering(), recorder, _Methods(recorder):
+        with torch.no_grad(), answering(), recorder, _Methods(recorder):
             yield
     finally:
-        mha.set_fastpath_enabled(fast)
+        mha.set_fastpath_enabled(held[0])
+        cudnn.enabled = held[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,12 +275,49 @@ class RecordedRun:
     Attributes:
         output: the label of the measured output: two runs with the same label compute the same function.
         operators: the names of the operators that read an input, or a value made of one, by their labels, in order.
-        value_read: the user's line where Python reads a value that depends on an input; None if it reads none.
+        reads: for each value that was read and depends on an input, its label and the user's line.
     """
 
     output: str
     operators: dict[str, str]
-    value_read: str | None
+    reads: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, recorder: Recorder, output: Tensor) -> RecordedRun:
+        """Return what a recorder has seen of a run with this output."""
+        if recorder.failure is not None:
+            raise recorder.failure
+        return cls(output=recorder.label(output), operators=recorder.operators, reads=tuple(recorder.reads))
+
+    def shown_value(self, trace: RecordedRun) -> str | None:
+        """Return the user's line where Python reads a value that depends on an input; None if it reads none.
+
+        The values that operators of the trace read themselves, to check them, do not reach Python.
+        """
+        checked = Counter(label for label, _ in trace.reads)
+        for label, line in self.reads:
+            checked[label] -= 1
+            if checked[label] < 0:
+                return line
+        return None
+
+
+class _Replay(torch.fx.Interpreter):
+    """Runs a trace, and forgets what its operators read unless they make one dense tensor of a fixed shape of it."""
+
+    def __init__(self, program: ExportedProgram, recorder: Recorder) -> None:
+        super().__init__(program.graph_module)
+        self.recorder = recorder
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """Run one operator."""
+        before = len(self.recorder.reads)
+        made = super().run_node(n)
+        value: Any = n.meta.get("val")
+        dense = isinstance(value, Tensor) and value.layout is torch.strided
+        if not dense or not all(type(size) is int for size in value.shape):
+            del self.recorder.reads[before:]
+        return made
 
 
 def record_run(model: nn.Module, call: Call) -> RecordedRun:
@@ -266,7 +328,7 @@ def record_run(model: nn.Module, call: Call) -> RecordedRun:
     args, kwargs = map_leaves(lambda leaf: copies.get(id(leaf), leaf), (call.args, call.kwargs))
     with untouched(model), _recording(recorder):
         output = select(model(*args, **kwargs), call.output)
-    return RecordedRun(output=recorder.label(output), operators=recorder.operators, value_read=recorder.value_read)
+    return RecordedRun.of(recorder, output)
 
 
 def record_trace(model: nn.Module, program: ExportedProgram, call: Call) -> RecordedRun:
@@ -283,8 +345,8 @@ def record_trace(model: nn.Module, program: ExportedProgram, call: Call) -> Reco
             values.append(program.state_dict.get(str(spec.target), program.constants.get(str(spec.target))))
     place = [spec.kind for spec in program.graph_signature.output_specs].index(OutputKind.USER_OUTPUT)
     with untouched(model), _recording(recorder):
-        output = torch.fx.Interpreter(program.graph_module).run(*values)[place]
-    return RecordedRun(output=recorder.label(output), operators=recorder.operators, value_read=None)
+        output = _Replay(program, recorder).run(*values)[place]
+    return RecordedRun.of(recorder, output)
 
 
 def _copies(call: Call, recorder: Recorder) -> dict[int, Tensor]:
