@@ -76,6 +76,12 @@ def test_a_graph_that_is_not_the_model_is_refused(name: str) -> None:
         ns.lipschitz(model, batch, max_seconds=0.2)
 
 
+def test_sensitivities_to_the_weights_are_those_of_the_model() -> None:
+    model = Function(lambda m, x: masked(10.0)(m.layer(x)), layer=nn.Linear(3, 3)).eval()
+    with pytest.raises(CaptureError, match=r"the model's own output"):
+        capturing.capture_weights(model, torch.ones(4, 3))
+
+
 class Draws(nn.Module):
     """A factor that is drawn, in train mode or in both."""
 

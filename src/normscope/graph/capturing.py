@@ -595,7 +595,7 @@ def _verify(model: nn.Module, call: Call, forced: str | None, mode: str, program
         if value is not None and not _gives(graph, trial, value):
             raise CaptureError(NOT_THE_MODEL.format(where=""))
     wide = [trial.double() for trial in trials]
-    with untouched(model, forced), in_float64(model):
+    with untouched(model, forced), in_float64(model), ignore_warnings():  # cuDNN warns of weights in several places
         exact = [_output(model, trial, None, graph, {}) for trial in wide]
     pairs = [(trial, value) for trial, value in zip(wide, exact, strict=True) if value is not None]
     double = graph.double()
