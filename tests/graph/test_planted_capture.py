@@ -22,7 +22,7 @@ Patch = pytest.MonkeyPatch
 
 def blind(patch: Patch) -> None:
     """No comparison of the graph with the model."""
-    patch.setattr(capturing, "close", lambda *_, **__: True)
+    patch.setattr(capturing, "agree", lambda *_, **__: True)
 
 
 def meeting(op: Any, planted: samples.Meeting) -> Callable[[Patch], None]:

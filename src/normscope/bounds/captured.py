@@ -20,7 +20,7 @@ from ..core.errors import CaptureError, InputError, describe_error
 from ..core.log10 import ceiling10
 from ..core.rounding import Upper
 from ..graph.call import arguments
-from ..graph.capturing import STILL_WORKS, capture_groups, trace_model, warmed
+from ..graph.capturing import STILL_WORKS, capture_groups, check_at, trace_model, warmed
 from ..graph.ir import Graph
 from ..linalg.linear_map import LinearMap
 from ..linalg.operator_norms import BOUNDING, bracket, taken, upper
@@ -222,6 +222,10 @@ class Captured:
         with torch.no_grad():
             bounds = propagate(self.segments, self.norm, fold=True)
         return {name: ceiling10(bound.log10) * (1 + 1e-12) for name, bound in bounds.items()}
+
+    def check_at(self, *points: Tensor) -> None:
+        """Refuse a graph that does not give what the model gives at flat points, on which a bound rests."""
+        check_at(self.traced, self.model, self.batch, points, mode=self.mode, output=self.output)
 
     def evidence(self, value: Upper) -> Evidence:
         """Return how a bound of the network is known: one that rounds inside is not the function that was bounded."""

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -22,8 +22,9 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from ..core.budget import check_time, count
 from ..core.errors import CaptureError, InputError, JacobianError, RandomOperatorError
 from ..core.log10 import norm
-from ..core.threads import math_attention
+from ..core.threads import full_precision, math_attention
 from ..core.untouched import dropping_nothing, untouched
+from ..graph.agreement import agree
 from ..graph.call import Call, drawn, fresh, prepare, quantized, run, settle
 from ..graph.capturing import Traces, trace_model
 from ..graph.ir import Graph, Node, Ref, Unit
@@ -471,8 +472,8 @@ def candidates(
         samples = call.count if graph.per_sample else 1
         for whole in _wholes(batch, graph, call, traces or Traces(model, mode=forced, output=output)):
             local = _replayed(whole, graph, samples, call.notes)
-            with untouched(model, forced), dropping_nothing(model):  # as in the graph, also inside of an attention
-                gives = _gives(model, call, local)
+            with full_precision(), untouched(model, forced), dropping_nothing(model):  # as in the graph
+                gives = _gives(model, call, local, whole.eps)
             if gives:
                 yield local
                 break
@@ -480,7 +481,13 @@ def candidates(
     # without a graph nobody knows whether samples are independent
     alone = graph is not None and graph.per_sample
     with untouched(model, forced):
-        local = _untraced(model, replace(settle(model, call, mode), per_sample=alone), why)
+        settled = settle(model, call, mode)
+        if graph is None and settled.draws:
+            raise RandomOperatorError(
+                "the model draws random numbers, and without a trace nobody knows whether the output depends on them: "
+                "switch the randomness off"
+            )
+        local = _untraced(model, replace(settled, per_sample=alone), why)
     yield local if graph is None else replace(local, notes=(*local.notes, *graph.notes))
 
 
@@ -579,8 +586,11 @@ def _split_rows(rows: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
     return [part.reshape(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
-def _gives(model: nn.Module, call: Call, local: BatchFunction) -> bool:
-    """Whether a graph gives what the model gives, up to rounding: at the batch, and at random inputs if it can."""
+def _gives(model: nn.Module, call: Call, local: BatchFunction, eps: float) -> bool:
+    """Whether a graph gives what the model gives, up to rounding: at the batch, and at random inputs if it can.
+
+    `eps` is the unit of the narrowest precision that the model computes in.
+    """
     trials = [(call, local.point)]
     if sum(tensor.numel() for _, tensor in call.variables) == local.point.numel():
         trial = drawn(call, 1.0)  # else the output does not read some of them, or the graph starts at tokens
@@ -593,12 +603,9 @@ def _gives(model: nn.Module, call: Call, local: BatchFunction) -> bool:
                 if trial is call:
                     raise
                 continue  # the model takes no random input
-            value = local.function(rows.to(local.point))
-        rtol = 1e-1 if expected.dtype in HALVES else 1e-3
-        atol = rtol * max(float(expected.abs().nan_to_num().max()), 1e-30)
-        alike = value.shape == expected.shape
-        if not (alike and torch.allclose(value, expected.to(value), rtol=rtol, atol=atol, equal_nan=True)):
-            return False
+            rows = rows.to(local.point)
+            if not agree(local.function(rows), expected, partial(local.function, rows), eps=eps):
+                return False
     return True
 
 

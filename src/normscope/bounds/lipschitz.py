@@ -252,7 +252,11 @@ def _over_balls(captured: Captured, bounding: Bounding, radius: float, effort: s
 
 
 def _balls_of(captured: Captured, bounding: Bounding, radius: float, effort: str, seed: int) -> Bracket:
-    """Return the bracket over balls; every ball has what a checker needs: the network, the centre, the radius."""
+    """Return the bracket over balls; every ball has what a checker needs: the network, the centre, the radius.
+
+    The model must give what the graph gives at the centres.
+    """
+    captured.check_at(*captured.points)
     best = upper_sides(captured, bounding, effort)["best"]
     global_upper = Upper(best.log10_upper, best.evidence, best.method, best.reason)
     bracket = ball_bracket(captured, bounding, radius=radius, effort=effort, global_upper=global_upper, seed=seed)

@@ -375,10 +375,11 @@ def lower_side(
 
 
 def witness_of(captured: Captured, secant: Secant) -> Witness | None:
-    """Return a pair as the tensors that the graph takes; None without one."""
+    """Return a pair as the tensors that the graph takes; None without one. The model must give what the graph gives."""
     if secant.pair is None:
         return None
     u, v = secant.pair
+    captured.check_at(u, v)
     return captured.double.split(u), captured.double.split(v)
 
 

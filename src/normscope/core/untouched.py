@@ -51,6 +51,8 @@ SPARSE_PARTS = {
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
 """By sparse layout the methods that return the dense tensors in which it keeps its entries."""
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+"""What a model may draw random numbers from, besides the generators of the process."""
 CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 Undo = Callable[[], None]
 _classes: weakref.WeakKeyDictionary[type, tuple[Any, ...]] = weakref.WeakKeyDictionary()
@@ -63,11 +65,13 @@ class Reached:
         modules: the model's modules, and those that it holds without registering them.
         paths: the path of each registered module, by its `id`.
         undo: functions that each put one object back, if it was changed.
+        generators: the generators of random numbers that the model holds or names, besides those of the process.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = list(model.modules())
         self.undo: list[Undo] = []
+        self.generators: list[Any] = []
         self.paths = {id(module): path for path, module in model.named_modules()}
         self._seen: set[int] = set()
         self._keep: list[Any] = []  # an id is that of an object only while the object lives
@@ -99,7 +103,8 @@ class Reached:
             return value.func, *value.args, *value.keywords.values()
         if isinstance(value, FunctionType):
             return [] if _is_of(value.__module__, QUIET) else self._function(value)
-        if isinstance(value, torch.Generator):
+        if isinstance(value, GENERATORS):
+            self.generators.append(value)
             self.undo.append(_generator(value))
             return []
         if (
@@ -147,14 +152,24 @@ class Reached:
         yield from function.__defaults__ or ()
 
 
-def _generator(generator: torch.Generator) -> Undo:
+def _generator(generator: Any) -> Undo:
     """Return a function that gives a generator of random numbers its present state back."""
-    state = generator.get_state()
+    if isinstance(generator, np.random.Generator):
+        return functools.partial(setattr, generator.bit_generator, "state", generator.bit_generator.state)
+    if isinstance(generator, random.Random):
+        return functools.partial(generator.setstate, generator.getstate())
+    return functools.partial(generator.set_state, generator.get_state())
 
-    def undo() -> None:
-        generator.set_state(state)
 
-    return undo
+def _state_of(generator: Any) -> str:
+    """Return the state of a generator as text that changes when a number is drawn."""
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().numpy().tobytes().hex()
+    if isinstance(generator, random.Random):
+        return str(generator.getstate())
+    newer = isinstance(generator, np.random.Generator)
+    with np.printoptions(threshold=sys.maxsize):
+        return str(generator.bit_generator.state if newer else generator.get_state(legacy=False))
 
 
 def _leads_on(value: Any) -> bool:
@@ -406,6 +421,13 @@ def random_state(model: nn.Module) -> tuple[Any, ...]:
     return random.getstate(), np.asarray(words).tobytes(), place, *states
 
 
+def generator_states(model: nn.Module) -> dict[str, Any]:
+    """Return the states of all generators that a model can draw from, as far as they are reached, by whose they are."""
+    python, words, place, *torch_states = random_state(model)
+    own = [_state_of(generator) for generator in Reached(model).generators]
+    return {"torch": torch_states, "Python's `random`": python, "NumPy": (words, place), "a generator of its own": own}
+
+
 @contextmanager
 def random_as_found() -> Iterator[None]:
     """Run a block and put the generators of Python and NumPy back: importing rich, for one, draws a number."""
@@ -487,6 +509,42 @@ def on_copies(model: nn.Module) -> Iterator[None]:
             module._buffers[name] = buffer
 
 
+@contextmanager
+def in_float64(model: nn.Module) -> Iterator[None]:
+    """Run a block with the weights, buffers and other tensors of each module in float64, and put the tensors back.
+
+    The model's own tensors are replaced and not written to: hooks of autograd hang on them.
+    """
+    wide: dict[int, Tensor] = {}
+    held: list[tuple[dict[str, Any], str, Any]] = []
+    listed = [(module, module._flat_weights) for module in model.modules() if isinstance(module, nn.RNNBase)]
+
+    def widen(value: Any) -> Any:
+        """Return a tensor in float64; tensors with several names stay one."""
+        if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
+            return value
+        if id(value) not in wide:
+            copied = value.detach().to(torch.promote_types(value.dtype, torch.float64))
+            wide[id(value)] = nn.Parameter(copied, False) if isinstance(value, nn.Parameter) else copied
+        return wide[id(value)]
+
+    try:
+        for module in model.modules():
+            for table in (module._parameters, module._buffers, vars(module)):
+                for name, value in list(table.items()):
+                    if (replaced := widen(value)) is not value:
+                        held.append((table, name, value))
+                        table[name] = replaced
+        for module, weights in listed:
+            module._flat_weights = [widen(weight) for weight in weights]
+        yield
+    finally:
+        for table, name, value in reversed(held):
+            table[name] = value
+        for module, weights in listed:
+            module._flat_weights = weights
+
+
 def drops(module: nn.Module) -> bool:
     """Whether a module is known to do nothing but drop values at random in train mode."""
     return isinstance(module, nn.modules.dropout._DropoutNd) or type(module).__name__.endswith(DROPPING)
@@ -533,7 +591,7 @@ PROBABILITIES = re.compile(r"(\w*_)?(p_?)?drop(out)?(_?path)?(_?(p|prob|rate|rat
 """Attribute names of dropout probabilities: `dropout`, `attn_pdrop`, `drop_path_rate`, `hidden_dropout_prob`, ..."""
 
 
-class _Undropped(TorchFunctionMode):
+class FunctionalDropoutOff(TorchFunctionMode):
     """Runs functions that apply dropout as if it were off."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -575,7 +633,7 @@ def dropping_nothing(model: nn.Module) -> Iterator[None]:
     try:
         for module, name, _ in held:
             setattr(module, name, 0.0)
-        with _Undropped():
+        with FunctionalDropoutOff():
             yield
     finally:
         for module, name, value in held:

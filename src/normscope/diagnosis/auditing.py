@@ -23,7 +23,7 @@ from ..bounds.weights.jacobian import LOWER_SIDES, JacobianSearch
 from ..bounds.weights.weight_constants import measure as measure_sensitivity
 from ..core.bracket import Bracket
 from ..core.budget import GPU, Budget, Meter
-from ..core.errors import InputError, JacobianError, check_numbers, describe_error
+from ..core.errors import CaptureError, InputError, JacobianError, check_numbers, describe_error
 from ..core.finding import Finding
 from ..core.provenance import provenance
 from ..core.untouched import Mode, mode_of, outside_inference_mode
@@ -35,6 +35,7 @@ from ..rules.invariance import FeedingLayer, feeds
 from .audit_result import Audit
 from .audit_steps import (
     NOT_REACHED,
+    TRACED,
     AuditRequest,
     AuditTrace,
     Skipped,
@@ -172,12 +173,16 @@ def audit(
     sound = not request.broken and seen.not_finite is None
     signal = signal_by_depth(request, seen, per_batch, skipped)
     observed = jacobians(request, traced.captured, skipped) if sound and traced.in_time else None
-    if traced.captured is None:
-        bounds = bounds_without_graph(request, seen, observed)
-    else:
+    bounds: AuditBounds | None = None
+    if traced.captured is not None:
         if domain is not None:
             domain.check(traced.captured.double)
-        bounds = bounds_of_graph(request, traced.captured, seen, observed, sound=sound, skipped=skipped)
+        try:
+            bounds = bounds_of_graph(request, traced.captured, seen, observed, sound=sound, skipped=skipped)
+        except CaptureError as error:  # at a point that a bound rests on the model is not its graph
+            skipped.append((TRACED, str(error)))
+            traced = replace(traced, captured=None)
+    bounds = bounds or bounds_without_graph(request, seen, observed)
     normalizers = None
     if traced.captured is not None and sound:
         normalizers = measure_normalizers(request, traced.captured, bounds.places, bounds.feeds, skipped)

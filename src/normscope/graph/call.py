@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,13 +18,22 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import SUPPORTED_NODES, GetAttrKey, keystr, tree_flatten_with_path, tree_leaves, tree_map
 
 from ..core.budget import count
 from ..core.errors import CaptureError, InputError, NotFiniteError, RandomOperatorError, describe_error
-from ..core.untouched import on_copies, plain_parts, random_state, untouched
+from ..core.untouched import (
+    FunctionalDropoutOff,
+    generator_states,
+    on_copies,
+    plain_parts,
+    random_state,
+    untouched,
+)
 from ..listening.calls import float_tensors
 from ..report.words import shape
+from .agreement import agree
 from .ir import Shape
 
 PREFERRED = ("logits", "last_hidden_state")
@@ -43,13 +54,17 @@ ELSEWHERE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A model's call with its arguments, ready to be repeated on other inputs of the same form."""
+    """A model's call with its arguments, ready to be repeated on other inputs of the same form.
+
+    `draws` is how many of torch's operators draw random numbers in it, which no output may depend on.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: str | int | None
     per_sample: bool = False
     notes: tuple[str, ...] = ()
+    draws: int = 0
 
     @property
     def variables(self) -> list[tuple[str, Tensor]]:
@@ -93,6 +108,16 @@ class Call:
         args, kwargs = map_leaves(
             lambda v: change(v) if isinstance(v, Tensor) and v.ndim else v, (self.args, self.kwargs)
         )
+        return dataclasses.replace(self, args=args, kwargs=kwargs)
+
+    def double(self) -> Call:
+        """Return the same call with its float tensors in float64."""
+        return self.replaced({i: v.double() for i, v in enumerate(self.leaves) if _measurable(v)})
+
+    def replaced(self, values: Mapping[int, Tensor]) -> Call:
+        """Return the call with other values at some places of its arguments."""
+        places = itertools.count()
+        args, kwargs = map_leaves(lambda v: values.get(next(places), v), (self.args, self.kwargs))
         return dataclasses.replace(self, args=args, kwargs=kwargs)
 
     def groups(self, places: Iterable[int]) -> list[list[int]]:
@@ -378,38 +403,73 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
     It may be the map of one sample if the first sample gives the same alone as in the batch, and all samples give the
     same at the next place of the batch. This is a necessary condition; `samples.joined` decides on the graph. It takes
     two passes over the batch, one over two samples and two over one.
+
+    A model that draws random numbers is refused, whatever they do: the states of generators show it. Only draws of
+    torch's own operators pass, and are counted: a trace shows where they go.
     """
     with torch.no_grad():
         with untouched(model):  # what a run changes must not show in the next
-            whole = run(model, call)
+            before = generator_states(model)
+            with FunctionalDropoutOff() if mode == "train" else nullcontext():
+                whole = run(model, call)
+                moved = [whose for whose, state in generator_states(model).items() if state != before[whose]]
             if whole.numel() == 0 or not bool(torch.isfinite(whole).all()):
                 raise NotFiniteError(
                     "the model returns NaN, infinite values or nothing on this batch: it has no constant"
                 )
+            if moved:
+                call = _with_draws(model, call, mode, moved)
             if mode == "train":
                 return call
             sizes = {leaf.shape[0] for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim}
             divisible = len(sizes) == 1 and whole.ndim > 0 and whole.shape[0] == call.count
             if divisible and call.count > 1:
-                if _alike(model, call, whole):  # it is not random either, or the outputs would differ
+                if _alike(model, call, whole):
                     return dataclasses.replace(call, per_sample=True)
                 call = dataclasses.replace(call, notes=(*call.notes, ELSEWHERE))
         with untouched(model):
-            before = random_state(model)
-            first = run(model, call)
-            draws = before != random_state(model)
-            same = close(first, run(model, call))
-        if not same:
+            first, second = run(model, call), run(model, call)
+        # the same operators at the same input round alike, but for sums of a GPU in an order of its own
+        if not agree(first, second, partial(fresh, model, call) if first.is_cuda else lambda: first):
             raise RandomOperatorError(
                 "the model gives two different outputs for the same input: "
                 + (
-                    "it reads what its own earlier runs left behind (a list, a counter, a buffer). Measure a model "
-                    "that keeps nothing between runs"
-                    if not draws and close(fresh(model, call), fresh(model, call))
-                    else "a random function has no Lipschitz constant"
+                    "a random function has no Lipschitz constant"
+                    if moved or not torch.equal(fresh(model, call), fresh(model, call))
+                    else "it reads what its own earlier runs left behind (a list, a counter, a buffer). Measure a "
+                    "model that keeps nothing between runs"
                 )
             )
         return dataclasses.replace(call, per_sample=divisible and call.count == 1)
+
+
+def _with_draws(model: nn.Module, call: Call, mode: str, moved: Sequence[str]) -> Call:
+    """Count the operators of torch that draw random numbers; refuse draws that no trace shows."""
+    others = [whose for whose in moved if whose != "torch"]
+    if others:
+        raise RandomOperatorError(
+            f"a run of the model draws random numbers from {' and '.join(others)}: a random function has no Lipschitz "
+            "constant, and a trace would hold the numbers of one run. Switch the randomness off, or measure another "
+            "mode"
+        )
+    with untouched(model), FunctionalDropoutOff() if mode == "train" else nullcontext(), _Draws(model) as draws:
+        run(model, call)
+    return dataclasses.replace(call, draws=draws.count)
+
+
+class _Draws(TorchDispatchMode):
+    """Counts the operators that draw random numbers."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.count = model, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, and compare the state of the generators before and after."""
+        before = random_state(self.model)
+        result = func(*args, **(kwargs or {}))
+        self.count += before != random_state(self.model)
+        return result
 
 
 def _alike(model: nn.Module, call: Call, whole: Tensor) -> bool:
@@ -418,8 +478,13 @@ def _alike(model: nn.Module, call: Call, whole: Tensor) -> bool:
     The first sample is compared alone, also with random inputs and beside one other: at the user's values a factor that
     depends on the size of the batch may not show. All samples are compared at the next place.
     """
+
+    def gives(changed: Call, expected: Tensor) -> bool:
+        again = partial(fresh, model, changed)  # from one state, so that runs differ by roundings alone
+        return agree(again(), expected, again)
+
     try:
-        if not close(run(model, call.sample()), whole[:1]) or not close(run(model, call.rolled()), whole.roll(1, 0)):
+        if not gives(call.sample(), whole[:1]) or not gives(call.rolled(), whole.roll(1, 0)):
             return False
     except InputError:  # a model that refuses single samples is measured on the batch
         return False
@@ -427,7 +492,7 @@ def _alike(model: nn.Module, call: Call, whole: Tensor) -> bool:
         return True
     other = drawn(call.first(2), 1.0)
     try:
-        return close(run(model, other.sample()), run(model, other)[:1])
+        return gives(other.sample(), run(model, other)[:1])
     except InputError:  # it takes no random inputs
         return True
 
@@ -447,15 +512,6 @@ def drawn(call: Call, size: float) -> Call:
     }
     args, kwargs = map_leaves(lambda leaf: values.get(id(leaf), leaf), (call.args, call.kwargs))
     return dataclasses.replace(call, args=args, kwargs=kwargs)
-
-
-def close(first: Tensor, second: Tensor, *, coarse: bool = False) -> bool:
-    """Whether two outputs agree up to the rounding of batched and single runs; `coarse` is for half precision."""
-    if first.shape != second.shape:
-        return False
-    scale = max(float(second.detach().abs().nan_to_num().max()), 1e-30)
-    rtol, atol = (5e-2, 5e-2) if coarse else (1e-3, 1e-4)
-    return torch.allclose(first, second, rtol=rtol, atol=atol * scale, equal_nan=True)
 
 
 def select(result: Any, output: str | int | None) -> Tensor:

@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,19 +24,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from ..core.budget import Budget
-from ..core.errors import CaptureError, InputError, NormscopeError, describe_error
+from ..core.errors import CaptureError, InputError, NormscopeError, RandomOperatorError, describe_error
 from ..core.threads import full_precision, ignore_warnings, silence_loggers
 from ..core.untouched import (
+    FunctionalDropoutOff,
     Mode,
     assume_no_effects,
     drops,
+    in_float64,
     mode_of,
     outside_inference_mode,
     plain_parts,
     untouched,
     unwrapped,
 )
-from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
+from .agreement import agree
+from .call import Call, Caller, UntracedError, drawn, prepare, quantized, run, settle
 from .chains import changes_nothing, trace_chain
 from .data_reader import Batches
 from .ir import CaptureSource, Graph, same_constants
@@ -53,7 +56,7 @@ from .traced_program import (
     write_out_of_place,
     writes_nothing,
 )
-from .translate import DROPPED, ancestors, output_of, translate, why_by_value, why_untraced
+from .translate import DROPPED, ancestors, draws_in, output_of, translate, why_by_value, why_untraced
 from .units import recognise
 
 DROPOUT = "dropout counts as off"
@@ -169,7 +172,7 @@ def _fixed_batch_size(program: torch.export.ExportedProgram) -> int | None:
 
 STILL_WORKS = 'Figures at the data still work: normscope.lipschitz(model, batch, scope="point").'
 NO_TIME = "max_seconds leaves no time to trace the model: raise max_seconds"
-PASSES = 12
+PASSES = 32
 """How many passes it takes to capture a model, besides two for every sample of the batch."""
 OPERATORS = 16
 """To trace this many operators takes as long as to capture a network of two layers."""
@@ -365,7 +368,9 @@ def capture_weights(model: nn.Module, batch: Any, *, output: str | int | None = 
         raise CaptureError("samples of a batch meet in the model: it is no function of one sample")
     program = _rewritten(model, call, "eval", _export(model, call, "eval"), False)
     with torch.no_grad():
-        return translate(program, call, "eval", weights=True)
+        graph = translate(program, call, "eval", weights=True)
+    _verify(model, call, "eval", "eval", program, graph)
+    return graph
 
 
 @outside_inference_mode
@@ -411,7 +416,7 @@ def _regrouped(
         if same:
             same[0].extend(numbers)
         else:
-            graphs.append((list(numbers), _recognised(model, single, forced, program, traced)))
+            graphs.append((list(numbers), _recognised(model, single, forced, mode, program, traced)))
             plain.append(traced)
     return graphs
 
@@ -539,12 +544,14 @@ def _captured(
 ) -> tuple[Graph, Graph]:
     """Return the verified graph of a call, with units recognised and operator by operator."""
     program, graph = _read(model, call, forced, mode, program or _export(model, call, forced), False)
-    return _recognised(model, call, forced, program, graph), graph
+    return _recognised(model, call, forced, mode, program, graph), graph
 
 
-def _recognised(model: nn.Module, call: Call, forced: str | None, program: TracedProgram, graph: Graph) -> Graph:
+def _recognised(
+    model: nn.Module, call: Call, forced: str | None, mode: str, program: TracedProgram, graph: Graph
+) -> Graph:
     """Return the graph of a call, verified, with units recognised."""
-    _verify(model, call, forced, program, graph)
+    _verify(model, call, forced, mode, program, graph)
     with torch.no_grad():
         recognised = recognise(graph)
     notes = [DROPPED] if graph.mode == "train" and any(drops(module) for module in model.modules()) else []
@@ -579,33 +586,114 @@ def _translated(program: TracedProgram, call: Call, mode: str) -> Graph:
         ) from error
 
 
-def _verify(model: nn.Module, call: Call, forced: str | None, program: TracedProgram, graph: Graph) -> None:
-    """Refuse a graph that does not compute what the model does, on the batch and on random inputs."""
+SIZES = (1e-2, 1e2)
+"""Besides inputs of size 1, a graph is compared with its model at random inputs of these sizes, relative to the batch:
+a model may do something else where inputs are small or large."""
+NOT_THE_MODEL = (
+    "what torch.export made of this model does not give the model's own output{where}: it reads or writes what "
+    "torch.export cannot see (state outside its modules, memory, Python values)"
+)
+
+
+def _verify(model: nn.Module, call: Call, forced: str | None, mode: str, program: TracedProgram, graph: Graph) -> None:
+    """Refuse a graph that does not compute what the model does, at the batch and at random inputs of several sizes.
+
+    Both are compared entry by entry (`agreement.py`): in the model's own precision, and in float64, where no rounding
+    hides a difference, if the model runs in it. A model may compute its constants in its own precision, or choose them
+    by it; so one that differs in float64 is traced in float64, and compared with that trace.
+    """
+    if (drawn_in_trace := draws_in(program)) < call.draws:
+        raise RandomOperatorError(
+            f"a run of the model draws random numbers in {call.draws} operators, of which torch.export sees "
+            f"{drawn_in_trace}: a random function has no Lipschitz constant. Switch the randomness off"
+        )
     single = call.sample() if call.per_sample else call
+    trials = [single]
+    if call.variables:
+        size = float(torch.cat([v.double().reshape(-1) for _, v in single.variables]).square().mean().sqrt()) or 1.0
+        trials += [drawn(single, one) for one in (1.0, *(size * scale for scale in SIZES))]
     state = read_state(program, ancestors(output_of(program)))
-    dtypes = {item.value.dtype for item in graph.inputs} | {node.dtype for node in graph}
-    # in half precision two ways to compute a value differ visibly
-    coarse = any(dtype.is_floating_point and torch.finfo(dtype).eps > 1e-4 for dtype in dtypes)
-    for trial in [single, drawn(single, 1.0)] if call.variables else [single]:
-        with untouched(model, forced), torch.no_grad():
-            before = {name: value.clone() for name, value in state.items()}
-            try:
-                own = run(model, trial)
-            except InputError:  # the model takes no random input
-                continue
-            if moved := changed(before, state):
-                raise CaptureError(
-                    f"a run of the model changes {', '.join(map(repr, moved))}, which the output reads, in a way that "
-                    "torch.export does not see: the traced function is not the model's"
-                )
-        inputs = dict(zip(program.graph_signature.user_inputs, trial.leaves, strict=True))
-        with torch.no_grad():
-            replayed = graph.run(*(inputs[i.name] if call.variables else i.value for i in graph.inputs))
-        if DROPPED not in graph.notes and not close(replayed, own, coarse=coarse):
+    own = [_output(model, trial, forced, graph, state) for trial in trials]
+    for trial, value in zip(trials, own, strict=True):
+        if value is not None and not _gives(graph, trial, value):
+            raise CaptureError(NOT_THE_MODEL.format(where=""))
+    wide = [trial.double() for trial in trials]
+    with untouched(model, forced), in_float64(model), ignore_warnings():  # cuDNN warns of weights in several places
+        exact = [_output(model, trial, None, graph, {}) for trial in wide]
+    pairs = [(trial, value) for trial, value in zip(wide, exact, strict=True) if value is not None]
+    double = graph.double()
+    if all(_gives(double, *pair) for pair in pairs):
+        return
+    with untouched(model, forced), in_float64(model):
+        retraced = _traced(model, dataclasses.replace(call.double(), notes=()), forced, mode, False)[1]
+    if not all(_gives(retraced, *pair) for pair in pairs):
+        raise CaptureError(NOT_THE_MODEL.format(where=" in float64"))
+
+
+@outside_inference_mode
+@one_thread_at_a_time
+@full_precision()
+def check_at(
+    graph: Graph,
+    model: nn.Module,
+    batch: Any,
+    points: Iterable[Tensor],
+    *,
+    mode: str | None = None,
+    output: str | int | None = None,
+) -> None:
+    """Refuse a graph that does not give what its model gives at flat points of its input, such as witnesses of bounds.
+
+    The other arguments are those of the batch, or of its first sample. Embeddings of tokens cannot be passed to a
+    model, which is then not compared.
+
+    Raises:
+        CaptureError: the two differ.
+    """
+    if any(item.place is None for item in graph.inputs):
+        return
+    call = prepare(model, batch, output)
+    single = call.sample() if graph.per_sample else call
+    for point in points:
+        parts = zip(graph.inputs, graph.split(point), strict=True)
+        trial = single.replaced({item.place: part.to(item.value) for item, part in parts if item.place is not None})
+        value = _output(model, trial, mode, graph, {})
+        if value is not None and not _gives(graph, trial, value):
+            raise CaptureError(NOT_THE_MODEL.format(where=" at a point that the bound rests on"))
+
+
+def _output(model: nn.Module, call: Call, forced: str | None, graph: Graph, state: dict[str, Tensor]) -> Tensor | None:
+    """Run a model as its graph counts it, without dropout; None if it refuses the input.
+
+    A run must not change the tensors in `state`, which the graph holds as constants.
+    """
+    off = FunctionalDropoutOff() if DROPPED in graph.notes else contextlib.nullcontext()
+    with untouched(model, forced), torch.no_grad(), off:
+        before = {name: value.clone() for name, value in state.items()}
+        try:
+            value = run(model, call)
+        except InputError:
+            return None
+        if moved := changed(before, state):
             raise CaptureError(
-                "what torch.export made of this model does not give the model's own output: it reads or writes what "
-                "torch.export cannot see (state outside its modules, memory, Python values)"
+                f"a run of the model changes {', '.join(map(repr, moved))}, which the output reads, in a way that "
+                "torch.export does not see: the traced function is not the model's"
             )
+    return value
+
+
+@torch.no_grad()
+def _gives(graph: Graph, call: Call, value: Tensor) -> bool:
+    """Whether a graph gives a value at a call; entries that overflowed in a narrow precision are left to float64."""
+    leaves = call.leaves
+    inputs = [item.value if item.place is None else leaves[item.place] for item in graph.inputs]
+    overflowed = ~value.isfinite() & (torch.finfo(value.dtype).bits < 64)
+
+    def replay() -> Tensor:
+        replayed = graph.run(*inputs)
+        return replayed.masked_fill(overflowed, 0.0) if replayed.shape == value.shape else replayed
+
+    return agree(replay(), value.masked_fill(overflowed, 0.0), replay)
 
 
 def _export(model: nn.Module, call: Call, forced: str | None) -> TracedProgram:

@@ -168,11 +168,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """A variable of the graph: a float tensor the user passes, or the output of the token embedding."""
+    """A variable of the graph: a float tensor the user passes, or the output of the token embedding.
+
+    `place` says which argument of the call it is, counted over all of them; None for an embedding and a parameter.
+    """
 
     name: str
     value: Tensor
     path: str = ""
+    place: int | None = None
 
     @property
     def shape(self) -> Shape:
@@ -304,6 +308,12 @@ class Graph(Shown):
     def constant_places(self) -> tuple[int, ...]:
         """The places of the arguments that constants of the graph were computed from."""
         return tuple(argument.place for argument in self.held if argument.in_constants)
+
+    @property
+    def eps(self) -> float:
+        """The relative distance between neighbouring numbers in the narrowest precision that the graph computes in."""
+        dtypes = {item.value.dtype for item in self.inputs} | {node.dtype for node in self.nodes}
+        return max(torch.finfo(one).eps for one in dtypes if one.is_floating_point or one.is_complex)
 
     def node(self, name: str) -> Node:
         """Return the node of that name."""

@@ -159,8 +159,10 @@ class _Reader:
         """Read the next traced value."""
         if node.op == "placeholder":
             if node.name in self.inputs or (node.name in self.weights and floats(node)):
-                path = self.weights.get(node.name, node.name)
-                self.variables[node.name] = Input(name=node.name, value=self.constants[node.name], path=path)
+                path, arguments = self.weights.get(node.name, node.name), self.program.graph_signature.user_inputs
+                place = arguments.index(node.name) if node.name in self.inputs else None
+                value = self.constants[node.name]
+                self.variables[node.name] = Input(name=node.name, value=value, path=path, place=place)
         elif node.op == "get_attr":
             self.constants[node.name] = operator.attrgetter(str(node.target))(self.program.graph_module)
         elif node.op == "call_function":
@@ -366,6 +368,15 @@ def output_of(program: TracedProgram) -> torch.fx.Node:
     specs = program.graph_signature.output_specs
     name = next(spec.arg.name for spec in specs if spec.kind is OutputKind.USER_OUTPUT)
     return next(node for node in program.graph.nodes if node.name == name)
+
+
+def draws_in(program: TracedProgram) -> int:
+    """Return how many operators of a trace draw random numbers, whether the output depends on them or not."""
+    return sum(
+        torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _switched_off(node)
+        for node in program.graph.nodes
+        if node.op == "call_function"
+    )
 
 
 def _switched_off(node: torch.fx.Node) -> bool:

@@ -79,6 +79,8 @@ def with_steepest(captured: Captured, domain: Domain, bounding: Bounding, bracke
     """Complete a bracket over a domain with the largest Jacobian norm found at a point inside."""
     points = captured.points.double()
     value, witness = steepest(domain, captured.double, points, budget=bounding.budget, seed=seed)
+    if witness is not None:
+        captured.check_at(witness[0])
     return replace(bracket, log10_lower=value, witness=witness)
 
 

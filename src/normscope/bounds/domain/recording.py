@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ...core.errors import InputError
+from ...core.threads import full_precision
 from ...core.untouched import dropping_nothing, outside_inference_mode, untouched
-from ...graph.call import Call, arguments, close, fresh
+from ...graph.agreement import agree
+from ...graph.call import Call, arguments, fresh
 from ...graph.capturing import Traces, trace_model
 from ...graph.ir import Graph, Ref, Unit, leaves
 from ...graph.samples import joined
@@ -76,7 +78,7 @@ class FigureRecorder:
         """
         call = arguments(self.model, batch, self.output)
         self._refuse_other_masks(call)
-        with torch.no_grad(), untouched(self.model, self.mode), dropping_nothing(self.model):
+        with torch.no_grad(), full_precision(), untouched(self.model, self.mode), dropping_nothing(self.model):
             inputs, value = self._inputs(call)
         points = self.rows(inputs)
         if points is None:
@@ -169,10 +171,7 @@ class FigureRecorder:
     def checked_figures(self, points: Tensor, expected: Tensor) -> dict[str, Tensor]:
         """Return the figures at points, and refuse those where the graph does not give what the model gives."""
         figures, computed = self.figures_at(points)
-        inputs = [item.value for item in self.graph.inputs]
-        # half precision, or float32 on a GPU, which may multiply in TF32
-        few_digits = any(torch.finfo(v.dtype).eps > (1e-8 if v.is_cuda else 1e-4) for v in inputs)
-        if not close(computed, expected, coarse=bool(self.graph.rounded) or few_digits):
+        if not agree(computed, expected, lambda: self._outputs(points), eps=self.graph.eps):
             raise InputError(
                 "on this batch the model gives another output than the captured function: it treats the samples of a "
                 "batch differently by their place, or batches by their size, or its weights have changed since. A "
@@ -182,14 +181,23 @@ class FigureRecorder:
 
     def figures_at(self, points: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Return the figures of every condition at flat points, by key, and the network's output there."""
-        largest = max((math.prod(shape) for shape in self.steps.shapes.values()), default=1)
         parts: list[dict[str, Tensor]] = []
         outputs = []
-        for chunk in points.split(max(1, ENTRIES_AT_ONCE // max(largest, 1))):
+        for chunk in points.split(self._at_once):
             figures, output = self._chunk(chunk)
             parts.append(figures)
             outputs.append(output)
         return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}, torch.cat(outputs)
+
+    def _outputs(self, points: Tensor) -> Tensor:
+        """Return the network's output at flat points."""
+        return torch.cat([self.steps.values(part)[self.steps.output] for part in points.split(self._at_once)])
+
+    @property
+    def _at_once(self) -> int:
+        """How many points are held at once."""
+        largest = max((math.prod(shape) for shape in self.steps.shapes.values()), default=1)
+        return max(1, ENTRIES_AT_ONCE // max(largest, 1))
 
     @torch.no_grad()
     def _chunk(self, points: Tensor) -> tuple[dict[str, Tensor], Tensor]:

@@ -17,10 +17,13 @@ from torch import Tensor
 
 from ...core.bracket import Evidence
 from ...core.budget import Budget, Progress, affordable, check_time
-from ...core.errors import InputError, NotFiniteError
+from ...core.errors import CaptureError, InputError, NotFiniteError
 from ...core.log10 import ceiling10
+from ...core.threads import full_precision
 from ...core.untouched import untouched
+from ...graph.agreement import agree
 from ...graph.call import arguments, run
+from ...graph.capturing import NOT_THE_MODEL
 from ...graph.ir import Graph
 from ..applied import multiplications, passes
 from ..balls.ball import Balls, LinearMargins, RadiusOutcome
@@ -168,7 +171,7 @@ class Certifier:
     def outputs(self, inputs: Any) -> Tensor:
         """Return what the model itself gives for a batch; NotFiniteError for NaN or infinite values."""
         model = self.captured.model
-        with untouched(model, self.captured.mode), torch.no_grad():
+        with full_precision(), untouched(model, self.captured.mode), torch.no_grad():
             own = run(model, arguments(model, inputs, self.captured.output)).double()
         if not bool(own.isfinite().all()):
             raise NotFiniteError("the model returns NaN or infinite values on this batch: it has no classes there")
@@ -213,8 +216,11 @@ class Certifier:
         Rounding in the model's own precision may make another function of it, or samples of this batch may be treated
         differently, unlike those of the captured one.
         """
-        if _alike(self.exact(rows), own, self.captured.graph):
-            return
+        exact = self.exact(rows)
+        if _alike(exact, own, self.captured.graph):
+            if agree(exact, own.reshape(exact.shape), lambda: self.exact(rows), eps=self.captured.graph.eps):
+                return
+            raise CaptureError(NOT_THE_MODEL.format(where=" at some samples"))
         dtype = str(self.captured.graph.flat().dtype).removeprefix("torch.")
         if self.exact.dtype is not self.captured.graph.flat().dtype and _alike(
             Logits(self.captured.graph)(rows), own, self.captured.graph
@@ -290,9 +296,24 @@ class Certifier:
         if attacker is not None:
             attacker.budget = budget.search("the attack within the radii", None if steps is None else steps // 4)
             attacker.challenge(radius)
+        self._check_model(rows, radius, None if attacker is None else attacker.result())
         return self._columns(
             labels, predicted, margin, radius, methods, None if attacker is None else attacker.result(), settled
         )
+
+    def _check_model(self, rows: Tensor, radius: Tensor, attacked: Attacked | None) -> None:
+        """Refuse a graph that is not the model where radii end: at changed samples, and at the edges of the balls.
+
+        The edges are on the way to the changed samples, and outward from zero.
+        """
+        sizes = torch.where(radius.isfinite(), radius, 0.0)[:, None]
+        ways, points = [rows], []
+        if attacked is not None:
+            ways.append(attacked.point - rows)
+            points.append(attacked.point)
+        points += [rows + sizes * torch.nn.functional.normalize(way, dim=1) for way in ways]
+        points = [point[(point != rows).any(1)] for point in points]
+        self.captured.check_at(*torch.cat(points))
 
     def _radii(
         self, balls: Balls, labels: Tensor, budget: Budget, progress: Progress, *, brief: bool

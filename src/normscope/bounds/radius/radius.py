@@ -8,7 +8,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from ...core.budget import Budget
-from ...core.errors import InputError, NormscopeError, SoundnessError, check_numbers
+from ...core.errors import CaptureError, InputError, NormscopeError, SoundnessError, check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import Mode, mode_of, outside_inference_mode
 from ...graph.capturing import accepts_graph
@@ -197,7 +197,7 @@ def audited_radii(
         own = certifier.outputs(captured.batch)
         groups = certifier.groups(samples)
         part = _examined(groups, own, None, bounding.budget, brief=True)
-    except SoundnessError:
+    except (SoundnessError, CaptureError):
         raise
     except NormscopeError:
         return None
