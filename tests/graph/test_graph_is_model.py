@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,19 @@ from normscope.bounds.point import jacobian_norms
 from normscope.core.errors import CaptureError, InputError, RandomOperatorError
 from normscope.graph import capturing
 from normscope.graph.agreement import agree
+from normscope.graph.call import Call, Caller
 
 from ..soundness.networks import Function
+
+
+@pytest.fixture
+def unguarded_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace without looking which operators a run calls (test_trace_is_honest.py), so that values alone can tell."""
+
+    def export(model: nn.Module, call: Call) -> torch.export.ExportedProgram:
+        return torch.export.export(Caller(model, call.output, nullcontext), call.args, call.kwargs, strict=False)
+
+    monkeypatch.setattr(capturing, "_faithful_trace", export)
 
 
 def runs(x: Tensor) -> bool:
@@ -69,6 +81,7 @@ ATTACKS: dict[str, tuple[nn.Module, Tensor]] = {  # models that are steeper than
 }
 
 
+@pytest.mark.usefixtures("unguarded_trace")
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_graph_that_is_not_the_model_is_refused(name: str) -> None:
     model, batch = ATTACKS[name]
@@ -76,6 +89,7 @@ def test_a_graph_that_is_not_the_model_is_refused(name: str) -> None:
         ns.lipschitz(model, batch, max_seconds=0.2)
 
 
+@pytest.mark.usefixtures("unguarded_trace")
 def test_sensitivities_to_the_weights_are_those_of_the_model() -> None:
     model = Function(lambda m, x: masked(10.0)(m.layer(x)), layer=nn.Linear(3, 3)).eval()
     with pytest.raises(CaptureError, match=r"the model's own output"):
@@ -173,6 +187,7 @@ def at_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capturing, "SIZES", ())
 
 
+@pytest.mark.usefixtures("unguarded_trace")
 @pytest.mark.usefixtures("at_one_size")
 def test_a_model_that_is_another_at_the_witness_is_refused() -> None:
     batch = torch.ones(4, 3)
@@ -199,6 +214,7 @@ def flips(least: float) -> nn.Module:
     return Function(forward).eval()
 
 
+@pytest.mark.usefixtures("unguarded_trace")
 @pytest.mark.usefixtures("at_one_size")
 @pytest.mark.parametrize("attack", [True, False])
 def test_a_radius_within_which_the_model_itself_flips_is_refused(attack: bool) -> None:
@@ -210,6 +226,7 @@ def test_a_radius_within_which_the_model_itself_flips_is_refused(attack: bool) -
         ns.certified_radius(flips(float(sample.norm()) + 1.5), sample, **options)
 
 
+@pytest.mark.usefixtures("unguarded_trace")
 def test_an_audit_without_bounds_where_the_model_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capturing, "SIZES", ())
     sample = torch.tensor([[48.5, 41.429]])

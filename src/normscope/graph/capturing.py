@@ -624,7 +624,7 @@ def _verify(model: nn.Module, call: Call, forced: str | None, mode: str, program
     double = graph.double()
     if all(_gives(double, *pair) for pair in pairs):
         return
-    with untouched(model, forced), in_float64(model):
+    with untouched(model, forced, traced=True), in_float64(model):
         retraced = _traced(model, dataclasses.replace(call.double(), notes=()), forced, mode, False)[1]
     if not all(_gives(retraced, *pair) for pair in pairs):
         raise CaptureError(NOT_THE_MODEL.format(where=" in float64"))
