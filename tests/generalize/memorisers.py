@@ -181,6 +181,7 @@ IN_THE_GRAPH: dict[str, Form] = {
     "a parametrisation": _a_parametrisation,
     "running statistics": _running_statistics,
     "a hook": _a_hook,
+    "a table that hides from traces": _a_table_that_hides_from_traces,
     "a table of faint signs": _a_table_of_faint_signs,
 }
 """Models whose constants the graph holds, or whose losses are those of the graph: rows are certified, and large."""
@@ -191,7 +192,6 @@ OUTSIDE: dict[str, Form] = {
     ),
     "sorted places": _sorted_places,
     "a table behind an exception": _a_table_behind_an_exception,
-    "a table that hides from traces": _a_table_that_hides_from_traces,
     "large batches": lambda places: memoriser(  # a trace is made from a small batch
         lambda s, x: hats(x - places) if len(x) > 8 else _always_zero(x)
     ),
