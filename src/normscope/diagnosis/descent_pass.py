@@ -17,14 +17,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ..core.budget import count
 from ..core.codec import JsonForm, Part
 from ..core.errors import describe_error
-from ..core.untouched import on_copies, seed_random
+from ..core.untouched import on_copies, seed_random, with_tensors
 from ..core.whole_weights import without_gathering
 from ..graph.call import Call
 from ..listening.listener import ForwardListener
@@ -198,8 +197,8 @@ class _Trial:
         self.forward_samples += here.count
         seed_random(self.model)
         with on_copies(self.model):
-            with ForwardListener(self.model, dropout=False):
-                made = functional_call(self.model, dict(weights), here.args, here.kwargs)
+            with ForwardListener(self.model, dropout=False), with_tensors(self.model, weights):
+                made = self.model(*here.args, **here.kwargs)
             return self.loss_of(made, samples)
 
     def after(self, changes: Gradients, factor: float = 1.0) -> float:

@@ -464,12 +464,13 @@ def _is_random(plain: Tensor, rolled: Tensor) -> bool:
 def _idle_arguments(run: _Runs, call: Call, plain: Outputs, moved: Outputs | None = None) -> dict[str, str]:
     """Return the arguments without influence on the output, each with the first module that reads it.
 
-    With the samples of such an argument moved by a place the values of that module move, and no output does. `moved`
-    has the outputs with the samples of all arguments moved, where they are at hand.
+    With the samples of such an argument moved by a place, and the first of them replaced (a mean over the samples is the
+    same in any order), the values of that module move, and no output does. `moved` has the outputs with all arguments
+    changed so, where they are at hand.
     """
     if len(call.leaves) < 2:
         return {}
-    whole = _distances(plain, run(call.rolled()) if moved is None else moved)
+    whole = _distances(plain, run(call.changed(partial(_other_first, 1))) if moved is None else moved)
     idle: dict[str, str] = {}
     for place, leaf in enumerate(call.leaves):
         name = call.name(place)
@@ -477,7 +478,7 @@ def _idle_arguments(run: _Runs, call: Call, plain: Outputs, moved: Outputs | Non
             continue  # masks are often all alike, and a dict may hold what only the loss reads
         if bool((leaf == leaf.roll(1, 0)).all()):
             continue
-        changed = run(call.changed(partial(_rolled_if, leaf)))
+        changed = run(call.changed(partial(_other_first_if, leaf)))
         distances = _distances(plain, changed)
         if any(whole) and all(one <= NO_INFLUENCE * every for one, every in zip(distances, whole, strict=True)):
             readers = (path for (path, before), (_, after) in zip(plain, changed) if path and have_moved(before, after))
@@ -485,9 +486,9 @@ def _idle_arguments(run: _Runs, call: Call, plain: Outputs, moved: Outputs | Non
     return idle
 
 
-def _rolled_if(chosen: Tensor, tensor: Tensor) -> Tensor:
-    """Return a tensor with its samples moved by a place if it is the chosen one."""
-    return tensor.roll(1, 0) if tensor is chosen else tensor
+def _other_first_if(chosen: Tensor, tensor: Tensor) -> Tensor:
+    """Return a tensor with its samples moved by a place and the first replaced, if it is the chosen one."""
+    return _other_first(1, tensor) if tensor is chosen else tensor
 
 
 def _distances(plain: Outputs, changed: Outputs) -> list[float]:
