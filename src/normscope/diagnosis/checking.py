@@ -168,5 +168,5 @@ def _passes(
         where, what = next(iter(broken.items()))
         return data, None, [*skipped, ("values and gradients by depth", f"{where} {what}")]
     signal = watch_signal(model, batch, mode=mode, output=output, loss=loss, optimizer=optimizer, units=data.units)
-    signal = replace(signal, dependence=compare_samples(model, batch))
+    signal = replace(signal, dependence=compare_samples(model, batch, signal.loss))
     return data, signal, skipped + signal.skipped

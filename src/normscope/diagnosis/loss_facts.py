@@ -410,7 +410,7 @@ def _steps_ahead(call: _LossCall, leaves: Sequence[Any]) -> int:
     target = call.target
     for leaf in leaves if call.name in CLASSES and not target.is_floating_point() else ():
         tokens = isinstance(leaf, Tensor) and leaf.ndim == 2 and not leaf.is_floating_point() and len(leaf) > 0
-        if not tokens or target.numel() % len(leaf) or leaf.shape[1] < FEWEST_STEPS + FURTHEST:
+        if not tokens or target.numel() % len(leaf) or leaf.shape[1] < FEWEST_STEPS:
             continue
         rows, steps = target.reshape(len(leaf), -1), leaf.shape[1]
         for late in range(FURTHEST) if rows.shape[1] in (steps, steps - 1, steps - 2) else ():

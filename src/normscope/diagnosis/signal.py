@@ -344,6 +344,8 @@ class Signal(Part):
         skipped = [] if self.reason is None else [("gradients by depth", self.reason)]
         if self.dependence is not None and self.dependence.reason is not None:
             skipped.append(("one sample beside others", self.dependence.reason))
+        if self.dependence is not None and self.dependence.ahead_reason is not None:
+            skipped.append(("whether labels are read ahead", self.dependence.ahead_reason))
         if self.unheard:
             skipped.append(("layers inside of torch.vmap", "their values cannot be looked at while they run"))
         return skipped if self.steps is None else [*skipped, *self.steps.skipped]
