@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
+_PACKAGE = str(Path(__file__).parent.parent) + os.sep
+
+
 class _MessagesOfThread(logging.Filter):
-    """Selects the messages of the thread that made it: for a filter of `warnings`, and for loggers."""
+    """Selects the messages, or modules, of the thread that made it: for a filter of `warnings`, and for loggers."""
 
     def __init__(self, pattern: str) -> None:
         super().__init__()
         self._thread, self._pattern = threading.get_ident(), re.compile(pattern)
 
     def match(self, text: str) -> bool:
-        """Whether a warning is of this thread and begins with the pattern; `warnings` asks this of a pattern."""
+        """Whether a text is of this thread and begins with the pattern; `warnings` asks this of a pattern."""
         return threading.get_ident() == self._thread and self._pattern.match(text) is not None
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -42,7 +48,13 @@ def ignore_warnings(pattern: str = "") -> Iterator[None]:
     Args:
         pattern: a regular expression; only warnings that begin with it are ignored.
     """
-    entry = ("ignore", _MessagesOfThread(pattern), Warning, None, 0)
+    with _filtering(("ignore", _MessagesOfThread(pattern), Warning, None, 0)):
+        yield
+
+
+@contextlib.contextmanager
+def _filtering(entry: Any) -> Iterator[None]:
+    """Run a block with an entry in front of the filters of `warnings`."""
     entered: list[object] = warnings.filters  # type: ignore[assignment]
     entered.insert(0, entry)
     try:
@@ -51,6 +63,54 @@ def ignore_warnings(pattern: str = "") -> Iterator[None]:
         for filters in (entered, warnings.filters):  # another thread may have begun or ended a `catch_warnings`
             while entry in filters:
                 filters.remove(entry)  # type: ignore[union-attr]
+
+
+@contextlib.contextmanager
+def warnings_at_callers() -> Iterator[None]:
+    """Run a block in which a warning that would name a file of this package names the code that called it from outside.
+
+    What a mode of torch hears is called by the mode, here, and a warning names the caller. For its user the warning is
+    one of the model's code: it is shown there, once, as in a forward that nobody hears.
+    """
+    with _shown_at_callers(), _filtering(("always", None, Warning, _MessagesOfThread(r"normscope\."), 0)):
+        yield
+
+
+@contextlib.contextmanager
+def _showing_at_callers() -> Iterator[None]:
+    """Run a block in which warnings that name a file of this package are issued again for the code outside of it."""
+    before = warnings.showwarning
+
+    def show(message: Any, category: Any, filename: str, lineno: int, *rest: Any, **named: Any) -> None:
+        caller = _caller_of(filename) if filename.startswith(_PACKAGE) else None
+        if caller is None:
+            before(message, category, filename, lineno, *rest, **named)
+            return
+        held = caller.f_globals
+        registry = held.setdefault("__warningregistry__", {})
+        where = caller.f_code.co_filename, caller.f_lineno, held.get("__name__")
+        warnings.warn_explicit(message, category, *where, registry)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        if warnings.showwarning is show:
+            warnings.showwarning = before
+
+
+def _caller_of(filename: str) -> FrameType | None:
+    """Return the code outside of this package, and of what torch runs to call its modes, that led to a file of it."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename != filename:
+        frame = frame.f_back
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.overrides":  # called by the function that a mode then calls again
+            frame = frame.f_back
+        elif not frame.f_code.co_filename.startswith(_PACKAGE):
+            return frame
+        frame = None if frame is None else frame.f_back
+    return None
 
 
 @contextlib.contextmanager
@@ -93,6 +153,9 @@ def shared_setting(
 
     shared.__doc__ = change.__doc__
     return shared
+
+
+_shown_at_callers = shared_setting(_showing_at_callers)
 
 
 @shared_setting

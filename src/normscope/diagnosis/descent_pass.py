@@ -57,6 +57,7 @@ class StepFacts(Part):
         starved: parameters with a gradient here, where inputs ask for one, that get none where they do not.
         agreement: the cosine between the gradients of the two halves of the batch; `None` where it cannot be halved.
         optimizer: the class of the optimizer, if there is one.
+        optimizers: how many there are; each of several has a loss of its own.
         rate: its largest learning rate.
         scheduled_rate: the largest of the rates that a schedule multiplies, if there is one.
         promised_fall: the fall of the loss in one step of the optimizer, if the loss were straight.
@@ -82,6 +83,7 @@ class StepFacts(Part):
     JSON: ClassVar[JsonForm] = JsonForm(
         sparse=(
             "optimizer",
+            "optimizers",
             "rate",
             "scheduled_rate",
             "promised_fall",
@@ -111,6 +113,7 @@ class StepFacts(Part):
     step_share: float | None = None
     agreement: float | None = None
     optimizer: str | None = None
+    optimizers: int = 0
     rate: float | None = None
     scheduled_rate: float | None = None
     promised_fall: float | None = None
@@ -263,6 +266,7 @@ def _settings(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, An
     momenta = [float(group["momentum"]) for group in groups if group.get("momentum")] + [first for first, _ in betas]
     return {
         "optimizer": " and ".join(dict.fromkeys(type(optimizer).__name__ for optimizer in optimizers)),
+        "optimizers": len(optimizers),
         "rate": max(rates, default=None),
         "scheduled_rate": max(scheduled, default=None),
         "decay": max(decays, default=None),

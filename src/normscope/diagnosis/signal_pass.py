@@ -21,7 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..core.budget import count
 from ..core.errors import InputError, describe_error
-from ..core.threads import ignore_warnings, uncompiled
+from ..core.threads import ignore_warnings, uncompiled, warnings_at_callers
 from ..core.untouched import DROPOUTS, on_copies, random_state, seed_random, untouched
 from ..geometry.batches import LossFunction
 from ..graph.call import Call, arguments, labels_of, map_leaves, usual_output
@@ -147,6 +147,7 @@ def watch_signal(
         stack.enter_context(untouched(model, mode))
         stack.enter_context(untouched(_Holder(loss), traced=True))
         stack.enter_context(uncompiled())
+        stack.enter_context(warnings_at_callers())
         stack.enter_context(ignore_warnings("Converting a tensor with requires_grad=True"))  # a branch on a value
         stack.enter_context(ignore_warnings("Full backward hook is firing"))  # a hook of the user's
         samples, runs = call.count, 0
@@ -432,7 +433,8 @@ class _SignalListener(ForwardListener):
     def follow_outputs(self, outputs: Sequence[Tensor]) -> None:
         """Note what lies before the outputs: an activation, or a place where the graph of parameters ends."""
         if any(output.requires_grad for output in outputs):
-            self.bends, self.derives = find_kinds(outputs)
+            _, self.derives = find_kinds(outputs)
+            self.bends, _ = find_kinds([*outputs, *self._ends])
         else:
             trained = {n.rpartition(".")[0] for n, p in self.model.named_parameters() if p.requires_grad}
             self.detached_at = next((site[0] for site, *_ in reversed(self._heard) if site[0] in trained), None)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from statistics import median
 
 from torch import nn
@@ -15,7 +15,7 @@ from ...core.finding import Finding, Severity, figure, figures, percent
 from ...listening.calls import NORMALIZERS
 from ...report.words import listed, pluralise
 from ..examined import Examined
-from ..loss_facts import is_fresh, looks_fresh
+from ..loss_facts import BINARY, is_fresh, looks_fresh
 from ..signal import RANDOM, DropoutCall, ParameterRow, Signal
 from .depth import WEIGHTS, without_numbers
 
@@ -117,7 +117,9 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
     modules = list(dict.fromkeys(row.module or row.name for row in cut))
     last = max(modules, key=lambda path: order.get(path, -1))
     share = len(cut) / sum(row.trainable for row in signal.parameters)
-    if signal.judge:
+    # A lone optimizer is to train what it holds with this loss; of several each has a loss of its own.
+    held = signal.steps is not None and signal.steps.optimizers == 1 and any(r.name not in signal.steps.outside for r in cut)
+    if signal.judge and not held:
         yield Finding(
             code="gradient-cut",
             severity=Severity.INFO,
@@ -228,7 +230,7 @@ def frozen_layer(examined: Examined) -> Iterator[Finding]:
     random = [path for path in held if path in followed and not any(trains[path]) and looks_fresh(modules[path])]
     if len(random) < FEW_RANDOM:
         random = [path for path in random if _is_hardly_meant(modules[path])]
-    if is_judged(signal) and (signal.loss is None or signal.loss.is_constant):
+    if judging_layers(signal) and (signal.loss is None or signal.loss.is_constant):
         random = []  # a generator, and the discriminator that judges it
     if any(not any(trains[path]) and not looks_fresh(modules[path]) for path in held):
         random = []  # a trained network that is being adapted
@@ -265,15 +267,22 @@ def _is_to_learn(examined: Examined) -> bool:
     return signal is not None and signal.loss_value is not None and (handed or examined.mode == "train")
 
 
-def is_judged(signal: Signal) -> bool:
-    """Whether several layers that do not train come after all that do, as a discriminator after its generator.
+def judging_layers(signal: Signal) -> set[str]:
+    """Return several layers that do not train and run last after all that do, as a discriminator after its generator.
 
     They are frozen, or the optimizer does not hold them.
     """
     outside = () if signal.steps is None else signal.steps.outside
     trains = {row.module: row.trainable and row.name not in outside for row in signal.parameters if len(row.shape) > 1}
-    ran = [trains[path] for path in dict.fromkeys(row.path for row in signal.layers) if path in trains]
-    return True in ran and len(ran) - 1 - max(k for k, own in enumerate(ran) if own) > 1
+    from_last = [path for path in dict.fromkeys(row.path for row in reversed(signal.layers)) if path in trains]
+    judging = set(itertools.takewhile(lambda path: not trains[path], from_last))
+    return judging if 1 < len(judging) < len(from_last) else set()
+
+
+def is_of_generator(signal: Signal) -> bool:
+    """Whether the loss asks a discriminator for one answer to everything, as in the step of a generator."""
+    loss = signal.loss
+    return loss is not None and loss.is_constant and ((loss.own_targets and loss.name in BINARY) or bool(judging_layers(signal)))
 
 
 def _is_hardly_meant(module: nn.Module) -> bool:
@@ -783,5 +792,5 @@ def _least_side(row: ParameterRow) -> int:
 
 
 def _by_module(rows: Sequence[ParameterRow]) -> Iterator[tuple[str, list[ParameterRow]]]:
-    for module, members in groupby(sorted(rows, key=lambda row: row.module), key=lambda row: row.module):
+    for module, members in itertools.groupby(sorted(rows, key=lambda row: row.module), key=lambda row: row.module):
         yield module, list(members)

@@ -17,7 +17,7 @@ from ..signal import INPUT
 from ..signal_pass import ACTIVATIONS
 from .depth import rows_of_weights
 from .loss import LOSS, NOT_FITTED
-from .parameters import is_judged
+from .parameters import judging_layers
 from .structure import constant_output
 
 DOUBLED_LOSS_RATIO = 2.0
@@ -66,7 +66,8 @@ def wrong_parameters(examined: Examined) -> Iterator[Finding]:
     if not outside:
         return
     named = listed([f"`{name}`" for name in outside], most=3)
-    judging = is_judged(signal) and (signal.loss is None or signal.loss.is_constant)  # a discriminator, most likely
+    layers = {row.module for row in signal.parameters if row.name in outside and len(row.shape) > 1}
+    judging = bool(layers) and layers <= judging_layers(signal) and (signal.loss is None or signal.loss.is_constant)
     yield Finding(
         code="not-in-optimizer",
         severity=Severity.ERROR if every else Severity.INFO if judging else Severity.WARNING,
