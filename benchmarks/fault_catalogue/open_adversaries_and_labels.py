@@ -150,9 +150,7 @@ class OnBody(nn.Module):
         return self.head(summary.detach() if self.detached else summary)
 
 
-@plant(
-    "transformer", layers="body.pooler body.words body.block.feed.2", causes="no-gradient", remedies="keep-gradient"
-)
+@plant("transformer", layers="body.pooler body.words body.block.feed.2", causes="no-gradient", remedies="keep-gradient")
 def summary_of_a_body_detached(broken: bool) -> Case:
     """The summary is taken for a fixed feature."""
     torch.manual_seed(2206)

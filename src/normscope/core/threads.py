@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -18,8 +19,11 @@ from typing import Any, cast
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
+_CALLING_FOR_OTHERS = ("__torch_function__", "without_dropout")
+"""Functions of this package that call a function of torch for the model."""
+_issued: ContextVar[set[object] | None] = ContextVar("issued", default=None)
+"""The warnings that were issued for the code of a model, in a block of `warnings_at_callers`."""
 
 
 class _MessagesOfThread(logging.Filter):
@@ -67,29 +71,36 @@ def _filtering(entry: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def warnings_at_callers() -> Iterator[None]:
-    """Run a block in which a warning that would name a file of this package names the code that called it from outside.
+    """Run a block in which no warning of torch names a file of this package.
 
     What a mode of torch hears is called by the mode, here, and a warning names the caller. For its user the warning is
-    one of the model's code: it is shown there, once, as in a forward that nobody hears.
+    one of the model's code: it is shown there, once, as in a forward that nobody hears. Warnings of what this package
+    computes for itself, about which nobody can do anything, are not shown.
     """
-    with _shown_at_callers(), _filtering(("always", None, Warning, _MessagesOfThread(r"normscope\."), 0)):
-        yield
+    issued = _issued.get()
+    token = _issued.set(set() if issued is None else issued)
+    try:
+        with _shown_at_callers(), _filtering(("always", None, Warning, _MessagesOfThread(r"normscope\."), 0)):
+            yield
+    finally:
+        _issued.reset(token)
 
 
 @contextlib.contextmanager
 def _showing_at_callers() -> Iterator[None]:
-    """Run a block in which warnings that name a file of this package are issued again for the code outside of it."""
+    """Run a block in which warnings that name a file of this package go to the code outside, or nowhere."""
     before = warnings.showwarning
 
     def show(message: Any, category: Any, filename: str, lineno: int, *rest: Any, **named: Any) -> None:
-        caller = _caller_of(filename) if filename.startswith(_PACKAGE) else None
-        if caller is None:
+        issued, own = _issued.get(), str(message).startswith("normscope")
+        if own or not filename.startswith(_PACKAGE) or issued is None:
             before(message, category, filename, lineno, *rest, **named)
-            return
-        held = caller.f_globals
-        registry = held.setdefault("__warningregistry__", {})
-        where = caller.f_code.co_filename, caller.f_lineno, held.get("__name__")
-        warnings.warn_explicit(message, category, *where, registry)
+        elif (caller := _caller_of(filename)) is not None:
+            line = str(message), category, caller.f_code.co_filename, caller.f_lineno
+            if line not in issued:
+                issued.add(line)
+                registry = caller.f_globals.setdefault("__warningregistry__", {})
+                warnings.warn_explicit(message, *line[1:], caller.f_globals.get("__name__"), registry)
 
     warnings.showwarning = show
     try:
@@ -100,15 +111,20 @@ def _showing_at_callers() -> Iterator[None]:
 
 
 def _caller_of(filename: str) -> FrameType | None:
-    """Return the code outside of this package, and of what torch runs to call its modes, that led to a file of it."""
+    """Return the code of the model for which a mode in a file of this package called what warns; None for other calls.
+
+    A function of torch that is written in Python calls the mode, which calls the function again: who called it counts.
+    """
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename != filename:
         frame = frame.f_back
     while frame is not None:
-        if frame.f_globals.get("__name__") == "torch.overrides":  # called by the function that a mode then calls again
+        if frame.f_globals.get("__name__") == "torch.overrides":
             frame = frame.f_back
         elif not frame.f_code.co_filename.startswith(_PACKAGE):
             return frame
+        elif frame.f_code.co_name not in _CALLING_FOR_OTHERS:
+            return None
         frame = None if frame is None else frame.f_back
     return None
 

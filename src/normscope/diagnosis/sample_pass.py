@@ -537,7 +537,7 @@ def _is_random(plain: Tensor, rolled: Tensor) -> bool:
 def _idle_arguments(run: _Runs, call: Call, plain: Outputs, moved: Outputs | None = None) -> dict[str, str]:
     """Return the arguments without influence on the output, each with the first module that reads it.
 
-    With the samples of such an argument moved by a place, and the first of them replaced (a mean over the samples is the
+    With the samples of such an argument moved by a place, and the first of them replaced (a mean over samples is the
     same in any order), the values of that module move, and no output does. `moved` has the outputs with all arguments
     changed so, where they are at hand.
     """

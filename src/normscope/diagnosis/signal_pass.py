@@ -21,7 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..core.budget import count
 from ..core.errors import InputError, describe_error
-from ..core.threads import ignore_warnings, uncompiled, warnings_at_callers
+from ..core.threads import ignore_warnings, uncompiled
 from ..core.untouched import DROPOUTS, on_copies, random_state, seed_random, untouched
 from ..geometry.batches import LossFunction
 from ..graph.call import Call, arguments, labels_of, map_leaves, usual_output
@@ -147,7 +147,6 @@ def watch_signal(
         stack.enter_context(untouched(model, mode))
         stack.enter_context(untouched(_Holder(loss), traced=True))
         stack.enter_context(uncompiled())
-        stack.enter_context(warnings_at_callers())
         stack.enter_context(ignore_warnings("Converting a tensor with requires_grad=True"))  # a branch on a value
         stack.enter_context(ignore_warnings("Full backward hook is firing"))  # a hook of the user's
         samples, runs = call.count, 0
@@ -326,23 +325,23 @@ class _SignalListener(ForwardListener):
         self._detached_at: str | None = None
         # What a module or an activation returned and no function has read since; who reads each leaf first.
         self._unread, self._read_at = dict[int, tuple[Tensor, str]](), dict[int, str]()
-        self._offered: Any = WeakIdKeyDictionary()  # what modules return beside other tensors: some may be left unread
-        self._lost = dict[str, tuple[set[int], bool]]()  # leaves that an unread output alone is made of; is it offered?
-        self._ends = list[Tensor]()  # what goes on without its graph: by detach, without gradients, as whole numbers
-        # Such values until a layer reads them, each with whether it holds others beside them; the rows of these layers.
-        self._graphless: Any = WeakIdKeyDictionary()
+        # What modules return beside other tensors, of which some may be left unread. Values without their graph until a
+        # layer reads them, each with whether it holds others beside them.
+        self._offered, self._graphless = WeakIdKeyDictionary(), WeakIdKeyDictionary()  # type: ignore[no-untyped-call]
+        # Leaves that an unread output alone is made of, with whether it is offered; what goes on without its graph (by
+        # detach, without gradients, as whole numbers); the rows that read such values; a layer that reads inputs, too.
+        self._lost, self._ends = dict[str, tuple[set[int], bool]](), list[Tensor]()
         self._graphless_rows, self.judge = dict[int, bool](), ""
-        self._output_gradients: list[Tensor] = []
+        self._output_gradients, self.returned = list[Tensor](), list[Tensor]()
         self.bends, self.derives, self.replaced = True, False, dict[str, None]()
         self.detached_at: str | None = None
         self.padding = PaddingListener()
-        self._by_step: dict[int, Tensor] = {}
+        self._by_step, self._silent = dict[int, Tensor](), dict[int, Tensor]()
         self._held_names: dict[int, tuple[bool, str]] = {}  # of parameters and buffers: do they map states, name
         self._reads = Counter[int]()
         self._row_reads = Counter[int]()  # functions that read what a row handed on, by its id
         self._casts: list[tuple[str, torch.dtype, Tensor]] = []
         self._leaks, self._cut = dict[int, Tensor | None](), dict[int, tuple[str, float]]()
-        self.returned: list[Tensor] = []
         self.dropouts: list[DropoutCall] = []
         self._columns: list[Tensor | None] = []
         self._samples = samples
@@ -356,13 +355,12 @@ class _SignalListener(ForwardListener):
         self._leaves: list[Tensor] = []
         self._softmaxes: dict[int, tuple[Tensor, int]] = {}  # what a softmax returned, and over which axis
         self.wrong_axis: tuple[str, int, int] | None = None
-        self._cut_values: list[tuple[str, Tensor]] = []  # what goes on without its graph, by the layer that made it
-        self._cut_readers: list[tuple[str, str, int]] = []
+        # What goes on without its graph, by the layer that made it; and who reads it.
+        self._cut_values, self._cut_readers = list[tuple[str, Tensor]](), list[tuple[str, str, int]]()
         self._cut_gradients: dict[int, Tensor] = {}
         # What was dropped from, and no function has read since.
         self._dropped, self._end = dict[int, tuple[Tensor, DropoutCall]](), list[Tensor]()
         self._differing: dict[int, list[Tensor]] = {}  # places of inputs and embeddings that differ between samples
-        self._silent: dict[int, Tensor] = {}
         self._silent_places: dict[int, list[Tensor]] = {}
         self._sites: dict[int, Site] = {}  # of what is held, by its id
         self._row_ids: list[int] = []  # of what each row handed on; autograd keeps nearly all of them alive
@@ -503,7 +501,9 @@ class _SignalListener(ForwardListener):
         inputs = {number for number, (site, *_) in enumerate(self._heard) if site[1] == INPUT}
         for number, beside in self._graphless_rows.items():
             site = self._heard[number][0]
-            others = (k for k, (own, *_) in enumerate(self._heard) if own[:2] == site[:2] and k not in self._graphless_rows)
+            others = (
+                k for k, (own, *_) in enumerate(self._heard) if own[:2] == site[:2] and k not in self._graphless_rows
+            )
             if beside or any(self._comes_from(k, inputs) for k in others):
                 self.judge = self.judge or site[0]
 
@@ -519,7 +519,9 @@ class _SignalListener(ForwardListener):
         """Return the parameters of what ran and what nothing reads, by the module that returned it."""
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         return tuple(
-            LostParameters(path=path, names=tuple(name for key, name in names.items() if key in leaves), offered=offered)
+            LostParameters(
+                path=path, names=tuple(name for key, name in names.items() if key in leaves), offered=offered
+            )
             for path, (leaves, offered) in self._lost.items()
             if not leaves.isdisjoint(names)
         )

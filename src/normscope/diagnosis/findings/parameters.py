@@ -118,7 +118,11 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
     last = max(modules, key=lambda path: order.get(path, -1))
     share = len(cut) / sum(row.trainable for row in signal.parameters)
     # A lone optimizer is to train what it holds with this loss; of several each has a loss of its own.
-    held = signal.steps is not None and signal.steps.optimizers == 1 and any(r.name not in signal.steps.outside for r in cut)
+    held = (
+        signal.steps is not None
+        and signal.steps.optimizers == 1
+        and any(r.name not in signal.steps.outside for r in cut)
+    )
     if signal.judge and not held:
         yield Finding(
             code="gradient-cut",
@@ -282,7 +286,11 @@ def judging_layers(signal: Signal) -> set[str]:
 def is_of_generator(signal: Signal) -> bool:
     """Whether the loss asks a discriminator for one answer to everything, as in the step of a generator."""
     loss = signal.loss
-    return loss is not None and loss.is_constant and ((loss.own_targets and loss.name in BINARY) or bool(judging_layers(signal)))
+    return (
+        loss is not None
+        and loss.is_constant
+        and ((loss.own_targets and loss.name in BINARY) or bool(judging_layers(signal)))
+    )
 
 
 def _is_hardly_meant(module: nn.Module) -> bool:
