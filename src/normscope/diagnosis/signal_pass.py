@@ -327,7 +327,7 @@ class _SignalListener(ForwardListener):
         self._unread, self._read_at = dict[int, tuple[Tensor, str]](), dict[int, str]()
         # What modules return beside other tensors, of which some may be left unread. Values without their graph until a
         # layer reads them, each with whether it holds others beside them.
-        self._offered, self._graphless = WeakIdKeyDictionary(), WeakIdKeyDictionary()  # type: ignore[no-untyped-call]
+        self._offered, self._graphless = WeakIdKeyDictionary(), WeakIdKeyDictionary()
         # Leaves that an unread output alone is made of, with whether it is offered; what goes on without its graph (by
         # detach, without gradients, as whole numbers); the rows that read such values; a layer that reads inputs, too.
         self._lost, self._ends = dict[str, tuple[set[int], bool]](), list[Tensor]()
