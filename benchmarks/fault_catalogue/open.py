@@ -1,6 +1,7 @@
 """The half of the catalogue on which rules may be tuned."""
 
 from . import (
+    open_adversaries_and_labels,
     open_data_and_loss,
     open_healthy,
     open_more_healthy,
@@ -29,5 +30,12 @@ FAULTS = [
     *open_more_tables.FAULTS,
     *open_more_layers.FAULTS,
     *open_other_families.FAULTS,
+    *open_adversaries_and_labels.FAULTS,
 ]
-HEALTHY = [*open_healthy.HEALTHY, *open_more_healthy.HEALTHY, *open_rarer_healthy.HEALTHY, *open_other_families.HEALTHY]
+HEALTHY = [
+    *open_healthy.HEALTHY,
+    *open_more_healthy.HEALTHY,
+    *open_rarer_healthy.HEALTHY,
+    *open_other_families.HEALTHY,
+    *open_adversaries_and_labels.HEALTHY,
+]

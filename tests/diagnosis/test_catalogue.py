@@ -46,6 +46,8 @@ first-loss: written-weights-too-large
 gradient-cut: reentrant-checkpoint-of-the-first-stage states-rebuilt-from-a-list embeddings-by-data
 gradient-cut: state-detached-at-each-step head-behind-a-detach
 gradient-cut: noise-detached code-detached-before-the-decoder
+gradient-cut: both-steps-with-the-detach-of-one
+gradient-cut: stem-detached-before-a-block-that-runs-twice summary-of-a-body-detached
 no-gradient: signs-as-activation zero-factor-in-a-buffer softmax-over-an-axis-of-one
 unused-parameter: second-encoder-never-called lower-path-lost one-branch-joined-twice
 frozen-layer: layer-made-anew-in-each-call freezing-recipe-on-a-network-without-pretraining random-embeddings-frozen
@@ -79,6 +81,8 @@ attention-saturated: converted-queries-too-large
 samples-mixed: batch-standardised-by-hand positions-by-place-in-the-batch
 input-ignored: label-embedding-at-a-millionth decoder-gets-noise-alone reader-sees-the-padding-alone
 mask-leaks: masked-with-a-small-number language-model-without-a-mask padding-in-the-mean-of-the-words
+mask-leaks: labels-among-the-arguments-and-no-mask prompts-without-labels-and-no-mask
+mask-leaks: decoder-given-the-labels-that-it-is-to-foretell
 mask-leaks: empty-places-of-a-set-averaged words-hidden-instead-of-padding attention-mask-of-gpt2-inverted
 dead-relu: four-units-dead-by-data five-of-six-units-dead
 stale-statistics: buffers-not-saved statistics-of-other-data fresh-batch-norm-in-eval-mode

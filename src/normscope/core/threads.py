@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+_PACKAGE = str(Path(__file__).parent.parent) + os.sep
+_CALLING_FOR_OTHERS = ("__torch_function__", "without_dropout")
+"""Functions of this package that call a function of torch for the model."""
+_issued: ContextVar[set[object] | None] = ContextVar("issued", default=None)
+"""The warnings that were issued for the code of a model, in a block of `warnings_at_callers`."""
+
 
 class _MessagesOfThread(logging.Filter):
-    """Selects the messages of the thread that made it: for a filter of `warnings`, and for loggers."""
+    """Selects the messages, or modules, of the thread that made it: for a filter of `warnings`, and for loggers."""
 
     def __init__(self, pattern: str) -> None:
         super().__init__()
         self._thread, self._pattern = threading.get_ident(), re.compile(pattern)
 
     def match(self, text: str) -> bool:
-        """Whether a warning is of this thread and begins with the pattern; `warnings` asks this of a pattern."""
+        """Whether a text is of this thread and begins with the pattern; `warnings` asks this of a pattern."""
         return threading.get_ident() == self._thread and self._pattern.match(text) is not None
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -42,7 +52,13 @@ def ignore_warnings(pattern: str = "") -> Iterator[None]:
     Args:
         pattern: a regular expression; only warnings that begin with it are ignored.
     """
-    entry = ("ignore", _MessagesOfThread(pattern), Warning, None, 0)
+    with _filtering(("ignore", _MessagesOfThread(pattern), Warning, None, 0)):
+        yield
+
+
+@contextlib.contextmanager
+def _filtering(entry: Any) -> Iterator[None]:
+    """Run a block with an entry in front of the filters of `warnings`."""
     entered: list[object] = warnings.filters  # type: ignore[assignment]
     entered.insert(0, entry)
     try:
@@ -51,6 +67,66 @@ def ignore_warnings(pattern: str = "") -> Iterator[None]:
         for filters in (entered, warnings.filters):  # another thread may have begun or ended a `catch_warnings`
             while entry in filters:
                 filters.remove(entry)  # type: ignore[union-attr]
+
+
+@contextlib.contextmanager
+def warnings_at_callers() -> Iterator[None]:
+    """Run a block in which no warning of torch names a file of this package.
+
+    What a mode of torch hears is called by the mode, here, and a warning names the caller. For its user the warning is
+    one of the model's code: it is shown there, once, as in a forward that nobody hears. Warnings of what this package
+    computes for itself, about which nobody can do anything, are not shown.
+    """
+    issued = _issued.get()
+    token = _issued.set(set() if issued is None else issued)
+    try:
+        with _shown_at_callers(), _filtering(("always", None, Warning, _MessagesOfThread(r"normscope\."), 0)):
+            yield
+    finally:
+        _issued.reset(token)
+
+
+@contextlib.contextmanager
+def _showing_at_callers() -> Iterator[None]:
+    """Run a block in which warnings that name a file of this package go to the code outside, or nowhere."""
+    before = warnings.showwarning
+
+    def show(message: Any, category: Any, filename: str, lineno: int, *rest: Any, **named: Any) -> None:
+        issued, own = _issued.get(), str(message).startswith("normscope")
+        if own or not filename.startswith(_PACKAGE) or issued is None:
+            before(message, category, filename, lineno, *rest, **named)
+        elif (caller := _caller_of(filename)) is not None:
+            line = str(message), category, caller.f_code.co_filename, caller.f_lineno
+            if line not in issued:
+                issued.add(line)
+                registry = caller.f_globals.setdefault("__warningregistry__", {})
+                warnings.warn_explicit(message, *line[1:], caller.f_globals.get("__name__"), registry)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        if warnings.showwarning is show:
+            warnings.showwarning = before
+
+
+def _caller_of(filename: str) -> FrameType | None:
+    """Return the code of the model for which a mode in a file of this package called what warns; None for other calls.
+
+    A function of torch that is written in Python calls the mode, which calls the function again: who called it counts.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename != filename:
+        frame = frame.f_back
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.overrides":
+            frame = frame.f_back
+        elif not frame.f_code.co_filename.startswith(_PACKAGE):
+            return frame
+        elif frame.f_code.co_name not in _CALLING_FOR_OTHERS:
+            return None
+        frame = None if frame is None else frame.f_back
+    return None
 
 
 @contextlib.contextmanager
@@ -93,6 +169,9 @@ def shared_setting(
 
     shared.__doc__ = change.__doc__
     return shared
+
+
+_shown_at_callers = shared_setting(_showing_at_callers)
 
 
 @shared_setting

@@ -14,7 +14,7 @@ import re
 import sys
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import wraps
@@ -543,6 +543,31 @@ def in_float64(model: nn.Module) -> Iterator[None]:
             table[name] = value
         for module, weights in listed:
             module._flat_weights = weights
+
+
+@contextmanager
+def with_tensors(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
+    """Run a block on other parameters and buffers, given by name; modules that share one all get the same other.
+
+    A module that stands in several places of the model is left by `torch.func.functional_call` with the other values:
+    it puts back once per place what it found there, and at the second place that was the other value already.
+    """
+    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    others = {id(named[name]): value for name, value in values.items()}
+    places = [
+        (held, name, tensor)
+        for module in model.modules()
+        for held in (module._parameters, module._buffers)
+        for name, tensor in held.items()
+        if id(tensor) in others
+    ]
+    try:
+        for held, name, tensor in places:
+            held[name] = others[id(tensor)]  # type: ignore[assignment]
+        yield
+    finally:
+        for held, name, tensor in places:
+            held[name] = tensor  # type: ignore[assignment]
 
 
 def drops(module: nn.Module) -> bool:

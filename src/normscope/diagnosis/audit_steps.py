@@ -220,7 +220,7 @@ def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, ski
             units=data.units,
         )
         if request.budget.time_for(passes):
-            signal = replace(signal, dependence=compare_samples(request.model, request.batch))
+            signal = replace(signal, dependence=compare_samples(request.model, request.batch, signal.loss))
     skipped += signal.skipped
     return signal
 

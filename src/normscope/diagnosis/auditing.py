@@ -26,6 +26,7 @@ from ..core.budget import GPU, Budget, Meter
 from ..core.errors import CaptureError, InputError, JacobianError, check_numbers, describe_error
 from ..core.finding import Finding
 from ..core.provenance import provenance
+from ..core.threads import warnings_at_callers
 from ..core.untouched import Mode, mode_of, outside_inference_mode
 from ..geometry.batches import LossFunction
 from ..graph.call import ALL_OUTPUTS
@@ -75,6 +76,7 @@ LEFT_OUT = (
 
 @accepts_graph
 @outside_inference_mode
+@warnings_at_callers()
 def audit(
     model: nn.Module,
     data: Any = None,

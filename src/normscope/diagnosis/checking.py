@@ -11,6 +11,7 @@ from torch import nn
 
 from ..core.errors import InputError
 from ..core.provenance import provenance
+from ..core.threads import warnings_at_callers
 from ..core.untouched import Mode, mode_of, outside_inference_mode, unwrapped
 from ..core.whole_weights import whole_weights
 from ..geometry.batches import LossFunction
@@ -36,6 +37,7 @@ BATCHES = 8
 
 @accepts_graph
 @outside_inference_mode
+@warnings_at_callers()
 def check(
     model: nn.Module,
     data: Any = None,
@@ -181,5 +183,5 @@ def _passes(
         where, what = next(iter(broken.items()))
         return data, None, [*skipped, ("values and gradients by depth", f"{where} {what}")]
     signal = watch_signal(model, batch, mode=mode, output=output, loss=loss, optimizer=optimizer, units=data.units)
-    signal = replace(signal, dependence=compare_samples(model, batch))
+    signal = replace(signal, dependence=compare_samples(model, batch, signal.loss))
     return data, signal, skipped + signal.skipped

@@ -17,14 +17,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ..core.budget import count
 from ..core.codec import JsonForm, Part
 from ..core.errors import describe_error
-from ..core.untouched import on_copies, seed_random
+from ..core.untouched import on_copies, seed_random, with_tensors
 from ..core.whole_weights import without_gathering
 from ..graph.call import Call
 from ..listening.listener import ForwardListener
@@ -58,6 +57,7 @@ class StepFacts(Part):
         starved: parameters with a gradient here, where inputs ask for one, that get none where they do not.
         agreement: the cosine between the gradients of the two halves of the batch; `None` where it cannot be halved.
         optimizer: the class of the optimizer, if there is one.
+        optimizers: how many there are; each of several has a loss of its own.
         rate: its largest learning rate.
         scheduled_rate: the largest of the rates that a schedule multiplies, if there is one.
         promised_fall: the fall of the loss in one step of the optimizer, if the loss were straight.
@@ -83,6 +83,7 @@ class StepFacts(Part):
     JSON: ClassVar[JsonForm] = JsonForm(
         sparse=(
             "optimizer",
+            "optimizers",
             "rate",
             "scheduled_rate",
             "promised_fall",
@@ -112,6 +113,7 @@ class StepFacts(Part):
     step_share: float | None = None
     agreement: float | None = None
     optimizer: str | None = None
+    optimizers: int = 0
     rate: float | None = None
     scheduled_rate: float | None = None
     promised_fall: float | None = None
@@ -198,8 +200,8 @@ class Trial:
         self.forward_samples += here.count
         seed_random(self.model)
         with on_copies(self.model):
-            with ForwardListener(self.model, dropout=False):
-                made = functional_call(self.model, dict(weights), here.args, here.kwargs)
+            with ForwardListener(self.model, dropout=False), with_tensors(self.model, weights):
+                made = self.model(*here.args, **here.kwargs)
             return self.loss_of(made, samples)
 
     def gradients(self, samples: slice = slice(None)) -> dict[str, Tensor]:
@@ -264,6 +266,7 @@ def _settings(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, An
     momenta = [float(group["momentum"]) for group in groups if group.get("momentum")] + [first for first, _ in betas]
     return {
         "optimizer": " and ".join(dict.fromkeys(type(optimizer).__name__ for optimizer in optimizers)),
+        "optimizers": len(optimizers),
         "rate": max(rates, default=None),
         "scheduled_rate": max(scheduled, default=None),
         "decay": max(decays, default=None),

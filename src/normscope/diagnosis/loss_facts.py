@@ -365,11 +365,12 @@ class LossListener(TorchFunctionMode):
         """Return what the last call of a loss shows; `labels` are what the user's loss was given, if there is one.
 
         Targets that are all the same beside labels that are not, or without any, are those of the loss itself, such as
-        the ones that a generator is to reach.
+        the ones that a generator is to reach. A loss inside of the model may have any argument for its labels.
         """
         if not self.calls:
             return None
-        made = labels is not None and not any(_all_alike(label) for label in labels)
+        labels_or_arguments = [leaf for leaf in leaves if isinstance(leaf, Tensor)] if labels is None else labels
+        made = not any(_all_alike(label) for label in labels_or_arguments)
         call = self.calls[-1]
         same = [label for label in labels or () if isinstance(label, Tensor) and label.numel() == call.target.numel()]
         return replace(
@@ -409,7 +410,7 @@ def _steps_ahead(call: _LossCall, leaves: Sequence[Any]) -> int:
     target = call.target
     for leaf in leaves if call.name in CLASSES and not target.is_floating_point() else ():
         tokens = isinstance(leaf, Tensor) and leaf.ndim == 2 and not leaf.is_floating_point() and len(leaf) > 0
-        if not tokens or target.numel() % len(leaf) or leaf.shape[1] < FEWEST_STEPS + FURTHEST:
+        if not tokens or target.numel() % len(leaf) or leaf.shape[1] < FEWEST_STEPS:
             continue
         rows, steps = target.reshape(len(leaf), -1), leaf.shape[1]
         for late in range(FURTHEST) if rows.shape[1] in (steps, steps - 1, steps - 2) else ():

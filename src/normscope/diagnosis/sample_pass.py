@@ -7,12 +7,14 @@ the other samples depend on it; one argument whose samples are moved by a place 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from functools import partial, reduce
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.budget import count
@@ -21,9 +23,10 @@ from ..core.errors import describe_error
 from ..core.threads import uncompiled
 from ..core.untouched import on_copies, random_state, seed_random, untouched
 from ..graph.call import Call, arguments, is_mask, labels_of, quantized
+from ..graph.data_reader import LABEL_KEYS
 from ..listening.calls import EMBEDDINGS, FunctionCall, Site, as_floats
 from ..listening.listener import ForwardListener
-from .loss_facts import NO_CLASS
+from .loss_facts import NO_CLASS, LossFacts
 from .padding import FEW_VALUES, find_padding, runs_to_the_end
 
 FEW_SAMPLES = 7
@@ -34,6 +37,11 @@ NEAR_ONE = 0.1
 """How far the deviation of a standardised column may be from 1: one sample more or less in its formula, and an eps."""
 TOLD_SHARE = 0.6
 """The share of the variance of a figure of the samples above which labels and figure go together."""
+TOO_FEW_ROWS = "that takes three samples, and arguments with a row for each"
+DIFFERENT_RUNS = "two runs on the same samples differ"
+NO_STEPS = "no output of the model has a vector for each step of the labels"
+UNKNOWN_SHIFT = "the labels are the inputs themselves, and whether the loss shifts them by a step is not known"
+"""Why it is not looked at whether a model reads the labels ahead."""
 FEWEST_STEPS = 4
 """The length of a sequence whose labels are its next steps: in a shorter one that may be chance."""
 NO_INFLUENCE = 1e-3
@@ -52,7 +60,8 @@ class SampleFacts(Part):
         certain: whether labels show that the first dimension counts samples, or the model knows no order in it.
         idle: the arguments without influence on the output, by name, each with the first module that reads it.
         reads_ahead: where an argument holds the labels: the first module whose output at a step moves with the label
-            of that step or later ones; `None` if there is none.
+            of that step or later ones; `None` if there is none. Steps without a label (-100) do not count.
+        ahead_reason: why that was not looked at, though an argument holds the labels.
         copies: the shape of token ids that are their own labels, in a model whose output at a step reads that step and
             earlier ones alone: it learns to copy. Empty where that is not so.
         inverted_mask: the attention mask that hides the positions with labels or words, and shows the padding.
@@ -65,7 +74,7 @@ class SampleFacts(Part):
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
-        sparse=("reads_ahead", "copies", "inverted_mask", "random", "padding_moves", "erased", "reason")
+        sparse=("reads_ahead", "ahead_reason", "copies", "inverted_mask", "random", "padding_moves", "erased", "reason")
     )
 
     identical: bool = False
@@ -73,6 +82,7 @@ class SampleFacts(Part):
     certain: bool = False
     idle: tuple[tuple[str, str], ...] = ()
     reads_ahead: str | None = None
+    ahead_reason: str | None = None
     copies: tuple[int, ...] = ()
     inverted_mask: str | None = None
     random: str | None = None
@@ -82,44 +92,68 @@ class SampleFacts(Part):
     reason: str | None = None
 
 
-def compare_samples(model: nn.Module, batch: Any) -> SampleFacts:
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledSteps:
+    """An argument that holds the labels of a sequence.
+
+    Attributes:
+        place: which of the arguments.
+        late: by how many steps the target of an output is later there than the output: 1 or 0.
+        counts: the outputs that have a target, by sample and step.
+        is_known: whether nobody has to guess `late`: a loss inside of the model may shift its labels.
+    """
+
+    place: int
+    late: int
+    counts: Tensor
+    is_known: bool = True
+
+
+def compare_samples(model: nn.Module, batch: Any, loss: LossFacts | None = None) -> SampleFacts:
     """Run a few samples with and without a change, in eval mode and with the same random numbers; leave all as found.
 
-    Models whose arguments do not all have samples as their first dimension, such as graphs, are not compared.
+    Models whose arguments do not all have samples as their first dimension, such as graphs, are not compared. What the
+    loss was given, where that is known, shows by how many steps it shifts the labels.
     """
+    call = arguments(model, batch)
+    steps = _find_steps(call, batch, loss)
     try:
-        facts = _compare(model, batch)
+        facts = _compare(model, batch, call, steps)
     except Exception as error:  # what the model raises on fewer samples is no fault of it
         facts = SampleFacts(reason=describe_error(error))
     return dataclasses.replace(facts, inverted_mask=_find_inverted_mask(model, batch))
 
 
-def _compare(model: nn.Module, batch: Any) -> SampleFacts:
-    call = arguments(model, batch)
+def _compare(model: nn.Module, batch: Any, call: Call, steps: LabelledSteps | None) -> SampleFacts:
     tensors = [leaf for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim]
     samples = call.count
     if samples < 3 or not all(len(leaf) == samples for leaf in tensors) or _has_table_of(model, samples):
-        return SampleFacts()
+        return SampleFacts(ahead_reason=None if steps is None else TOO_FEW_ROWS)
     if all(bool((leaf == leaf[:1]).all()) for leaf in tensors):
         return SampleFacts(identical=True)
-    few, run, pads = call.first(min(samples, FEW_SAMPLES)), _Runs(model), find_padding(call.leaves, samples)
+    few, run, labels = call.first(min(samples, FEW_SAMPLES)), _Runs(model), _labels(batch, call)
+    few_steps = steps and dataclasses.replace(steps, counts=steps.counts[: few.count])
+    pads = find_padding([leaf for leaf in call.leaves if leaf is not labels], samples)
     if pads is not None:
         longest = pads.sum(1).argsort(descending=True, stable=True)[:FEW_SAMPLES]
         few = call.changed(lambda leaf: leaf[longest.to(leaf.device)])
+        few_steps = steps and dataclasses.replace(steps, counts=steps.counts[longest.to(steps.counts.device)])
     training, facts = model.training, dict[str, Any]()
     with uncompiled(), torch.no_grad():
         with untouched(model, "eval"):
             try:
                 plain = run(few)
             except Exception:  # a model may be made for batches of one size
-                few = call
+                few, few_steps = call, steps
                 plain = run(few)
             repeated = run(few, inside=False)
             if not any(map(have_moved, _ends(plain), _ends(repeated))):  # no state, no random numbers of its own
-                facts = _probe(run, few, plain, call, batch)
+                facts = _probe(run, few, plain, call, batch) | _look_ahead(run, few, plain, call, batch, few_steps)
                 if pads is not None and few is not call:
                     trimmed = int(pads[longest].sum(1).min())
                     facts["padding_moves"] = _moved_by_padding(run, few, plain, pads.shape[1], trimmed)
+            elif steps is not None:
+                facts["ahead_reason"] = DIFFERENT_RUNS
         if facts.get("idle") and training:  # some arguments are read in training alone
             with untouched(model, "train"):
                 in_training = _idle_arguments(run, few, run(few))
@@ -148,20 +182,30 @@ def _probe(run: _Runs, few: Call, plain: Outputs, call: Call, batch: Any) -> dic
         "idle": tuple(idle.items()),
         "erased": _find_erased(run, few, plain, call, batch),
     }
-    shifted = _find_shifted(call, batch)
-    if shifted is not None:
-        place, late = shifted
-        changed = run(_with_other_ends(few, place))
-        if late or _has_source(call, place):
-            facts["reads_ahead"] = _first_ahead(plain, changed, few, place, late)
-        elif _first_ahead(plain, changed, few, place, 1) is None:
-            reads_itself = _first_ahead(plain, changed, few, place, late) is not None
-            facts["copies"] = tuple(call.leaves[place].shape) if reads_itself else ()
     if _ends(plain) and run.draws:
         rolled = run(few.rolled())
         if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.ignores(few, _moving_modules(plain, rolled)):
             facts["random"] = next(reversed(_moving_modules(plain, rolled)), "")
     return facts
+
+
+def _look_ahead(
+    run: _Runs, few: Call, plain: Outputs, call: Call, batch: Any, steps: LabelledSteps | None
+) -> dict[str, Any]:
+    """Return what a run with other values behind a cut of each sample shows: does the model read its labels ahead?"""
+    if steps is None:
+        return {}
+    if not any(_step_axis(end, few, steps) for end in _ends(plain)):
+        return {} if call.leaves[steps.place] is _labels(batch, call) else {"ahead_reason": NO_STEPS}
+    changed = run(_with_other_ends(few, steps.place))
+    ahead = _first_ahead(plain, changed, few, steps)
+    if steps.late or _has_source(call, batch, steps.place):
+        return {"reads_ahead": ahead}
+    if not steps.is_known:
+        return {"ahead_reason": UNKNOWN_SHIFT} if ahead is not None else {}
+    if _first_ahead(plain, changed, few, dataclasses.replace(steps, late=1)) is None and ahead is not None:
+        return {"copies": tuple(call.leaves[steps.place].shape)}
+    return {}
 
 
 def _has_table_of(model: nn.Module, samples: int) -> bool:
@@ -273,7 +317,7 @@ def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int, shi
         whole: how many the batch has.
         shift: by how many places the samples were moved.
     """
-    ends = _ends(plain)
+    ends = [end for end in _ends(plain) if end.ndim]  # a loss that the model computes itself is no row of a sample
     if ends and ends[0].shape[:1] == (whole,) != (samples,):
         return ""  # as many rows as before for fewer samples
     if not ends or any(end.shape[:1] != (samples,) or end.shape[1:2] == (samples,) for end in ends):
@@ -316,28 +360,49 @@ def _standardises_columns(plain: Outputs, path: str) -> bool:
     return bool((mean.abs() < MOVED_SHARE).all()) and bool(((deviation - 1.0).abs() < NEAR_ONE).all())
 
 
-def _find_shifted(call: Call, batch: Any) -> tuple[int, int] | None:
-    """Return the place of an argument that holds the labels, and by how many steps it is late: 1 or 0.
+def _labels(batch: Any, call: Call) -> Any:
+    """Return the labels: those beside the arguments, or the argument that is named so; None without any."""
+    beside = labels_of(batch, call)
+    return beside[0] if beside else next((call.kwargs[key] for key in LABEL_KEYS if key in call.kwargs), None)
 
-    With 0 floats do not count: an autoencoder is to learn them.
+
+def _find_steps(call: Call, batch: Any, loss: LossFacts | None) -> LabelledSteps | None:
+    """Return the argument that holds the labels of a sequence, at the same steps or a step late.
+
+    It is the labels themselves where no other argument holds them and the model takes them. At the same steps floats do
+    not count: an autoencoder is to learn them.
     """
-    labels = next(iter(labels_of(batch, call)), None)
+    labels = _labels(batch, call)
+    if not isinstance(labels, Tensor) or labels.ndim < 2 or labels.shape[1] < FEWEST_STEPS:
+        return None
+    here = torch.ones_like(labels, dtype=torch.bool) if labels.is_floating_point() else labels != NO_CLASS
+    counts = here.flatten(2).any(2) if labels.ndim > 2 else here
+    if int(counts.sum()) < FEWEST_STEPS:
+        return None
     for place, leaf in enumerate(call.leaves):
-        if not isinstance(leaf, Tensor) or not isinstance(labels, Tensor) or leaf.shape != labels.shape:
+        is_other = isinstance(leaf, Tensor) and leaf is not labels and leaf.shape == labels.shape
+        if not is_other or not bool((leaf != leaf[:1]).any()):
             continue
-        if leaf.ndim < 2 or leaf.shape[1] < FEWEST_STEPS or not bool((leaf != leaf[:1]).any()):
-            continue
-        if bool((leaf[:, 1:] == labels[:, :-1]).all()) and bool((leaf[:, 1:] != leaf[:, :-1]).any()):
-            return place, 1
-        if not leaf.is_floating_point() and bool((leaf == labels).all()):
-            return place, 0
-    return None
+        follows = bool((leaf[:, 1:] == labels[:, :-1])[here[:, :-1]].all()) and bool(here[:, :-1].any())
+        if follows and bool((leaf[:, 1:] != leaf[:, :-1]).any()):
+            return LabelledSteps(place=place, late=1, counts=counts)
+        if not leaf.is_floating_point() and bool((leaf == labels)[here].all()):
+            if loss is not None and loss.ahead:  # the loss compares an output with the label of the next step
+                return LabelledSteps(place=place, late=1, counts=functional.pad(counts[:, 1:], (0, 1)))
+            known = bool(labels_of(batch, call)) or (loss is not None and math.prod(loss.target_shape) == leaf.numel())
+            return LabelledSteps(place=place, late=0, counts=counts, is_known=known)
+    own = next((place for place, leaf in enumerate(call.leaves) if leaf is labels), None)
+    if own is None or labels.is_floating_point() or not _has_source(call, batch, own):
+        return None
+    return LabelledSteps(place=own, late=0, counts=counts)  # a decoder may be given the labels that it is to predict
 
 
-def _has_source(call: Call, place: int) -> bool:
+def _has_source(call: Call, batch: Any, place: int) -> bool:
     """Whether a model reads another argument beside its labels, masks left out, as one that translates does."""
+    labels = _labels(batch, call)
     return any(
         isinstance(leaf, Tensor)
+        and leaf is not labels
         and leaf.ndim > 0
         and not is_mask(call.name(other), leaf)
         and not torch.equal(leaf, call.leaves[place])
@@ -418,9 +483,10 @@ def _moved_by_padding(run: _Runs, call: Call, plain: Outputs, steps: int, trimme
         shorter = run(call.changed(lambda leaf: leaf[:, :-trimmed] if leaf.shape[1:2] == (steps,) else leaf))
     except Exception:  # a model may know rows of one length alone
         return None
-    if not _ends(plain) or not _ends(shorter):
+    rows = [pair for pair in zip(_ends(plain), _ends(shorter)) if all(end.shape[:1] == (call.count,) for end in pair)]
+    if not rows:
         return None
-    before, after = _ends(plain)[0].double(), _ends(shorter)[0].double()
+    before, after = (end.double() for end in rows[0])
     before = before[:, :-trimmed] if before.ndim > 2 and before.shape[1] == steps else before
     if before.shape != after.shape or not bool(torch.isfinite(before).all() & torch.isfinite(after).all()):
         return None
@@ -437,16 +503,23 @@ def _with_other_ends(call: Call, place: int) -> Call:
     return call.changed(lambda leaf: torch.where(early, leaf, leaf.roll(1, 0)) if leaf is chosen else leaf)
 
 
-def _first_ahead(plain: Outputs, changed: Outputs, call: Call, place: int, late: int) -> str | None:
+def _step_axis(made: Tensor, call: Call, steps: LabelledSteps) -> int:
+    """Return the dimension of an output that counts steps, the second or the last; 0 if there is none."""
+    length = call.leaves[steps.place].shape[1]
+    if made.ndim < 2 or len(made) != call.count:
+        return 0
+    return 1 if made.shape[1] == length else made.ndim - 1 if made.shape[-1] == length else 0
+
+
+def _first_ahead(plain: Outputs, changed: Outputs, call: Call, steps: LabelledSteps) -> str | None:
     """Return the first module whose steps before the cuts moved with inputs behind them; None if no output did."""
-    steps = call.leaves[place].shape[1]
-    early = _steps_before_cuts(call.count, steps, late)  # the last of them has its label behind the cut
+    early = _steps_before_cuts(call.count, steps.counts.shape[1], steps.late)  # the last has its label behind the cut
+    early = early.to(steps.counts.device) & steps.counts
     moved = [
         path
         for (path, before), (_, after) in zip(plain, changed)
-        if before.ndim > 2 and len(before) == call.count and steps in (before.shape[1], before.shape[-1])
-        for axis in (1 if before.shape[1] == steps else -1,)
-        if have_moved(*(value.movedim(axis, 1)[early.to(value.device)] for value in (before, after)))
+        if (axis := _step_axis(before, call, steps))
+        and have_moved(*(value.movedim(axis, 1)[early.to(value.device)] for value in (before, after)))
     ]
     return next(iter(moved)) if "" in moved else None
 
@@ -464,12 +537,13 @@ def _is_random(plain: Tensor, rolled: Tensor) -> bool:
 def _idle_arguments(run: _Runs, call: Call, plain: Outputs, moved: Outputs | None = None) -> dict[str, str]:
     """Return the arguments without influence on the output, each with the first module that reads it.
 
-    With the samples of such an argument moved by a place the values of that module move, and no output does. `moved`
-    has the outputs with the samples of all arguments moved, where they are at hand.
+    With the samples of such an argument moved by a place, and the first of them replaced (a mean over samples is the
+    same in any order), the values of that module move, and no output does. `moved` has the outputs with all arguments
+    changed so, where they are at hand.
     """
     if len(call.leaves) < 2:
         return {}
-    whole = _distances(plain, run(call.rolled()) if moved is None else moved)
+    whole = _distances(plain, run(call.changed(partial(_other_first, 1))) if moved is None else moved)
     idle: dict[str, str] = {}
     for place, leaf in enumerate(call.leaves):
         name = call.name(place)
@@ -479,7 +553,7 @@ def _idle_arguments(run: _Runs, call: Call, plain: Outputs, moved: Outputs | Non
             continue  # masks are often all alike, and a dict may hold what only the loss reads
         if bool((leaf == leaf.roll(1, 0)).all()):
             continue
-        changed = run(call.changed(partial(_rolled_if, leaf)))
+        changed = run(call.changed(partial(_other_first_if, leaf)))
         distances = _distances(plain, changed)
         if any(whole) and all(one <= NO_INFLUENCE * every for one, every in zip(distances, whole, strict=True)):
             readers = (path for (path, before), (_, after) in zip(plain, changed) if path and have_moved(before, after))
@@ -487,9 +561,9 @@ def _idle_arguments(run: _Runs, call: Call, plain: Outputs, moved: Outputs | Non
     return idle
 
 
-def _rolled_if(chosen: Tensor, tensor: Tensor) -> Tensor:
-    """Return a tensor with its samples moved by a place if it is the chosen one."""
-    return tensor.roll(1, 0) if tensor is chosen else tensor
+def _other_first_if(chosen: Tensor, tensor: Tensor) -> Tensor:
+    """Return a tensor with its samples moved by a place and the first replaced, if it is the chosen one."""
+    return _other_first(1, tensor) if tensor is chosen else tensor
 
 
 def _distances(plain: Outputs, changed: Outputs) -> list[float]:

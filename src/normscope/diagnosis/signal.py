@@ -155,6 +155,21 @@ class CutValue(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LostParameters(Part):
+    """Parameters that nothing but one unread output is made of.
+
+    Attributes:
+        path: the module that returned it.
+        names: the parameters.
+        offered: whether a module returned it beside other tensors, of which who calls it may take some.
+    """
+
+    path: str
+    names: tuple[str, ...]
+    offered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterRow(Part):
     """One parameter: its size, and whether it takes part in what the model computes and learns.
 
@@ -219,6 +234,9 @@ class Signal(Part):
         steps: what a step along the gradient of the loss does, where there is a loss.
         draws: whether the forward draws random numbers, dropout apart.
         unread: modules that ran and whose output nothing read.
+        lost: the parameters that nothing but such an output is made of.
+        judge: the layer that reads inputs and, beside them, values without their graph, as a discriminator reads data
+            and what a generator made; empty if there is none.
         idle_label: the label of which no sample gets a gradient at the output, while others do.
         unregistered: attributes of modules that hold weights which are no parameters of the model, though it uses them.
         cut_values: layers whose values go on without their graph.
@@ -262,6 +280,8 @@ class Signal(Part):
             "steps",
             "draws",
             "unread",
+            "lost",
+            "judge",
             "idle_label",
             "unregistered",
             "cut_values",
@@ -306,6 +326,8 @@ class Signal(Part):
     steps: StepFacts | None = None
     draws: bool = False
     unread: tuple[str, ...] = ()
+    lost: tuple[LostParameters, ...] = ()
+    judge: str = ""
     idle_label: float | None = None
     unregistered: tuple[str, ...] = ()
     cut_values: tuple[CutValue, ...] = ()
@@ -334,6 +356,8 @@ class Signal(Part):
         skipped = [] if self.reason is None else [("gradients by depth", self.reason)]
         if self.dependence is not None and self.dependence.reason is not None:
             skipped.append(("one sample beside others", self.dependence.reason))
+        if self.dependence is not None and self.dependence.ahead_reason is not None:
+            skipped.append(("whether labels are read ahead", self.dependence.ahead_reason))
         if self.unheard:
             skipped.append(("layers inside of torch.vmap", "their values cannot be looked at while they run"))
         return skipped if self.steps is None else [*skipped, *self.steps.skipped]

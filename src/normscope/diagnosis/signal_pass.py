@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..core.budget import count
 from ..core.errors import InputError, describe_error
@@ -68,6 +69,7 @@ from .signal import (
     RANDOM,
     CutValue,
     DropoutCall,
+    LostParameters,
     ParameterRow,
     Signal,
     SignalRow,
@@ -94,12 +96,18 @@ OTHERS = {
     "scaled_dot_product_attention": "attention", "multi_head_attention_forward": "attention", "lstm": "lstm",
     "gru": "gru", "rnn_tanh": "rnn", "rnn_relu": "rnn",
 }  # fmt: skip
+LAYER_KINDS = (*WEIGHTS.values(), *OTHERS.values())
+"""Kinds of rows that hold weights, or mix places."""
 FEWEST_STEPS, MOST_STEPS = 6, 2048
 """Positions of a sequence over which gradients are compared: fewer show no trend."""
 STEADY_SHARE, STEADY_FACTOR = 0.8, 3.0
 """A recurrence changes the gradient at nearly every step by about the same factor."""
 CASTS, LOST_DIGITS = ("to", "type", "half", "bfloat16", "float"), 0.3
 """Functions that change the type of values, and the share of their deviation that rounding may take."""
+ENDING = ("item", "tolist", "numpy")
+"""Functions that hand values on as no tensors, and so without their graph."""
+JOINING = ("cat", "concat", "concatenate", "vstack", "row_stack")
+"""Functions that set tensors side by side: along the first dimension these are the samples."""
 LEAST_STEP = 1e-30
 """A share of the largest gradient of a step; less is lost in rounding."""
 NO_LOSS_GIVEN = (
@@ -200,6 +208,8 @@ def watch_signal(
         steps=steps,
         draws=listener.draws,
         unread=listener.unread(),
+        lost=listener.lost(),
+        judge=listener.judge,
         labels_outside=listener.labels_outside,
         broken_contract=listener.broken_contract,
         unregistered=listener.unregistered(),
@@ -351,18 +361,24 @@ class _SignalListener(ForwardListener):
         self._detached_at: str | None = None
         # What a module or an activation returned and no function has read since; who reads each leaf first.
         self._unread, self._read_at = dict[int, tuple[Tensor, str]](), dict[int, str]()
-        self._output_gradients: list[Tensor] = []
+        # What modules return beside other tensors, of which some may be left unread. Values without their graph until a
+        # layer reads them, each with whether it holds others beside them.
+        self._offered, self._graphless = WeakIdKeyDictionary(), WeakIdKeyDictionary()
+        # Leaves that an unread output alone is made of, with whether it is offered; what goes on without its graph (by
+        # detach, without gradients, as whole numbers); the rows that read such values; a layer that reads inputs, too.
+        self._lost, self._ends = dict[str, tuple[set[int], bool]](), list[Tensor]()
+        self._graphless_rows, self.judge = dict[int, bool](), ""
+        self._output_gradients, self.returned = list[Tensor](), list[Tensor]()
         self.bends, self.derives, self.replaced = True, False, dict[str, None]()
         self.detached_at: str | None = None
         self.padding = PaddingListener()
-        self._by_step: dict[int, Tensor] = {}
+        self._by_step, self._silent = dict[int, Tensor](), dict[int, Tensor]()
         self._held_names: dict[int, tuple[bool, str]] = {}  # of parameters and buffers: do they map states, name
         self._reads = Counter[int]()
         self._row_reads = Counter[int]()  # functions that read what a row handed on, by its id
         self._casts: list[tuple[str, torch.dtype, Tensor]] = []
         self._leaks, self._cut = dict[int, Tensor | None](), dict[int, tuple[str, float]]()
-        self.returned, self.dropouts = list[Tensor](), list[DropoutCall]()
-        self.columns: list[Tensor | None] = []
+        self.dropouts, self.columns = list[DropoutCall](), list[Tensor | None]()
         self._samples = samples
         self._functions: list[Any] = []  # autograd's node of every row
         self._reached: dict[int, Tensor] = {}
@@ -374,13 +390,12 @@ class _SignalListener(ForwardListener):
         self._leaves: list[Tensor] = []
         self._softmaxes: dict[int, tuple[Tensor, int]] = {}  # what a softmax returned, and over which axis
         self.wrong_axis: tuple[str, int, int] | None = None
-        self._cut_values: list[tuple[str, Tensor]] = []  # what goes on without its graph, by the layer that made it
-        self._cut_readers: list[tuple[str, str, int]] = []
+        # What goes on without its graph, by the layer that made it; and who reads it.
+        self._cut_values, self._cut_readers = list[tuple[str, Tensor]](), list[tuple[str, str, int]]()
         self._cut_gradients: dict[int, Tensor] = {}
         # What was dropped from, and no function has read since.
         self._dropped, self._end = dict[int, tuple[Tensor, DropoutCall]](), list[Tensor]()
         self._differing: dict[int, list[Tensor]] = {}  # places of inputs and embeddings that differ between samples
-        self._silent: dict[int, Tensor] = {}
         self._silent_places: dict[int, list[Tensor]] = {}
         self._sites: dict[int, Site] = {}  # of what is held, by its id
         self._row_ids: list[int] = []  # of what each row handed on; autograd keeps nearly all of them alive
@@ -453,7 +468,8 @@ class _SignalListener(ForwardListener):
         if any(output.requires_grad for output in outputs):
             rows = zip(self._functions, self._heard, strict=True)
             layers = [function for function, (site, *_) in rows if site[1] in WEIGHTS.values()]
-            self.bends, self.derives = find_kinds(outputs, layers)
+            _, self.derives = find_kinds(outputs, layers)
+            self.bends, _ = find_kinds([*outputs, *self._ends], layers)
         else:
             trained = {n.rpartition(".")[0] for n, p in self.model.named_parameters() if p.requires_grad}
             self.detached_at = next((site[0] for site, *_ in reversed(self._heard) if site[0] in trained), None)
@@ -498,7 +514,10 @@ class _SignalListener(ForwardListener):
         self._reached = reached_leaves(objective)
         self._of_outputs = set(reached_leaves(outputs))
         self._unread = {key: (made, path or self.maker(made)) for key, (made, path) in self._unread.items()}
-        weights = {k for k, (site, *_) in enumerate(self._heard) if site[1] in (*WEIGHTS.values(), *OTHERS.values())}
+        self._find_lost()
+        self._find_judge()
+        self._ends = []
+        weights = {k for k, (site, *_) in enumerate(self._heard) if site[1] in LAYER_KINDS}
         for path, leaf in self._cut_values:
             reader = next((k for k in find_readers(leaf, self._functions) if k in weights), None)
             if reader is not None:
@@ -512,6 +531,45 @@ class _SignalListener(ForwardListener):
             (path, _, run), shape, dtype, statistics = self._heard[k]
             self._heard[k] = ((path, GATE, run), shape, dtype, statistics)
         self._functions = []
+
+    def _find_lost(self) -> None:
+        """Note the leaves that only what nobody reads is made of: no gradient comes back to them from anywhere."""
+        elsewhere = self._reached.keys() | self._of_outputs | reached_leaves(self._ends).keys()
+        for made, path in self._unread.values():
+            inside = () if path not in self.modules else self.modules[path].parameters()
+            leaves = (reached_leaves([made]).keys() | {id(own) for own in inside}) - elsewhere
+            if path and leaves:
+                self._lost[path] = leaves, made in self._offered
+
+    def _find_judge(self) -> None:
+        """Note the layer that reads inputs of the model and, beside them, values without their graph."""
+        inputs = {number for number, (site, *_) in enumerate(self._heard) if site[1] == INPUT}
+        for number, beside in self._graphless_rows.items():
+            site = self._heard[number][0]
+            others = (
+                k for k, (own, *_) in enumerate(self._heard) if own[:2] == site[:2] and k not in self._graphless_rows
+            )
+            if beside or any(self._comes_from(k, inputs) for k in others):
+                self.judge = self.judge or site[0]
+
+    def _comes_from(self, number: int, inputs: Set[int]) -> bool:
+        """Whether a row reads inputs of the model, with modules that hold no weights between at most."""
+        feeds = [feed.layer for feed in self.feeds[number]]
+        return any(
+            feed in inputs or (self._heard[feed][0][1] not in LAYER_KINDS and self._comes_from(feed, inputs))
+            for feed in feeds
+        )
+
+    def lost(self) -> tuple[LostParameters, ...]:
+        """Return the parameters of what ran and what nothing reads, by the module that returned it."""
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        return tuple(
+            LostParameters(
+                path=path, names=tuple(name for key, name in names.items() if key in leaves), offered=offered
+            )
+            for path, (leaves, offered) in self._lost.items()
+            if not leaves.isdisjoint(names)
+        )
 
     def cut_values(self) -> tuple[CutValue, ...]:
         """Return the layers whose values go on without their graph, into layers that a gradient comes back from."""
@@ -552,6 +610,7 @@ class _SignalListener(ForwardListener):
                 self._read_at.setdefault(id(leaf), self.path)
         if self.follow_cuts and isinstance(result, Tensor) and _cuts(call):
             return self._follow_cut(call, result)
+        graphless = self._follow_graphless(call, result)
         if call.name in CASTS and isinstance(result, Tensor) and isinstance(call.args[0], Tensor):
             if result is call.args[0] and id(result) in self._sites:  # it was of that type, or on that device
                 self._row_reads[id(result)] -= 1
@@ -568,6 +627,8 @@ class _SignalListener(ForwardListener):
         dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else -1)
         flat = saturated_share(call, family, made.detach(), dim)
         self._hear(self.site(family), made, flat)
+        if graphless is not None and made.requires_grad and family in LAYER_KINDS:
+            self._graphless_rows[len(self._heard) - 1] = graphless
         if family in ("relu", *ACTIVATIONS) and made is result:
             self._unread[id(made)] = made, ""
         if family == "softmax":
@@ -610,6 +671,23 @@ class _SignalListener(ForwardListener):
         result.register_hook(lambda gradient: self._cut_gradients.update({id(result): norm_of(gradient)}))
         return result
 
+    def _follow_graphless(self, call: FunctionCall, result: Any) -> bool | None:
+        """Note where the graph ends; return whether values without it are read, and if so, whether beside others."""
+        sources = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        values = [leaf for leaf in made if leaf.dtype != torch.bool]  # a comparison hands no values on
+        ends = (values or call.name in ENDING) and not any(leaf.requires_grad for leaf in made)
+        ending = [leaf for leaf in sources if leaf.requires_grad and ends]
+        self._ends += ending
+        read = [leaf for leaf in sources if leaf in self._graphless]
+        dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else 0)
+        beside = call.name in JOINING and dim == 0 and len(read) < len(sources)
+        beside = beside or any(self._graphless[leaf] for leaf in read)
+        if read or ending:
+            for leaf in values:
+                self._graphless[leaf] = beside
+        return beside if read else None
+
     def before_call(self, call: FunctionCall) -> None:
         """Note a function of dropout that is switched on, although modules of dropout are off; note a detach."""
         for leaf in tree_leaves((call.args, call.kwargs)):
@@ -643,6 +721,9 @@ class _SignalListener(ForwardListener):
     def left(self, module: nn.Module, path: str, made: Any) -> None:
         """Hear what a module returns, unless a layer that was heard returned it."""
         floats = float_tensors(made)
+        if len(floats) > 1:
+            for leaf in floats:
+                self._offered[leaf] = None
         if floats:
             self._unread[id(floats[0])] = floats[0], path
         if floats and not self._is_held(floats[0]):

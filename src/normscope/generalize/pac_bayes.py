@@ -18,13 +18,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from ..bounds.radius.logits import Logits
 from ..core.budget import Progress
 from ..core.errors import InputError, NormscopeError, describe_error
-from ..core.untouched import untouched
+from ..core.untouched import untouched, with_tensors
 from ..graph.call import select
 from ..graph.capturing import capture_weights
 from ..graph.ir import Graph
@@ -168,7 +167,8 @@ class WeightVector:
 
     def logits(self, vector: Tensor, inputs: Tensor) -> Tensor:
         """Run the model with other weights."""
-        return select(functional_call(self.model, self._state(vector), (inputs,)), self.output)
+        with with_tensors(self.model, self._state(vector)):
+            return select(self.model(inputs), self.output)
 
     def measured(self, vector: Tensor, inputs: Tensor) -> Tensor:
         """Run the graph with other weights, or the model where there is no graph."""

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
@@ -21,6 +20,7 @@ from torch.utils._pytree import tree_map
 from ..core.budget import Progress, count
 from ..core.errors import InputError, describe_error
 from ..core.threads import math_attention
+from ..core.untouched import with_tensors
 from ..graph.call import Call, select
 from ..graph.ir import Graph, Unit
 from ..graph.units import SAME
@@ -102,8 +102,8 @@ class Function:
         count("passes", self.call.count)
         torch.set_rng_state(self._random)  # The model draws the same random numbers in every run.
         try:
-            with math_attention(), Wide(self._dtype):
-                result = functional_call(self.model, {**state, **buffers}, args, kwargs)
+            with math_attention(), Wide(self._dtype), with_tensors(self.model, {**state, **buffers}):
+                result = self.model(*args, **kwargs)
         except Exception as error:
             raise InputError(
                 f"the model raises {describe_error(error)}, when its parameters are in float64, in which "

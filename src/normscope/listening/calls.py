@@ -14,12 +14,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from ..core.threads import ignore_warnings
 from ..core.whole_weights import gather_whole
 from ..theory.normalizers import rms_epsilon
 
@@ -196,9 +197,12 @@ class WeightSeen:
         channels = self.output.shape[self.channels]
         rest, func, spatial = self.settings, self.call.func, self.weight.ndim - 2
         if isinstance(rest["padding"], str):
-            return LayerGeometry(
-                kind="other", shape=shape, channels=channels, function=lambda v, w: func(v, w, None, **rest)
-            )
+
+            def convolve(values: Tensor, weight: Tensor) -> Tensor:
+                with ignore_warnings("Using padding='same'"):  # which the model's own call has shown
+                    return cast(Tensor, func(values, weight, None, **rest))
+
+            return LayerGeometry(kind="other", shape=shape, channels=channels, function=convolve)
         settings = (
             *(_repeated(rest[key], spatial) for key in ("stride", "padding", "dilation")),
             "transpose" in self.call.name,

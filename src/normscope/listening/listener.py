@@ -22,6 +22,7 @@ from torch.nn.modules import module as torch_modules
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from ..core.threads import warnings_at_callers
 from ..core.untouched import without_dropout
 from .calls import EMBEDDINGS, NORMALIZERS, RECURRENT, RELUS, FunctionCall, Site, WeightSeen, weight_seen
 
@@ -66,7 +67,7 @@ class ForwardListener(TorchFunctionMode):
         depth = max((path.count(".") for path in self.modules), default=0)
         sys.setrecursionlimit(limit + FRAMES_PER_MODULE * depth + LISTENER_FRAMES)  # what runs alone runs here too
         try:
-            with self:
+            with warnings_at_callers(), self:
                 yield
         finally:
             sys.setrecursionlimit(limit)

@@ -11,7 +11,7 @@ from ..examined import Examined
 from ..loss_facts import BINARY, CLASSES, CONTRACTS, NO_BETTER, LossFacts, is_fresh, looks_fresh
 from ..signal import INPUT, NO_GRADIENT, RANDOM
 from .depth import WEIGHTS
-from .parameters import is_judged_by_frozen
+from .parameters import judging_layers
 from .scale import describe_overflow, find_overflow
 
 LOSS = "the loss"
@@ -738,7 +738,7 @@ def one_class(examined: Examined) -> Iterator[Finding]:
         return
     constant = facts.is_constant and math.prod(facts.target_shape) > 1
     several = facts.name in BINARY and len(facts.output_shape) > 1 and facts.output_shape[1] > 2
-    if constant and (facts.own_targets or examined.signal.derives or is_judged_by_frozen(examined.signal)):
+    if constant and (facts.own_targets or examined.signal.derives or judging_layers(examined.signal)):
         return  # what a generator is to reach, or the right side of an equation
     if constant:
         yield _mismatch(

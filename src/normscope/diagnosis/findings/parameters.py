@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from statistics import median
 
 from torch import nn
@@ -15,7 +15,7 @@ from ...core.finding import Finding, Severity, figure, figures, percent
 from ...listening.calls import NORMALIZERS
 from ...report.words import listed, pluralise
 from ..examined import Examined
-from ..loss_facts import is_fresh, looks_fresh
+from ..loss_facts import BINARY, is_fresh, looks_fresh
 from ..signal import RANDOM, DropoutCall, ParameterRow, Signal
 from .depth import WEIGHTS, without_numbers
 from .samples import input_ignored
@@ -91,25 +91,53 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
     cut = [row for row in signal.parameters if row.trainable and row.used and (not row.reached or row.name in starved)]
     cut = [row for row in cut if row.name not in signal.beside_loss]
     cut = [row for row in cut if row.module not in learning or not row.name.endswith("bias")]
-    unread = {path for path in signal.unread if any(_is_inside(row.module, path) for row in cut)}
-    lost = {path for own in unread for path in _feeding(signal, own)}
-    for path in sorted(unread):
+    order = {row.path: number for number, row in enumerate(signal.rows)}
+    names = {row.name: row.module or row.name for row in cut}
+    for lost in signal.lost:
+        modules = [names[name] for name in lost.names if name in names]
+        if not modules:
+            continue
+        inside = any(_is_inside(path, lost.path) for path in modules)
+        where = lost.path if inside else max(modules, key=lambda path: order.get(path, -1))
         yield Finding(
             code="unused-parameter",
-            severity=Severity.WARNING if examined.mode == "train" else Severity.INFO,  # it may be read in training
-            where=path,
-            seen=f"`{path}` runs, and nothing reads what it returns.",
+            severity=Severity.WARNING  # in eval mode it may be read in training
+            if examined.mode == "train" and not lost.offered
+            else Severity.INFO,
+            where=where,
+            seen=f"`{where}` runs, and nothing reads what it returns."
+            if inside
+            else f"`{where}` runs, and nothing reads what `{lost.path}` makes of it.",
             why="What it computes is lost, and it never learns: the forward goes on with something else.",
-            advice=f"Use the result of `{path}` in `forward`, or remove it.",
+            advice=f"Use the result of `{lost.path}` in `forward`, or remove it.",
             numbers={},
         )
-    cut = [row for row in cut if not any(_is_inside(row.module, path) for path in unread | lost)]
+    cut = [row for row in cut if not any(row.name in lost.names for lost in signal.lost)]
     if not cut:
         return
     modules = list(dict.fromkeys(row.module or row.name for row in cut))
-    order = {row.path: number for number, row in enumerate(signal.rows)}
     last = max(modules, key=lambda path: order.get(path, -1))
     share = len(cut) / sum(row.trainable for row in signal.parameters)
+    # A lone optimizer is to train what it holds with this loss; of several each has a loss of its own.
+    held = (
+        signal.steps is not None
+        and signal.steps.optimizers == 1
+        and any(r.name not in signal.steps.outside for r in cut)
+    )
+    if signal.judge and not held:
+        yield Finding(
+            code="gradient-cut",
+            severity=Severity.INFO,
+            where=last,
+            seen=f"No gradient reaches {pluralise(len(cut), 'trainable parameter')} of "
+            f"{listed([f'`{path}`' for path in modules], most=3)}: `{signal.judge}` reads what `{last}` made without "
+            "its graph, and inputs of the model beside that.",
+            why="In the step of a discriminator it is meant so: the generator learns in a step of its own.",
+            advice=f"Nothing to do if another loss trains `{last}`; otherwise remove the detach() or torch.no_grad() "
+            f"behind it.",
+            numbers=figures(parameters=len(cut), share=share),
+        )
+        return
     yield Finding(
         code="gradient-cut",
         severity=Severity.WARNING,
@@ -123,18 +151,6 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
         "requires_grad_(False).",
         numbers=figures(parameters=len(cut), share=share),
     )
-
-
-def _feeding(signal: Signal, path: str) -> set[str]:
-    """Return the modules of the rows that lead to those of one module."""
-    waiting = [number for number, row in enumerate(signal.rows) if _is_inside(row.path, path)]
-    visited: set[int] = set()
-    while waiting:
-        number = waiting.pop()
-        if number not in visited:
-            visited.add(number)
-            waiting.extend(signal.feeds[number] if number < len(signal.feeds) else ())
-    return {signal.rows[number].path for number in visited}
 
 
 def lost_draws(examined: Examined) -> Iterator[Finding]:
@@ -228,7 +244,7 @@ def frozen_layer(examined: Examined) -> Iterator[Finding]:
             if path in followed and not any(trains[path]) and looks_fresh(modules[path])
         }
     )
-    if is_judged_by_frozen(signal) and (signal.loss is None or signal.loss.is_constant):
+    if judging_layers(signal) and (signal.loss is None or signal.loss.is_constant):
         random = []  # a generator, and the discriminator that judges it
     if any(not any(trains[path]) and not looks_fresh(modules[path]) for path in held):
         random = []  # a trained network that is being adapted
@@ -283,11 +299,26 @@ def _is_to_learn(examined: Examined) -> bool:
     return signal is not None and signal.loss_value is not None and (handed or examined.mode == "train")
 
 
-def is_judged_by_frozen(signal: Signal) -> bool:
-    """Whether several layers that do not train come after all that do, as a discriminator after its generator."""
-    trains = {row.module: row.trainable for row in signal.parameters if len(row.shape) > 1}
-    ran = [trains[path] for path in dict.fromkeys(row.path for row in signal.layers) if path in trains]
-    return True in ran and len(ran) - 1 - max(k for k, own in enumerate(ran) if own) > 1
+def judging_layers(signal: Signal) -> set[str]:
+    """Return several layers that do not train and run last after all that do, as a discriminator after its generator.
+
+    They are frozen, or the optimizer does not hold them.
+    """
+    outside = () if signal.steps is None else signal.steps.outside
+    trains = {row.module: row.trainable and row.name not in outside for row in signal.parameters if len(row.shape) > 1}
+    from_last = [path for path in dict.fromkeys(row.path for row in reversed(signal.layers)) if path in trains]
+    judging = set(itertools.takewhile(lambda path: not trains[path], from_last))
+    return judging if 1 < len(judging) < len(from_last) else set()
+
+
+def is_of_generator(signal: Signal) -> bool:
+    """Whether the loss asks a discriminator for one answer to everything, as in the step of a generator."""
+    loss = signal.loss
+    return (
+        loss is not None
+        and loss.is_constant
+        and ((loss.own_targets and loss.name in BINARY) or bool(judging_layers(signal)))
+    )
 
 
 def _is_hardly_meant(module: nn.Module) -> bool:
@@ -797,5 +828,5 @@ def _least_side(row: ParameterRow) -> int:
 
 
 def _by_module(rows: Sequence[ParameterRow]) -> Iterator[tuple[str, list[ParameterRow]]]:
-    for module, members in groupby(sorted(rows, key=lambda row: row.module), key=lambda row: row.module):
+    for module, members in itertools.groupby(sorted(rows, key=lambda row: row.module), key=lambda row: row.module):
         yield module, list(members)

@@ -17,6 +17,7 @@ from ..signal import GATE, INPUT
 from ..signal_pass import ACTIVATIONS
 from .depth import rows_of_weights
 from .loss import LOSS, NOT_FITTED
+from .parameters import judging_layers
 from .structure import constant_output
 
 DOUBLED_LOSS_RATIO = 2.0
@@ -57,25 +58,31 @@ SLOW_PACE_SHARE, SLOW_MOVE_SHARE = 0.03, 1e-3
 
 def wrong_parameters(examined: Examined) -> Iterator[Finding]:
     """An optimizer that does not hold the parameters of the model."""
-    steps = _steps(examined)
-    if steps is None or steps.optimizer is None or not steps.outside:
+    signal, steps = examined.signal, _steps(examined)
+    if signal is None or steps is None or steps.optimizer is None or not steps.outside:
         return
     trained = sum(parameter.requires_grad for parameter in examined.model.parameters())
     every = len(steps.outside) == trained
-    named = listed([f"`{name}`" for name in steps.outside], most=3)
+    learning = {row.name for row in signal.parameters if row.gradient is not None}
+    outside = [name for name in steps.outside if every or name in learning]  # no step of this loss moves the others
+    if not outside:
+        return
+    named = listed([f"`{name}`" for name in outside], most=3)
+    layers = {row.module for row in signal.parameters if row.name in outside and len(row.shape) > 1}
+    judging = bool(layers) and layers <= judging_layers(signal) and (signal.loss is None or signal.loss.is_constant)
     yield Finding(
         code="not-in-optimizer",
-        severity=Severity.ERROR if every else Severity.WARNING,
-        where=steps.outside[0],
+        severity=Severity.ERROR if every else Severity.INFO if judging else Severity.WARNING,
+        where=outside[0],
         seen=f"The optimizer ({steps.optimizer}) holds none of the model's trainable parameters"
         + (f", and {steps.foreign} of something else." if steps.foreign else ".")
         if every
-        else f"{len(steps.outside)} of {trained} trainable parameters are not in the optimizer: {named}.",
+        else f"{len(outside)} of {trained} trainable parameters are not in the optimizer: {named}.",
         why="A parameter that no optimizer holds keeps its first values.",
         advice="Build the optimizer over model.parameters(), after the last layer was replaced or added and after the "
         "model was copied or loaded. If they are to stay as they are, freeze them with requires_grad_(False); if "
         "another optimizer trains them, there is nothing to do.",
-        numbers=figures(outside=len(steps.outside), foreign=steps.foreign),
+        numbers=figures(outside=len(outside), foreign=steps.foreign),
     )
 
 

@@ -239,7 +239,8 @@ class Moved:
         norms, ends = self.norms, self.norms.ends
         counts, entries = np.diff(ends), np.array([float(first.entries or 1) for first in norms.first])
         step, unbiased = np.repeat(self.momenta, counts), np.repeat((entries - 1.0) / entries, counts)
-        variance = _read_variance(self.before, self.after, step, unbiased)[None]
+        with np.errstate(invalid="ignore", over="ignore"):  # an infinite running variance tells nothing of a batch: NaN
+            variance = _read_variance(self.before, self.after, step, unbiased)[None]
         parts = [slice(*pair) for pair in pairwise(ends.tolist())]
         return [norms.describe(self, index, own, variance[:, own]) for index, own in enumerate(parts)]
 
