@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import ClassVar
 from ..core.codec import JsonForm, Part
 from .descent_pass import StepFacts
 from .divergence import Divergence
-from .loss_facts import BrokenContract, LabelsOutside, LossFacts
+from .loss_facts import BINARY, BrokenContract, LabelsOutside, LossFacts
 from .padding import PaddingRead
 from .sample_pass import SampleFacts
 
@@ -419,3 +420,25 @@ class Signal(Part):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+def judging_layers(signal: Signal) -> set[str]:
+    """Return several layers that do not train and run last after all that do, as a discriminator after its generator.
+
+    They are frozen, or the optimizer does not hold them.
+    """
+    outside = () if signal.steps is None else signal.steps.outside
+    trains = {row.module: row.trainable and row.name not in outside for row in signal.parameters if len(row.shape) > 1}
+    from_last = [path for path in dict.fromkeys(row.path for row in reversed(signal.layers)) if path in trains]
+    judging = set(itertools.takewhile(lambda path: not trains[path], from_last))
+    return judging if 1 < len(judging) < len(from_last) else set()
+
+
+def is_of_generator(signal: Signal) -> bool:
+    """Whether the loss asks a discriminator for one answer to everything, as in the step of a generator."""
+    loss = signal.loss
+    return (
+        loss is not None
+        and loss.is_constant
+        and ((loss.own_targets and loss.name in BINARY) or bool(judging_layers(signal)))
+    )

@@ -9,9 +9,8 @@ from ...core.finding import Finding, Severity, figure, figures, percent
 from ..autograd_flow import RANGES
 from ..examined import Examined
 from ..loss_facts import BINARY, CLASSES, CONTRACTS, NO_BETTER, LossFacts, is_fresh, looks_fresh
-from ..signal import INPUT, NO_GRADIENT, RANDOM
+from ..signal import INPUT, NO_GRADIENT, RANDOM, judging_layers
 from .depth import WEIGHTS
-from .parameters import judging_layers
 from .scale import describe_overflow, find_overflow
 
 LOSS = "the loss"

@@ -15,8 +15,8 @@ from ...core.finding import Finding, Severity, figure, figures, percent
 from ...listening.calls import NORMALIZERS
 from ...report.words import listed, pluralise
 from ..examined import Examined
-from ..loss_facts import BINARY, is_fresh, looks_fresh
-from ..signal import RANDOM, DropoutCall, ParameterRow, Signal
+from ..loss_facts import is_fresh, looks_fresh
+from ..signal import RANDOM, DropoutCall, ParameterRow, Signal, judging_layers
 from .depth import WEIGHTS, without_numbers
 from .samples import input_ignored
 
@@ -297,28 +297,6 @@ def _is_to_learn(examined: Examined) -> bool:
     signal = examined.signal
     handed = signal is not None and signal.steps is not None and signal.steps.optimizer is not None
     return signal is not None and signal.loss_value is not None and (handed or examined.mode == "train")
-
-
-def judging_layers(signal: Signal) -> set[str]:
-    """Return several layers that do not train and run last after all that do, as a discriminator after its generator.
-
-    They are frozen, or the optimizer does not hold them.
-    """
-    outside = () if signal.steps is None else signal.steps.outside
-    trains = {row.module: row.trainable and row.name not in outside for row in signal.parameters if len(row.shape) > 1}
-    from_last = [path for path in dict.fromkeys(row.path for row in reversed(signal.layers)) if path in trains]
-    judging = set(itertools.takewhile(lambda path: not trains[path], from_last))
-    return judging if 1 < len(judging) < len(from_last) else set()
-
-
-def is_of_generator(signal: Signal) -> bool:
-    """Whether the loss asks a discriminator for one answer to everything, as in the step of a generator."""
-    loss = signal.loss
-    return (
-        loss is not None
-        and loss.is_constant
-        and ((loss.own_targets and loss.name in BINARY) or bool(judging_layers(signal)))
-    )
 
 
 def _is_hardly_meant(module: nn.Module) -> bool:

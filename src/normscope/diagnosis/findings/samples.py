@@ -10,8 +10,7 @@ from ...listening.calls import NORMALIZERS, RECURRENT
 from ...report.words import listed, pluralise
 from ..examined import Examined
 from ..sample_pass import SampleFacts
-from ..signal import MOST_SILENT, Signal
-from .parameters import is_of_generator
+from ..signal import MOST_SILENT, Signal, is_of_generator
 
 PADDING_SHARE, MOVED_BY_PADDING_RATIO = 0.2, 1.0
 """The share of padding among positions, above which an inverted mask shows; and how far the output moves when some of

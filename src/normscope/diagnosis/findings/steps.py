@@ -13,11 +13,10 @@ from ...report.words import listed
 from ..descent_pass import SHORTEST, StepFacts
 from ..examined import Examined
 from ..loss_facts import NO_BETTER, LossFacts, is_fresh
-from ..signal import GATE, INPUT
+from ..signal import GATE, INPUT, judging_layers
 from ..signal_pass import ACTIVATIONS
 from .depth import rows_of_weights
 from .loss import LOSS, NOT_FITTED
-from .parameters import judging_layers
 from .structure import constant_output
 
 DOUBLED_LOSS_RATIO = 2.0
