@@ -21,6 +21,7 @@ TOLD_BY = {
     "decay-too-strong": ("decay-of-100",),
     "eval-mode": ("eval-mode-all-along", "batch-norms-alone-in-eval-mode"),
     "frozen-layer": ("layer-frozen-by-mistake", "pattern-of-names-leaves-only-a-norm"),
+    "gradient-cut": ("code-detached-from-its-decoder",),
     "gradient-explosion": ("recurrent-net-explodes-from-the-start",),
     "gradient-vanishing": ("deep-sigmoid-net",),
     "input-scale": ("a-column-of-times-in-seconds",),
@@ -30,7 +31,7 @@ TOLD_BY = {
     "lr-too-high": (
         "sgd-with-a-rate-of-four", "adamw-at-0-3", "adamw-at-a-rate-of-one", "rate-times-a-thousand-from-step-250-on",
     ),
-    "negated-loss": ("loss-with-a-minus", "log-likelihood-minimised"),
+    "negated-loss": ("loss-with-a-minus", "log-likelihood-minimised", "divergence-of-a-code-subtracted"),
     "no-better-than-constant": ("random-labels",),
     "no-gradient": ("encoder-detached",),
     "no-gradient-at-step": ("gradients-removed-before-step", "gradients-zeroed-before-step"),
@@ -44,7 +45,7 @@ TOLD_BY = {
     "refused": ("optimizer-of-the-model-before-the-copy",),
     "reward-falls": ("reward-minimised-by-the-policy",),
     "same-batch": ("same-batch-each-step", "loader-begun-anew-behind-a-trial-batch"),
-    "saturated-units": ("inputs-in-bytes",),
+    "saturated-units": ("inputs-in-bytes", "tanh-behind-weights-times-thirty"),
     "shapes-broadcast": ("targets-broadcast",),
     "small-batch": ("batches-of-two-of-digits",),
     "sorted-batches": ("sorted-batches",),
@@ -63,6 +64,7 @@ FAST_HEALTHY = (
     "ten-batches-in-order-behind-a-trial-batch", "rate-a-little-higher-from-step-250-on",
     "average-beside-the-model", "labels-that-are-mostly-noise", "one-in-twenty", "two-gradients-for-each-step",
     "warm-restarts", "lbfgs-with-a-closure", "targets-that-grow", "head-on-codes-that-fit-already", "long-warm-up",
+    "gelu-behind-weights-times-thirty", "divergence-of-distributions",
 )  # fmt: skip
 IN_TIME_STEPS, LATE_STEPS = 120, 400
 """Steps from the onset of a fault to its alarm, at most: of the fast runs, and of those that only many steps show."""
