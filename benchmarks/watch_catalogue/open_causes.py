@@ -100,16 +100,16 @@ class WrittenGELU(nn.Module):
         return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
 
-@fault("mlp", causes="saturated-units", layers="0", remedies="initialise scale-inputs lower-learning-rate")
+@fault("mlp", causes="saturated-units", layers="0 3 6 9", remedies="initialise scale-inputs lower-learning-rate")
 def tanh_behind_weights_times_thirty(broken: bool, watch: Watch, steps: int = 150) -> float:
     """Weights that were made for a GELU, before a tanh, which is flat where the GELU is not."""
     torch.manual_seed(0)
     data = digits(flat=True)
-    model = nn.Sequential(
-        nn.Linear(64, 64), nn.Tanh() if broken else WrittenGELU(), nn.LayerNorm(64), nn.Linear(64, 10)
-    )
+    blocks = [(nn.Linear(64, 64), nn.Tanh() if broken else WrittenGELU(), nn.LayerNorm(64)) for _ in range(4)]
     with torch.no_grad():
-        model[0].weight *= 30.0  # type: ignore[operator]
+        for linear, *_ in blocks:
+            linear.weight *= 30.0  # type: ignore[operator]
+    model = nn.Sequential(*chain.from_iterable(blocks), nn.Linear(64, 10))
     fit(watch, model, adam(model, 1e-3), data, steps)
     return accuracy(model, data)
 
