@@ -287,6 +287,18 @@ def test_layers_that_the_divergence_of_a_code_alone_teaches_are_named(divergence
     assert not layers or told(run, "gradient-cut").seen.startswith(f"The gradient of {layers} comes from the diverg")
 
 
+def test_a_prior_that_is_learned_is_taught_by_the_divergence_alone_and_nothing_is_told():
+    prior = nn.ParameterList([torch.zeros(4), torch.ones(4)])
+
+    def from_prior(mean, spread):
+        normal = torch.distributions.Normal
+        return torch.distributions.kl_divergence(normal(mean, (spread / 2).exp()), normal(*prior))
+
+    model = Autoencoder()
+    model.prior = prior
+    assert not train_code(model, from_prior, steps=60).findings
+
+
 @pytest.mark.parametrize(("detached", "codes"), [("", []), ("code", ["gradient-cut"])])
 def test_one_layer_that_makes_mean_and_spread_is_named(detached, codes):
     run = train_code(Autoencoder(detached, shared=True), steps=40)

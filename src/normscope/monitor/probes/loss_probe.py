@@ -207,7 +207,7 @@ def _read_divergence(root: Any, reading: LossReading) -> None:
     the loss is the sum of may or may not reach the parameters before the code.
     """
     curved = [edge for edge, *_ in _walk_terms(root) if operator_name(edge[0]) in CURVED]
-    sources = list(dict.fromkeys(map(_skip_entries, curved)))
+    sources = [edge for edge in dict.fromkeys(map(_skip_entries, curved)) if not _joins_two(edge[0])]
     terms, others = set[tuple[str, Edge, int]](), dict[Edge, list[Any]]()
     for edge, sign, weighted in _walk_terms(root, sources):
         source = _skip_entries(edge)
@@ -245,6 +245,13 @@ def _skip_entries(edge: Edge) -> Edge:
             break
         [edge] = before
     return edge
+
+
+def _joins_two(node: Any) -> bool:
+    """Whether a node computes its result entry by entry from two others; one plus a bias is that of a layer."""
+    before = [inner for inner, _ in node.next_functions if inner is not None]
+    has_bias = operator_name(node) == "Add" and any(hasattr(inner, "variable") for inner in before)
+    return operator_name(node) in OF_ENTRIES and len(before) > 1 and not has_bias
 
 
 def _find_parameters(nodes: Sequence[Any]) -> frozenset[int]:
