@@ -1,7 +1,9 @@
 """What a fault is told as: its own story and no other, and none where a run is only unusual."""
 
 import copy
+import math
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,8 +13,11 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
+from normscope.monitor.alarms import add_record
+from normscope.monitor.history import History
 from normscope.monitor.probes.batches import measure_codes
 from normscope.monitor.probes.loss_probe import read_loss
+from normscope.monitor.record import Record
 
 from .test_alarms_learning import network, sgd, told, train, warnings_of
 
@@ -183,3 +188,157 @@ def test_a_validation_that_often_jumps_is_not_called_worse(noisy):
     values = [1.4, 0.37, 0.75 if noisy else 0.3, 0.16, 0.14, 0.29, 0.18, 0.21]
     run = train(model, sgd(model), steps=80, validate=lambda step: values[step // 10])
     assert [code for code, _ in warnings_of(run)] == ([] if noisy else ["overfitting"])
+
+
+# ---- activations that are written out
+
+
+class WrittenGELU(nn.Module):
+    def forward(self, x):
+        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+class WrittenSiLU(nn.Module):
+    def forward(self, x):
+        return x * torch.sigmoid(x)
+
+
+@pytest.mark.parametrize(
+    ("activation", "name"), [(WrittenGELU(), ""), (WrittenSiLU(), ""), (nn.Tanh(), "tanh"), (nn.Sigmoid(), "sigmoid")]
+)
+def test_saturated_units_are_told_with_their_activation_and_not_inside_of_another_one(activation, name):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), activation, nn.LayerNorm(32), nn.Linear(32, 4))
+    with torch.no_grad():
+        model[0].weight *= 300
+    run = train(model, adam(model), steps=40)
+    assert [finding.code for finding in run.findings] == (["saturated-units"] if name else [])
+    assert not name or f"in the flat parts of their {name}." in told(run, "saturated-units").seen
+
+
+def test_a_gpt_whose_gelu_is_written_out_is_not_told_of_its_tanh():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=99, n_embd=32, n_layer=2, n_head=4, bos_token_id=None, eos_token_id=None)
+    )
+    with torch.no_grad():
+        for parameter in model.transformer.h.parameters():
+            parameter *= 30
+    optimizer = adam(model, 1e-3)
+    with ns.watch(model, optimizer, every=10, panel=False) as run:
+        for _ in range(30):
+            tokens = torch.randint(99, (4, 32))
+            optimizer.zero_grad()
+            model(input_ids=tokens, labels=tokens).loss.backward()
+            optimizer.step()
+    assert not run.findings
+
+
+# ---- drawn codes
+
+
+class Autoencoder(nn.Module):
+    def __init__(self, detached="", shared=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.detached, self.shared = detached, shared
+        self.encoder = nn.Sequential(nn.Linear(8, 32), nn.ReLU())
+        self.mean, self.spread = (nn.Linear(32, 8), None) if shared else (nn.Linear(32, 4), nn.Linear(32, 4))
+        self.decoder = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 8))
+
+    def forward(self, x):
+        hidden = self.encoder(x)
+        mean, spread = self.mean(hidden).chunk(2, 1) if self.shared else (self.mean(hidden), self.spread(hidden))
+        noise = torch.randn_like(mean) * (spread / 2).exp()
+        code = mean + (noise.detach() if self.detached == "noise" else noise)
+        return self.decoder(code.detach() if self.detached == "code" else code), mean, spread
+
+
+def written(mean, spread):
+    return -0.5 * (1 + spread - mean**2 - spread.exp())
+
+
+def of_distributions(mean, spread):
+    normal = torch.distributions.Normal
+    made = normal(mean, (spread / 2).exp(), validate_args=False)
+    return torch.distributions.kl_divergence(made, normal(torch.zeros_like(mean), 1.0))
+
+
+def with_free_bits(mean, spread):
+    return written(mean, spread).sum(1, keepdim=True).clamp(min=0.001)
+
+
+def train_code(model, divergence=written, weight=1.0, optimizer=adam, **options):
+    def loss(made, x):
+        output, mean, spread = made
+        return 8 * F.mse_loss(output, x) + weight * divergence(mean, spread).sum(1).mean()
+
+    return train(model, optimizer(model), loss=loss, batch=lambda step, x, y: (x, x), **options)
+
+
+@pytest.mark.parametrize("divergence", [written, of_distributions])
+@pytest.mark.parametrize(
+    ("detached", "layers"), [("", ""), ("code", "`encoder.0`, `mean` and `spread`"), ("noise", "`spread`")]
+)
+def test_layers_that_the_divergence_of_a_code_alone_teaches_are_named(divergence, detached, layers):
+    run = train_code(Autoencoder(detached), divergence, steps=100)
+    assert [finding.code for finding in run.findings] == (["gradient-cut"] if layers else [])
+    assert not layers or told(run, "gradient-cut").seen.startswith(f"The gradient of {layers} comes from the diverg")
+
+
+def test_a_prior_that_is_learned_is_taught_by_the_divergence_alone_and_nothing_is_told():
+    prior = nn.ParameterList([torch.zeros(4), torch.ones(4)])
+
+    def from_prior(mean, spread):
+        normal = torch.distributions.Normal
+        return torch.distributions.kl_divergence(normal(mean, (spread / 2).exp()), normal(*prior))
+
+    model = Autoencoder()
+    model.prior = prior
+    assert not train_code(model, from_prior, steps=60).findings
+
+
+@pytest.mark.parametrize(("detached", "codes"), [("", []), ("code", ["gradient-cut"])])
+def test_one_layer_that_makes_mean_and_spread_is_named(detached, codes):
+    run = train_code(Autoencoder(detached, shared=True), steps=40)
+    assert [finding.code for finding in run.findings] == codes
+
+
+@pytest.mark.parametrize(
+    ("divergence", "first"), [(written, "Lower the weight"), (with_free_bits, "First see whether")]
+)
+def test_a_collapsed_code_is_told_with_what_is_known_of_its_gradient(divergence, first):
+    finding = told(train_code(Autoencoder(), divergence, 1000.0, steps=150), "output-constant")
+    assert finding.advice.startswith(first)
+
+
+@pytest.mark.parametrize("divergence", [written, of_distributions])
+def test_a_divergence_that_is_subtracted_is_told_and_not_clipped(divergence):
+    run = train_code(Autoencoder(), divergence, -1.0, steps=300)
+    assert run.findings[0].code == "negated-loss"
+    assert "divergence of the code" in run.findings[0].seen
+    assert not any("clip" in finding.advice.lower() for finding in run.findings)
+
+
+def test_a_wrong_sign_is_told_with_the_loss_that_broke_before_it_could_be_told_itself():
+    finding = told(
+        train_code(Autoencoder(), weight=-1.0, optimizer=partial(sgd, rate=1.0), steps=20), "loss-not-finite"
+    )
+    assert "subtracted from the loss" in finding.seen
+    assert finding.advice.startswith("Change the sign")
+
+
+@pytest.mark.parametrize(
+    ("losses", "unlimited"),
+    [((3.0, -40.0, -9e7, math.nan), True), ((3.0, 2.0, -math.inf), True), ((1e-9, -0.5, math.nan), False)],
+)
+def test_a_loss_that_fell_by_decades_below_zero_before_it_broke_has_no_lower_limit(losses, unlimited):
+    history = History()
+    for number, loss in enumerate(losses):
+        findings = add_record(history, Record(step=10 * number, seconds=0.0, tier="economy", loss=loss, lr=(0.1,)))
+    [finding] = findings
+    assert finding.code == "loss-not-finite"
+    assert ("it has no lower limit" in finding.seen) is unlimited
+    assert ("wrong sign" in finding.advice) is unlimited
+    assert not unlimited or "clip" not in finding.advice.lower()

@@ -23,6 +23,7 @@ TOLD_BY = {
     "frozen-layer": (
         "layer-frozen-by-mistake", "pattern-of-names-leaves-only-a-norm", "new-head-frozen-in-place-of-the-body",
     ),
+    "gradient-cut": ("code-detached-from-its-decoder",),
     "gradient-explosion": ("recurrent-net-explodes-from-the-start",),
     "gradient-vanishing": ("deep-sigmoid-net",),
     "input-scale": ("a-column-of-times-in-seconds",),
@@ -33,7 +34,7 @@ TOLD_BY = {
         "sgd-with-a-rate-of-four", "adamw-at-0-3", "adamw-at-a-rate-of-one", "rate-times-a-thousand-from-step-250-on",
         "rate-of-the-second-stage-in-the-wrong-unit",
     ),
-    "negated-loss": ("loss-with-a-minus", "log-likelihood-minimised"),
+    "negated-loss": ("loss-with-a-minus", "log-likelihood-minimised", "divergence-of-a-code-subtracted"),
     "no-better-than-constant": ("random-labels",),
     "no-gradient": ("encoder-detached",),
     "no-gradient-at-step": ("gradients-removed-before-step", "gradients-zeroed-before-step"),
@@ -47,7 +48,7 @@ TOLD_BY = {
     "refused": ("optimizer-of-the-model-before-the-copy",),
     "reward-falls": ("reward-minimised-by-the-policy",),
     "same-batch": ("same-batch-each-step", "loader-begun-anew-behind-a-trial-batch"),
-    "saturated-units": ("inputs-in-bytes",),
+    "saturated-units": ("inputs-in-bytes", "tanh-behind-weights-times-thirty"),
     "shapes-broadcast": ("targets-broadcast",),
     "small-batch": ("batches-of-two-of-digits",),
     "sorted-batches": ("sorted-batches",),
@@ -67,6 +68,7 @@ FAST_HEALTHY = (
     "fixed-classifier-behind-a-body-that-learns",
     "average-beside-the-model", "labels-that-are-mostly-noise", "one-in-twenty", "two-gradients-for-each-step",
     "warm-restarts", "lbfgs-with-a-closure", "targets-that-grow", "head-on-codes-that-fit-already", "long-warm-up",
+    "gelu-behind-weights-times-thirty", "divergence-of-distributions",
 )  # fmt: skip
 IN_TIME_STEPS, LATE_STEPS = 120, 400
 """Steps from the onset of a fault to its alarm, at most: of the fast runs, and of those that only many steps show."""

@@ -156,18 +156,18 @@ def find_makers(made: Tensor, functions: Sequence[Any]) -> tuple[int, ...]:
     return tuple(feed.layer for feed in _feeds_of(made.grad_fn, numbers)) if own is None else (own,)
 
 
-def find_gates(outputs: Iterable[Tensor], layers: Mapping[Any, int]) -> frozenset[int]:
+def find_gates(nodes: Iterable[Any], layers: Mapping[Any, int]) -> frozenset[int]:
     """Return which sigmoids and tanhs are multiplied with just what they were computed from.
 
     Such a one is part of an activation that is written out, as `x * sigmoid(x)` (SiLU), `0.5 * x * (1 + tanh(x + ...))`
     (GELU) and `x * tanh(softplus(x))` (Mish) are: where it is flat, the product is not.
 
     Args:
-        outputs: what the model returns.
+        nodes: those of autograd's graph among which products are looked for.
         layers: by autograd's node of their output the numbers of the sigmoids and tanhs.
     """
     gates: set[int] = set()
-    for node in nodes_before(outputs) if layers else ():
+    for node in nodes if layers else ():
         if operator_name(node) == "Mul" and len(node.next_functions) == 2:
             for gate, factor in itertools.permutations(map(_skip_constants, node.next_functions)):
                 if gate[0] in layers and _is_made_of(gate[0], factor):

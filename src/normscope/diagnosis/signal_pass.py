@@ -527,7 +527,7 @@ class _SignalListener(ForwardListener):
             for k, (function, (site, *_)) in enumerate(zip(self._functions, self._heard, strict=True))
             if site[1] in ("sigmoid", "tanh")
         }
-        for k in find_gates(outputs, squashing):
+        for k in find_gates(nodes_before(outputs), squashing):
             (path, _, run), shape, dtype, statistics = self._heard[k]
             self._heard[k] = ((path, GATE, run), shape, dtype, statistics)
         self._functions = []

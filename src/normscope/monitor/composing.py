@@ -418,7 +418,7 @@ def _weight_columns(
         **({} if step.tier is Tier.ECONOMY else {"log10_moved": together("moved")}),
         **{
             what: tuple(_number(arrived, (what, layer.name)) for layer in step.subject.of("weight"))
-            for what in ("off", "saturated", "one_place")
+            for what in ("off", "saturated_tanh", "saturated_sigmoid", "one_place")
         },
     }
 

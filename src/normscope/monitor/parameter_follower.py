@@ -51,6 +51,8 @@ class ParameterFollower:
         dropout: the strongest dropout that is on, and where.
         oddities: what is odd in how the loss is put together, as `LossReading` has it.
         shapes: what was broadcast.
+        untaught: parameters before a code that get a gradient from its divergence alone; None where no loss so far
+            shows such a divergence.
         others: steps of other optimizers.
         optimizer: the name of the optimizer's class.
         half_precision: whether weights that are trained are in float16.
@@ -74,6 +76,8 @@ class ParameterFollower:
         self.dropout: tuple[float, str] = (0.0, "")
         self.oddities: dict[str, Since] = {}
         self.shapes, self.others, self.half_precision = "", 0, False
+        self.untaught: tuple[str, ...] | None = None
+        self._untaught: frozenset[int] | None = None  # the ids of these parameters
         self.optimizer = ""
         self.casts_to_half = False
         self.without_targets: bool | None = None
@@ -102,6 +106,8 @@ class ParameterFollower:
     ) -> None:
         """Look at all parameters, in front of a measured step; `whole` is the model of which a part is called."""
         parameters = {f"{self.part}.{name}": p for name, p in parameters.items()} if self.part else parameters
+        if self._untaught is not None:
+            self.untaught = tuple(name for name, p in parameters.items() if id(p) in self._untaught)
         self.optimizer = type(optimizer).__name__
         trainable = {name: p for name, p in parameters.items() if p.requires_grad and not is_lazy(p)}
         rates = {id(p): group.get("lr") for group in optimizer.param_groups for p in group["params"]}
@@ -165,7 +171,7 @@ class ParameterFollower:
     def read(self, reading: LossReading | None, step: int) -> None:
         """Take note of what is odd in a loss."""
         if reading is not None:
-            self.shapes = reading.shapes or self.shapes
+            self.shapes, self._untaught = reading.shapes or self.shapes, reading.untaught
             self.casts_to_half = self.casts_to_half or reading.half_precision
             self.without_targets = self.without_targets is not False and not reading.compares
             self.oddities = {word: self.oddities.get(word) or Since(step) for word in reading.oddities}

@@ -153,6 +153,12 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
     )
 
 
+KEEP_GRAPH = (
+    "Remove .data, detach() and torch.no_grad() behind them, and draw with rsample() in place of sample(), or as mean "
+    "+ deviation * torch.randn_like(deviation), so that the draw stays in the graph"
+)
+
+
 def lost_draws(examined: Examined) -> Iterator[Finding]:
     """Layers whose values go on without their graph, by `.data`, a draw or a detach, into layers that learn."""
     signal = examined.signal
@@ -174,9 +180,7 @@ def lost_draws(examined: Examined) -> Iterator[Finding]:
         else f"The gradient of {listed([f'`{path}`' for path in untaught], most=3)} is that of the divergence from a "
         "standard normal code, and of nothing else in the loss: the error of the output does not come back to them.",
         why="What is read of these values does not teach the layers that make them: other terms of the loss alone do.",
-        advice="Remove .data, detach() and torch.no_grad() behind them, and draw with rsample() in place of sample(), "
-        "or as mean + deviation * torch.randn_like(deviation), so that the draw stays in the graph; of draws of zeros "
-        "and ones use the straight-through estimator.",
+        advice=f"{KEEP_GRAPH}; of draws of zeros and ones use the straight-through estimator.",
         numbers=figures(layers=len(paths) if cuts else len(untaught)),
     )
 

@@ -115,6 +115,7 @@ FOLLOWS: dict[str, frozenset[str]] = {
     "no-zero-grad": THROWN | {"lr-too-high"},
     "negated-loss": THROWN | {"lr-too-high"},
     "lr-too-high": THROWN,
+    "gradient-cut": frozenset({"output-constant"}),
 }
 """Alarms that follow from one that was raised: they are part of its story, and are not told again."""
 EARLY_RECORDS = 5

@@ -14,10 +14,12 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from ...core.finding import Finding, Severity, figure
+from ...diagnosis.findings.parameters import KEEP_GRAPH
+from ...report.words import listed
 from ..courses import PLAIN_STEPS
 from ..history import Alarm, History
 from ..probes.batches import are_same
-from .loss import BY_HEART_SHARE, FAR_SHARE, is_held_out_loss
+from .loss import BY_HEART_SHARE, FAR_SHARE, WRONG_SIGNS, is_held_out_loss
 
 # ---- how the loss is put together
 
@@ -34,24 +36,18 @@ SHAPES_BROADCAST = Alarm(
     why="Shapes of outputs and targets differ, so that every output is pulled to the mean of all targets.",
     advice="Give both the same shape: output.squeeze(1), or targets.view_as(output).",
 )
-NEGATED_LOSS = Alarm(
-    code="negated-loss",
-    seen="The loss is minus a loss function: the optimizer maximises the error.",
-    why="The sign is wrong: minimised without a bound, it makes the model worse at each step, and outputs grow.",
-    advice="Remove the minus sign in front of the loss.",
-)
-
-
-LIKELIHOOD_MINIMISED = replace(
-    NEGATED_LOSS,
-    seen="The loss is the mean log-probability of the labels, without a minus sign: the optimizer minimises it.",
-    why="The sign is wrong: the labels become less likely with each step, and the loss falls without a bound.",
-    advice="Put a minus sign in front of it, or use torch.nn.functional.cross_entropy.",
+CODE_CUT = Alarm(
+    code="gradient-cut",
+    seen="The gradient of {layers} comes from the divergence of the code from a standard normal one, and from nothing "
+    "else in the loss: the error of the output does not come back to {them}.",
+    why="The divergence alone teaches these layers, and it is least where the code says nothing of the input, whatever "
+    "its weight is.",
+    advice=f"{KEEP_GRAPH}.",
 )
 
 
 def loss_oddities(history: History) -> Iterator[Finding]:
-    """A softmax too many, shapes that are broadcast, a wrong sign; told at the second record that shows it."""
+    """A softmax too many, shapes broadcast, a wrong sign, a code cut off; told at the second record that shows it."""
     for word, since in history.standing.oddities.items():
         if since.records < 2:
             continue
@@ -59,8 +55,14 @@ def loss_oddities(history: History) -> Iterator[Finding]:
             yield SHAPES_BROADCAST.at(history.step, words={"shapes": history.standing.shapes})
         elif word in ("softmax", "sigmoid"):
             yield ACTIVATION_BEFORE_LOSS.at(history.step, words={"activation": word})
-        elif not history.standing.others:  # two players: one of them maximises
-            yield (NEGATED_LOSS if word == "negated" else LIKELIHOOD_MINIMISED).at(history.step)
+        elif history.standing.others:
+            continue  # two players: one of them maximises, or the other one teaches what makes the code
+        elif word == "cut" and (names := history.standing.untaught):
+            layers = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
+            words = {"layers": listed([f"`{path}`" for path in layers]), "them": "them" if layers[1:] else "it"}
+            yield CODE_CUT.at(history.step, layers[-1], words, parameters=len(names))
+        elif word in WRONG_SIGNS:
+            yield WRONG_SIGNS[word].at(history.step)
 
 
 # ---- labels

@@ -205,7 +205,7 @@ OFF: tuple[tuple[Kind, str], ...] = (("units", "dead"), ("weight", "off"))
 SATURATED = Alarm(
     code="saturated-units",
     seen="For {records:counted record} at least {share:percent} of the units behind {where} were saturated: in the "
-    "flat parts of their sigmoid or tanh.{also}",
+    "flat parts of their {activation}.{also}",
     why="There the slope is next to nothing: no gradient passes, and the layers before stop learning.",
     advice="Scale the inputs to about 1 and initialise with smaller weights (torch.nn.init.xavier_normal_), lower the "
     "learning rate, put a normalizer before the activation, or use ReLU or GELU.",
@@ -257,9 +257,14 @@ def saturated_units(history: History) -> Iterator[Finding]:
         path, gate = next(iter(history.standing.shut.items()))
         yield GATE_SHUT.at(history.step, path, {"gate": gate, "steps": history.step})
         return
-    shares = history.last("weight", "saturated")
-    flat = [(layer, values) for layer, values in shares if min(values) >= SATURATED_SHARE]
+    flat = {
+        layer: (activation, values)
+        for activation in ("tanh", "sigmoid")
+        for layer, values in history.last("weight", f"saturated_{activation}")
+        if min(values) >= SATURATED_SHARE
+    }
     if flat and not history.has_raised("saturated-units"):
-        layer, values = flat[0]
-        words = {"records": len(values), "also": others_likewise(len(flat), "other layer")}
+        layer = next(layer for layer in history.of("weight") if layer in flat)
+        activation, values = flat[layer]
+        words = {"records": len(values), "activation": activation, "also": others_likewise(len(flat), "other layer")}
         yield SATURATED.at(history.step, layer.name, words, share=min(values), count=len(flat))

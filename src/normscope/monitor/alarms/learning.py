@@ -564,21 +564,26 @@ TARGETS_COLLAPSED = replace(
 )
 SHRUNK_TARGETS_SHARE = 0.03
 """The variance of targets over that of the first: targets that are data keep theirs."""
+TRY_GRADIENT = (
+    "First see whether the reconstruction teaches the code: torch.autograd.grad(reconstruction, mean, "
+    "retain_graph=True, allow_unused=True) is None behind a detach(), sample() or torch.no_grad(), which is then to be "
+    "removed. If it is not: "
+)
 POSTERIOR_COLLAPSED = replace(
     OUTPUT_COLLAPSED,
     seen="The code is the same for every sample: its entries differ by {differ:figure} at most, and the reconstruction "
     "is no better than one constant output.",
     why="The posterior has collapsed onto the prior: the code carries nothing, and the decoder does without it.",
-    advice="Lower the weight of the KL term or anneal it from zero (free bits), and look how both terms are averaged: "
-    "sum the reconstruction over the entries of a sample as the KL term is.",
+    advice="{first}Lower the weight of the KL term or anneal it from zero (free bits), and look how both terms are "
+    "averaged: sum the reconstruction over the entries of a sample as the KL term is.",
 )
 CODE_UNUSED = replace(
     POSTERIOR_COLLAPSED,
     seen="The code is the same for every sample after {steps:,} steps: its entries differ by {differ:figure} at most, "
     "while the loss falls.",
     why="The posterior has collapsed onto the prior: the decoder uses what else it is given, and not the code.",
-    advice="Weaken the decoder or what it sees besides the code (word dropout, fewer past entries), anneal the weight "
-    "of the KL term from zero, or give it free bits.",
+    advice="{first}Weaken the decoder or what it sees besides the code (word dropout, fewer past entries), anneal the "
+    "weight of the KL term from zero, or give it free bits.",
 )
 UNUSED_CODE_STEPS = 150
 """The steps before a code is said to be of no use though the loss falls."""
@@ -617,10 +622,11 @@ def output_constant(history: History) -> Iterator[Finding]:
         yield TARGETS_COLLAPSED.at(history.step, share=max(variances) / usual)
     codes = history.total("code_spread").last(3)
     if codes and max(codes) <= COLLAPSED_CODE_SPREAD and history.step >= COLLAPSED_CODE_STEPS:
+        words = {"steps": history.step, "first": TRY_GRADIENT if history.standing.untaught is None else ""}
         if history.is_unlearned:
-            yield POSTERIOR_COLLAPSED.at(history.step, differ=max(codes))
+            yield POSTERIOR_COLLAPSED.at(history.step, words=words, differ=max(codes))
         elif history.step >= UNUSED_CODE_STEPS:
-            yield CODE_UNUSED.at(history.step, words={"steps": history.step}, differ=max(codes))
+            yield CODE_UNUSED.at(history.step, words=words, differ=max(codes))
     course = history.total("outputs_differ")
     differ, constant = course.last(3), history.total("outputs_constant").last(3)
     limit = max(ROUNDING_SHARE, min(CONSTANT_OUTPUT_SHARE, LOST_DIFFERENCE_RATIO * max(course.first, default=0.0)))

@@ -20,6 +20,33 @@ from ..history import GUESSING_SHARE, Alarm, History, losses_beside_constant
 from ..locating import Broken
 from ..record import Kind, Record
 
+# ---- the wrong sign
+
+NEGATED_LOSS = Alarm(
+    code="negated-loss",
+    seen="The loss is minus a loss function: the optimizer maximises the error.",
+    why="The sign is wrong: minimised without a bound, it makes the model worse at each step, and outputs grow.",
+    advice="Remove the minus sign in front of the loss.",
+)
+LIKELIHOOD_MINIMISED = replace(
+    NEGATED_LOSS,
+    seen="The loss is the mean log-probability of the labels, without a minus sign: the optimizer minimises it.",
+    why="The sign is wrong: the labels become less likely with each step, and the loss falls without a bound.",
+    advice="Put a minus sign in front of it, or use torch.nn.functional.cross_entropy.",
+)
+DIVERGENCE_SUBTRACTED = replace(
+    NEGATED_LOSS,
+    seen="The divergence of the code from a standard normal one is subtracted from the loss: the optimizer makes it "
+    "larger.",
+    why="The sign is wrong: the loss falls without a bound where mean and spread of the code grow.",
+    advice="Change the sign of that part, so that the loss is the error plus the divergence, -0.5 * (1 + logvar - "
+    "mean**2 - logvar.exp()).",
+)
+WRONG_SIGNS = {"negated": NEGATED_LOSS, "likelihood": LIKELIHOOD_MINIMISED, "divergence": DIVERGENCE_SUBTRACTED}
+"""By what is odd in a loss, as `LossReading` has it, what is told of its sign."""
+
+# ---- not a number
+
 LOSS_NOT_FINITE = Alarm(
     code="loss-not-finite",
     severity=Severity.ERROR,
@@ -61,6 +88,11 @@ LOOK_AT_BATCH = (
     "Look at the batch of this step: clean the data of outliers, of targets such as 999999 that stand for unknown "
     "values and of inputs on another scale; scale the targets. Clip gradients (torch.nn.utils.clip_grad_norm_) or use "
     "a robust loss (torch.nn.HuberLoss). Load the last checkpoint with finite weights."
+)
+CHANGE_SIGN = (
+    "Look for a part of the loss that has the wrong sign, such as a divergence, an entropy or a likelihood, or for the "
+    "density of a distribution whose spread may go to zero: give the spread a lower limit. Load the last checkpoint "
+    "with finite weights."
 )
 HALF_PRECISION = (
     " Weights are in float16, which ends at 65,504: keep them in float32 and use torch.autocast, with a "
@@ -108,7 +140,11 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
     broken = _find_cause(history, record, weights, before)
     where, cause, remedy = broken.where, broken.words, _choose_remedy(broken)
     risen, outlier = _find_rise(history), describe_outlier(history, record)
-    if outlier and broken.part != "batch":
+    wrong, fall = _find_wrong_sign(history), _describe_fall(history, record)
+    if (wrong or fall) and broken.part != "batch":
+        parts = (cause if where else "", fall, wrong.seen if wrong else "")
+        cause, remedy = " ".join(filter(None, parts)), wrong.advice if wrong else CHANGE_SIGN
+    elif outlier and broken.part != "batch":
         cause, remedy = outlier, LOOK_AT_BATCH
     elif (risen is not None and broken.part != "batch") or broken.part == "outputs":
         large = describe_large_inputs(history)
@@ -177,6 +213,23 @@ def _find_rise(history: History) -> tuple[float, float] | None:
     starts = [value for value in losses if value is not None and value > 0.0]
     first, peak = min(starts, default=math.nan), max((value for value in largest if math.isfinite(value)), default=0.0)
     return (first, peak) if peak > RISEN_LOSS * first else None
+
+
+def _find_wrong_sign(history: History) -> Alarm | None:
+    """Return the alarm about the sign of the loss, or of a part of it; None where none is known to be wrong."""
+    words = () if history.standing.others else history.standing.oddities  # of two players one maximises
+    return next((WRONG_SIGNS[word] for word in words if word in WRONG_SIGNS), None)
+
+
+def _describe_fall(history: History, record: Record) -> str:
+    """Say that the loss fell by decades below zero before it broke; empty where it did not."""
+    lowest = [value for r in history.records if (value := r.metrics.get("loss_least", r.loss)) is not None]
+    least = min((value for value in (*lowest, record.loss) if value is not None), default=math.nan)
+    first = history.first_loss
+    if first is None or not least < -RISEN_LOSS * max(abs(first), 1.0):  # a first loss may be zero by chance
+        return ""
+    fall = "infinity" if least == -math.inf else figure(least)
+    return f"Before that the loss fell from {figure(first)} to {fall}: it has no lower limit."
 
 
 def _choose_remedy(broken: Broken) -> str:

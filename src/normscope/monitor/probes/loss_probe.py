@@ -7,13 +7,16 @@ between the model and the loss: a second softmax, a sign, shapes that were broad
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, permutations, product
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from ...diagnosis.autograd_flow import ELEMENTWISE, REARRANGING, Edge, find_gates, operator_name
 
 MAX_NODES_ABOVE_LOSS = 30
 """Nodes of the graph that are looked at in search of the loss function: sums, means and factors stand above it."""
@@ -26,6 +29,10 @@ RESHAPED = ("ViewBackward", "ReshapeAlias", "SqueezeBackward", "UnsafeViewBackwa
 CLASS_LOSSES, BINARY_LOSSES = ("NllLossBackward", "NllLoss2DBackward"), ("BinaryCrossEntropy",)
 CHOOSING = ("IndexBackward", "GatherBackward")
 """Functions that take the log-probability of a label, in losses of classes that are written out."""
+CURVED = {"Pow": "square", "Mul": "square", "Exp": "exponential", "Log": "logarithm"}
+"""What the divergence of a code is the sum of, by the operator; a product is one of a result with itself."""
+OF_ENTRIES = REARRANGING | ELEMENTWISE | {"Exp", "Log", "Sqrt"}
+"""Operators that such a divergence is made of, written out or as `torch.distributions` has it."""
 SQUARED_LOSSES, OTHER_LOSSES = ("MseLossBackward",), ("SmoothL1LossBackward", "HuberLossBackward", "AbsBackward")
 FIGURES = (
     "own", "constant", "label_low", "label_high", "classes", "label_mean", "label_error", "samples", "differ", "kinds",
@@ -41,7 +48,7 @@ FIGURES = (
 """
 
 
-SWITCHES = {"ReluBackward": "off", "TanhBackward": "saturated", "SigmoidBackward": "saturated",
+SWITCHES = {"ReluBackward": "off", "TanhBackward": "saturated_tanh", "SigmoidBackward": "saturated_sigmoid",
             "SoftmaxBackward": "one_place", "ScaledDotProduct": "one_place"}  # fmt: skip
 """Activations whose outputs autograd keeps, or that follow from what it keeps, and what is measured of them."""
 SAMPLED_ROWS = 64
@@ -64,11 +71,14 @@ class LossReading:
 
     Attributes:
         activations: of each activation on the way to the loss what is measured (`off`, the share of units that no
-            sample switches on; `saturated`, the share of entries in the flat parts; `one_place`, the share of the rows
-            of an attention that look at one entry), the figure on the device, and the parameters of the layers next in
-            front of it.
+            sample switches on; `saturated_tanh` and `saturated_sigmoid`, the share of entries in the flat parts;
+            `one_place`, the share of the rows of an attention that look at one entry), the figure on the device, and
+            the parameters of the layers next in front of it.
         oddities: what is odd in how it is put together: `softmax`, `sigmoid`, `negated`, `broadcast`, `likelihood`
-            (a mean log-probability that is minimised).
+            (a mean log-probability that is minimised), `divergence` (that of a code is subtracted), `cut` (the code
+            gets a gradient from its divergence alone).
+        untaught: the ids of parameters before a code that no other part of the loss reaches than its divergence from
+            a standard normal one; None where the loss shows no such divergence.
         figures: as `FIGURES` has them, on the device.
         shapes: the shapes of outputs and of what they were compared to, where those were broadcast.
         compares: whether it has a part that compares outputs with targets.
@@ -80,6 +90,7 @@ class LossReading:
     shapes: str = ""
     compares: bool = False
     half_precision: bool = False
+    untaught: frozenset[int] | None = None
     activations: list[tuple[str, Tensor, list[int]]] = field(default_factory=list)
 
 
@@ -103,6 +114,7 @@ def read_loss(loss: Any, *, activations: bool = True) -> LossReading | None:
     reading = LossReading(compares=bool(losses))
     if activations:
         reading.activations = list(_read_activations(loss.grad_fn, reading))
+    _read_divergence(loss.grad_fn, reading)
     if len(losses) != 1:
         return reading
     function, sign = losses[0]
@@ -145,18 +157,32 @@ def _loss_functions(root: Any) -> Iterator[tuple[Any, int]]:
 
     What compares outputs with each other, or is a penalty on weights, is none of them.
     """
-    stack, count = [(root, 1, False)], 0  # with the sign, and whether samples have weights of their own
-    while stack and count < MAX_NODES_ABOVE_LOSS:
-        (node, sign, weighted), count = stack.pop(), count + 1
+    for (node, _), sign, weighted in _walk_terms(root):
         name = node.name()
-        if name.startswith((*CLASS_LOSSES, *BINARY_LOSSES)) or (
+        compares = name.startswith((*CLASS_LOSSES, *BINARY_LOSSES)) or (
             (name.startswith((*SQUARED_LOSSES, *OTHER_LOSSES)) or _is_square(node)) and _compares_with_target(node)
-        ):
+        )
+        chooses = name.startswith(CHOOSING) and not weighted and _log_probabilities(node) is not None
+        if sign and (compares or chooses):
             yield node, sign
-        elif name.startswith(CHOOSING):
-            if not weighted and _log_probabilities(node) is not None:
-                yield node, sign
-        elif name.startswith(PASSED_ON):
+
+
+def _walk_terms(root: Any, until: Sequence[Edge] = ()) -> Iterator[tuple[Edge, int, bool]]:
+    """Yield what a loss is the sum of, with the sign, and whether samples have weights of their own.
+
+    Of what is left where a loss has too many parts the sign is 0.
+
+    Args:
+        root: the node of the loss.
+        until: results that are not taken apart.
+    """
+    stack, count = [((root, 0), 1, False)], 0
+    while stack and count < MAX_NODES_ABOVE_LOSS:
+        (edge, sign, weighted), count = stack.pop(), count + 1
+        node, name = edge[0], edge[0].name()
+        if edge in until or not name.startswith(PASSED_ON) or _is_product_with_itself(node):
+            yield edge, sign, weighted
+        else:
             factor = getattr(node, "_saved_other", None) if name.startswith(("MulBackward", "DivBackward")) else None
             if isinstance(factor, Tensor):  # a plain number lies on the CPU, whatever the device
                 weighted = weighted or factor.numel() > 1
@@ -168,30 +194,105 @@ def _loss_functions(root: Any) -> Iterator[tuple[Any, int]]:
                 signs[-1] = -sign
             stack += [
                 (inner, s, weighted)
-                for (inner, _), s in zip(node.next_functions, signs, strict=True)
-                if inner is not None
+                for inner, s in zip(node.next_functions, signs, strict=True)
+                if inner[0] is not None
             ]
+    yield from ((edge, 0, True) for edge, *_ in stack)
+
+
+def _read_divergence(root: Any, reading: LossReading) -> None:
+    """Note the sign of the divergence of a code from a standard normal one, and what no other part of a loss reaches.
+
+    The divergence holds the square of the mean, and of the spread something that grows less its logarithm; what else
+    the loss is the sum of may or may not reach the parameters before the code.
+    """
+    curved = [edge for edge, *_ in _walk_terms(root) if operator_name(edge[0]) in CURVED]
+    sources = [edge for edge in dict.fromkeys(map(_skip_entries, curved)) if not _joins_two(edge[0])]
+    terms, others = set[tuple[str, Edge, int]](), dict[Edge, list[Any]]()
+    for edge, sign, weighted in _walk_terms(root, sources):
+        source = _skip_entries(edge)
+        others.setdefault(source, []).append(edge[0])
+        if not weighted and getattr(edge[0], "_saved_exponent", 2) == 2:
+            terms.add(("linear" if edge == source else CURVED.get(operator_name(edge[0]), ""), source, sign))
+    for sign, (mean, spread) in product((1, -1), permutations(sources, 2)):
+        grows = terms & {(name, spread, sign) for name in ("exponential", "square", "linear")}
+        falls = terms & {(name, spread, -sign) for name in ("logarithm", "linear")}
+        if ("square", mean, sign) in terms and grows and falls and _shape_of(mean) == _shape_of(spread):
+            if sign < 0:
+                reading.oddities.add("divergence")
+            before = _find_parameters([mean[0], spread[0]])
+            taught = _find_parameters([node for source in others.keys() - {mean, spread} for node in others[source]])
+            if before and taught and "Compiled" not in mean[0].name():  # such a node hides what reaches what
+                reading.untaught = before - taught
+            if reading.untaught:
+                reading.oddities.add("cut")
+            return
+
+
+def _shape_of(edge: Edge) -> tuple[int, ...]:
+    return tuple(edge[0]._input_metadata[edge[1]].shape)
+
+
+def _is_product_with_itself(node: Any) -> bool:
+    return node.name().startswith("MulBackward") and len(set(node.next_functions)) < len(node.next_functions)
+
+
+def _skip_entries(edge: Edge) -> Edge:
+    """Return the first result before another one from which it is not computed entry by entry, with constants alone."""
+    while operator_name(edge[0]) in OF_ENTRIES:
+        before = {inner for inner in edge[0].next_functions if inner[0] is not None}
+        if len(before) != 1:
+            break
+        [edge] = before
+    return edge
+
+
+def _joins_two(node: Any) -> bool:
+    """Whether a node computes its result entry by entry from two others; one plus a bias is that of a layer."""
+    before = [inner for inner, _ in node.next_functions if inner is not None]
+    has_bias = operator_name(node) == "Add" and any(hasattr(inner, "variable") for inner in before)
+    return operator_name(node) in OF_ENTRIES and len(before) > 1 and not has_bias
+
+
+def _find_parameters(nodes: Sequence[Any]) -> frozenset[int]:
+    """Return the ids of the parameters that gradients of some nodes reach; none where the graph is too large."""
+    waiting, visited = list(nodes), set(nodes)
+    while waiting and len(visited) < MAX_GRAPH_NODES:
+        for inner, _ in waiting.pop().next_functions:
+            if inner is not None and inner not in visited:
+                visited.add(inner)
+                waiting.append(inner)
+    return frozenset(id(node.variable) for node in visited if hasattr(node, "variable") and not waiting)
 
 
 def _read_activations(root: Any, reading: LossReading) -> Iterator[tuple[str, Tensor, list[int]]]:
-    """Yield what is measured of each activation in the graph of a loss, but for one that is the output."""
-    queue, visited, count = deque([(root, 0)]), {root}, 0  # with the number of layers passed on the way
-    while queue and len(visited) < MAX_GRAPH_NODES and count < MAX_SWITCHES:
+    """Yield what is measured of each activation in the graph of a loss, but for one that is the output.
+
+    A sigmoid or tanh that is part of another activation, as the tanh of a GELU that is written out, is left out.
+    """
+    queue, visited = deque([(root, 0)]), {root}  # with the number of layers passed on the way
+    switches: dict[Any, str] = {}
+    while queue and len(visited) < MAX_GRAPH_NODES:
         node, depth = queue.popleft()
         name = node.name()
         if name.startswith("ToCopyBackward"):  # what it made is what its backward is given
             made = node._input_metadata[0].dtype
             reading.half_precision = reading.half_precision or made is torch.float16
         what = next((word for prefix, word in SWITCHES.items() if name.startswith(prefix)), None)
-        figure = None if what is None or not depth else _measure_switch(what, name, node)
-        if what is not None and figure is not None:
-            count += 1
-            yield what, figure, _parameters_before(node)
+        if what is not None and depth:
+            switches[node] = what
         holds = any(inner is not None and hasattr(inner, "variable") for inner, _ in node.next_functions)
         for inner, _ in node.next_functions:
             if inner is not None and inner not in visited:
                 visited.add(inner)
                 queue.append((inner, depth + holds))
+    squashing = [node for node, what in switches.items() if what.startswith("saturated")]
+    gates = find_gates(visited, {node: number for number, node in enumerate(squashing)})
+    for gate in gates:
+        del switches[squashing[gate]]
+    measured = ((what, _measure_switch(what, node.name(), node), node) for node, what in switches.items())
+    known = ((what, figure, _parameters_before(node)) for what, figure, node in measured if figure is not None)
+    yield from islice(known, MAX_SWITCHES)
 
 
 def _measure_switch(what: str, name: str, node: Any) -> Tensor | None:
