@@ -260,7 +260,7 @@ class Restless(nn.Module):
         x = self.body(x)
         if self.trouble == "branch" and x.sum() > 0:
             return 2 * x
-        return x.std(1) if self.trouble == "rule" else x
+        return x.median(1).values if self.trouble == "rule" else x
 
 
 @pytest.mark.one_in(1000)

@@ -53,15 +53,18 @@ def audits() -> dict[str, ns.Audit]:
 
 @pytest.mark.slow
 def test_passes_through_the_model_are_counted_by_part(audits):
-    """Three passes of the batch and two of a sample to settle it, two runs of model and graph to verify the graph."""
+    """Two passes of the batch, one of two samples and two of one to settle it; then model and graph are compared.
+
+    That is at a sample and at random inputs of three sizes, in the model's precision and in float64.
+    """
     cost = audits["fast"].cost
-    assert cost.passes["capture"] == 3 * 8 + 2 + 4
+    assert cost.passes["capture"] == 2 * 8 + 2 + 2 * 1 + (1 + 3) * 2 * 2
     assert cost.passes["data"] == 8
     assert (cost.passes["signal"], cost.backwards["signal"]) == (8 + 3 * 7, 8)  # with three runs of seven samples
     assert cost.passes["rows"] == 2
     assert cost.passes["Jacobians"] == 7 * 8
     assert cost.backwards["Jacobians"] <= 8 * (3 + 4)
-    assert cost.total("passes") <= 22 * 8
+    assert cost.total("passes") <= 23 * 8  # the last 4 of them at the two ends of the witness, in model and graph
 
 
 def test_every_sample_of_the_loader_counts_once():

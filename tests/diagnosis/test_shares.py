@@ -13,6 +13,7 @@ from normscope.bounds import rungs
 from normscope.bounds.captured import Captured
 from normscope.bounds.curve.curve import HELD_OUT, MARGINS, QUANTILES
 from normscope.bounds.domain.domain_bounds import domain_sides
+from normscope.bounds.domain.recording import FigureRecorder
 from normscope.core.errors import InputError
 from normscope.diagnosis import auditing
 from normscope.diagnosis.scope_shares import BRIEF_SAMPLES, FRESH, ONCE, WHAT
@@ -39,9 +40,22 @@ def batches(count: int = 320, seed: int = 1) -> list[torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def thorough() -> ns.Audit:
+def rerun() -> list[int]:
+    """How many samples the graph was run at with other roundings, by run: filled while `thorough` is made."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def thorough(rerun: list[int]) -> ns.Audit:
     """A thorough audit, without its other parts."""
+    outputs = FigureRecorder._outputs
+
+    def noted(self: FigureRecorder, points: torch.Tensor) -> torch.Tensor:
+        rerun.append(len(points))
+        return outputs(self, points)
+
     with (
+        mock.patch.object(FigureRecorder, "_outputs", noted),
         mock.patch.object(auditing, "audited_radii", return_value=None),
         mock.patch.object(auditing, "sensitivities", return_value={}),
         mock.patch.object(rungs, "optimise_certificate", return_value=rungs.OptimisedCertificate()),
@@ -72,9 +86,16 @@ def test_the_headline_has_four_figures_from_the_data_to_all_inputs(thorough: ns.
 
 
 @pytest.mark.slow
-def test_one_more_pass_over_the_samples_and_the_jacobians_at_three_hundred(thorough: ns.Audit) -> None:
-    """320 samples in float64 beside the model's own output, and Jacobian norms of 64 at a time, seven forwards each."""
-    assert thorough.cost.passes["shares"] == 320 * 2 + 320 * 7
+def test_one_more_pass_over_the_samples_and_the_jacobians_at_three_hundred(
+    thorough: ns.Audit, rerun: list[int]
+) -> None:
+    """320 samples in float64 beside the model's own output, and Jacobian norms of 64 at a time, seven forwards each.
+
+    Where the two outputs are apart by more than a few units in the last place, runs of the graph with other roundings
+    show how much rounding explains: how many it takes depends on the machine, and one or two are enough.
+    """
+    assert thorough.cost.passes["shares"] == 320 * 2 + 320 * 7 + sum(rerun)
+    assert sum(rerun) <= 320 * 2
     assert thorough.cost.backwards["shares"] == 320 * (3 + 1)
     assert thorough.curve.data.samples == 320
 

@@ -51,4 +51,4 @@ def test_no_weight_change_gets_above(name):
         if math.prod(row.weight_shape) != parameters[row.parameter].numel():  # a part of a parameter
             continue
         weight = Weight(Called(model, output), f"inner.{row.parameter}", first(batch))
-        assert weight.attack(seed, steps=1) <= row.bracket_h.upper * (1 + 1e-6), row.path
+        assert weight.attack(seed) <= row.bracket_h.upper * (1 + 1e-6), row.path

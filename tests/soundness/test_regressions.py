@@ -172,8 +172,10 @@ def test_outputs_that_are_no_numbers_are_refused(function) -> None:
 
 def test_a_float_input_named_mask_is_held_constant_and_said_so() -> None:
     class Masked(nn.Module):
-        def forward(self, x: Tensor, masked_image: Tensor) -> Tensor:
-            return x + 100 * masked_image
+        def forward(self, x: Tensor, masked_image: Tensor, mask: Tensor) -> Tensor:
+            return x + 100 * masked_image + 1e4 * mask
 
-    bracket = ns.lipschitz(Masked().eval(), {"x": noise(2, 3), "masked_image": noise(2, 3)})
-    assert any("masked_image" in note for note in bracket.notes)
+    bracket = ns.lipschitz(Masked().eval(), {name: noise(2, 3) for name in ("x", "masked_image", "mask")})
+    assert any("the float input 'mask' is held constant" in note for note in bracket.notes)
+    assert bracket.lower <= math.hypot(1, 100) * (1 + 1e-6)
+    assert bracket.upper >= math.hypot(1, 100) * (1 - 1e-6)  # an image with a mask on it is an input like others

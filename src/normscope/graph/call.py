@@ -23,6 +23,7 @@ from torch.utils._pytree import SUPPORTED_NODES, GetAttrKey, keystr, tree_flatte
 
 from ..core.budget import count
 from ..core.errors import CaptureError, InputError, NotFiniteError, RandomOperatorError, describe_error
+from ..core.threads import warnings_at_callers
 from ..core.untouched import (
     FunctionalDropoutOff,
     generator_states,
@@ -369,7 +370,8 @@ def run(model: nn.Module, call: Call) -> Tensor:
 
 def _result(model: nn.Module, call: Call) -> Any:
     args, kwargs = map_leaves(lambda v: v.clone() if isinstance(v, Tensor) else v, (call.args, call.kwargs))
-    return model(*args, **kwargs)
+    with warnings_at_callers():
+        return model(*args, **kwargs)
 
 
 def _runs_without_gradients(model: nn.Module, call: Call) -> bool:
