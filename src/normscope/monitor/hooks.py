@@ -25,6 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ..core.errors import describe_error
 from ..core.finding import Finding
 from ..core.untouched import unwrapped
+from .alarms.data import may_repeat_batches
 from .alarms.sight import Sight
 from .composing import LayerMemory, Observed
 from .distributed import ProcessRole, is_alone
@@ -254,7 +255,8 @@ class TrainingHooks:
 
     def _mark_next_batch(self, pending: Measurement, args: Any, kwargs: Any) -> None:
         """Take the marks of the batch behind a measured one: records may be in step with the epochs of a loader."""
-        if pending.step == self.step - 1 and torch.is_grad_enabled():  # else of a validation in train mode
+        is_next = pending.step == self.step - 1 and torch.is_grad_enabled()  # else of a validation in train mode
+        if is_next and may_repeat_batches(self.history):
             with self.budget.watching(("step", pending.tier)):
                 try:
                     pending.next_batch = mark_batch(args, kwargs)
