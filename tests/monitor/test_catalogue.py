@@ -73,7 +73,7 @@ FAST_HEALTHY = (
 IN_TIME_STEPS, LATE_STEPS = 120, 400
 """Steps from the onset of a fault to its alarm, at most: of the fast runs, and of those that only many steps show."""
 MISSED = {
-    "warm-up-longer-than-the-run", "generator-seeded-inside-the-loop", "generator-runs-ahead",
+    "generator-seeded-inside-the-loop", "generator-runs-ahead",
     "averaged-weights-left-in-after-validation", "angle-of-a-pair-of-equals",
 }  # fmt: skip
 WITHOUT_REMEDY = {

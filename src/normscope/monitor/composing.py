@@ -173,6 +173,8 @@ class StepLosses:
     def mean(self) -> Tensor:
         """Return the mean of those that a gradient came from, or of all where none came from any."""
         chosen = [loss for index, loss in enumerate(self._losses) if index in self._used] or self._losses
+        if len(chosen) == 1:
+            return chosen[0]
         alike = [loss.to(chosen[0].device, torch.float64) for loss in chosen]
         return torch.cat(alike).mean(0, keepdim=True)
 
@@ -510,8 +512,8 @@ def _measured_totals(arrived: Arrived) -> dict[str, float | None]:
         if key in arrived:
             totals[quantity] = _number(arrived, key)
     if "spread" in arrived:
-        spread, deviation, mean, samples, column = arrived["spread"].tolist()
-        totals |= {} if math.isnan(column) else {"input_column": column}
+        spread, deviation, mean, samples, *column = arrived["spread"].tolist()
+        totals |= {} if not column or math.isnan(column[0]) else {"input_column": column[0]}
         totals |= {"input_spread": spread, "input_mean": mean, "input_samples": samples}
         totals["input_size"] = size = math.hypot(mean, deviation)
         if "next batch" in arrived:

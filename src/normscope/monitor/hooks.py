@@ -25,6 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ..core.errors import describe_error
 from ..core.finding import Finding
 from ..core.untouched import unwrapped
+from .alarms.data import may_repeat_batches
 from .alarms.sight import Sight
 from .composing import LayerMemory, Observed
 from .distributed import ProcessRole, is_alone
@@ -254,7 +255,8 @@ class TrainingHooks:
 
     def _mark_next_batch(self, pending: Measurement, args: Any, kwargs: Any) -> None:
         """Take the marks of the batch behind a measured one: records may be in step with the epochs of a loader."""
-        if pending.step == self.step - 1 and torch.is_grad_enabled():  # else of a validation in train mode
+        is_next = pending.step == self.step - 1 and torch.is_grad_enabled()  # else of a validation in train mode
+        if is_next and may_repeat_batches(self.history):
             with self.budget.watching(("step", pending.tier)):
                 try:
                     pending.next_batch = mark_batch(args, kwargs)
@@ -312,7 +314,7 @@ class TrainingHooks:
     # ---- steps of the optimizer
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        self._stepping = steps_under_way(optimizer) if self._stepping else 1  # one that raised has not ended
+        self._stepping = max(steps_under_way(optimizer), 1) if self._stepping else 1  # one that raised has not ended
         self._nests = self._nests or self._stepping > 1
         tier = self._decide()
         self.history.standing.pass_by()
@@ -366,7 +368,7 @@ class TrainingHooks:
     def _after_any_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer is self.optimizer:
             self._after_step()
-        elif not self._stepping and not self._idle:  # not one that ours is made of
+        elif not self._idle and not steps_under_way(self.optimizer):  # not one that ours is made of
             self.history.standing.others += 1
             self._say(self.sight.stepped_by(optimizer, self.optimizer, self.step))
 
@@ -636,7 +638,7 @@ def steps_under_way(optimizer: Optimizer) -> int:
     while frame is not None:
         count += frame.f_code is STEP_CODE and frame.f_locals.get("self") is optimizer
         frame = frame.f_back
-    return max(count, 1)
+    return count
 
 
 def after_closure(

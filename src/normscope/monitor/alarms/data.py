@@ -183,6 +183,14 @@ LARGE_COLUMN_RATIO = 1000.0
 """The largest column over the median one: standardised columns have 1 to 10, counts beside shares 100."""
 
 
+def may_repeat_batches(history: History) -> bool:
+    """Return whether the last records leave it open that every step sees the same few samples."""
+    rows = [record.total for record in history.records[-2:]]
+    marks = [(r.get("input_mean") or 0.0, r.get("input_size") or 0.0) for r in rows]
+    few_differ = all(r.get("input_spread") != 0.0 and (r.get("input_samples") or 0.0) <= MAX_SAME_SAMPLES for r in rows)
+    return few_differ and all(are_same(marks[-1], others) for others in marks)
+
+
 def same_batch(history: History) -> Iterator[Finding]:
     """The same few samples at every measured step and at the step behind it."""
     records = history.repeated(SAME_RECORDS)

@@ -47,7 +47,7 @@ def measure_spread(args: Any, kwargs: Any) -> Tensor | None:
         >>> float(measure_spread((torch.tensor([[1.0, 5.0], [1.0, 7.0]]),), {}))
         2.0
     """
-    leaves = [leaf.detach() for leaf in tree_leaves((args, kwargs)) if _is_compared(leaf)]
+    leaves = [leaf for leaf in tree_leaves((args, kwargs)) if _is_compared(leaf)]
     spreads = []
     for leaf in leaves:
         if len(leaf) == len(leaves[0]):
@@ -84,35 +84,39 @@ def measure_batch(args: Any, kwargs: Any) -> Tensor | None:
 
     Returns:
         `measure_spread`, the standard deviation and the mean of its entries, the number of samples, and the largest
-        column over the median one (NaN where it is no table), of the first tensor that can be compared; None where
-        there is none.
+        column over the median one (left out where it is no table), of the first tensor that can be compared; None
+        where there is none.
     """
-    spread, leaf, marks = measure_spread(args, kwargs), _first_compared(args, kwargs), mark_batch(args, kwargs)
-    if spread is None or leaf is None or marks is None:
+    spread, leaf = measure_spread(args, kwargs), _first_compared(args, kwargs)
+    if spread is None or leaf is None:
         return None
-    deviation, mean = marks
-    column = torch.full_like(mean, torch.nan)
+    deviation, mean = _mark(leaf)
+    column: tuple[Tensor, ...] = ()
     if leaf.ndim == 2 and leaf.is_floating_point() and MIN_COLUMNS <= leaf.shape[1] <= MAX_COLUMNS and len(leaf) > 1:
         sizes = leaf[:MARKED_ROWS].abs().amax(0).to(mean)
-        column = sizes.amax() / sizes.median().clamp(min=1e-30)
-    return torch.stack([spread.to(mean), deviation, mean, torch.full_like(mean, len(leaf)), column])
+        column = (sizes.amax() / sizes.median().clamp(min=1e-30),)
+    return torch.stack([spread.to(mean), deviation, mean, torch.full_like(mean, len(leaf)), *column])
 
 
 @torch.no_grad()
 def mark_batch(args: Any, kwargs: Any) -> Tensor | None:
     """Return the standard deviation and the mean of the entries of a batch, as `measure_batch` has them."""
     leaf = _first_compared(args, kwargs)
-    if leaf is None:
-        return None
+    return None if leaf is None else torch.stack(_mark(leaf))
+
+
+def _mark(leaf: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the standard deviation and the mean of the entries of a tensor."""
     entries = leaf.reshape(-1)
     entries = entries[:: entries.numel() // MARKED_ENTRIES] if entries.numel() > MARKED_ENTRIES else entries
     entries = entries.to(torch.float32 if entries.device.type == "mps" else torch.float64)
-    return torch.stack(torch.std_mean(entries, correction=0))
+    deviation, mean = torch.std_mean(entries, correction=0)
+    return deviation, mean
 
 
 def _first_compared(args: Any, kwargs: Any) -> Tensor | None:
     """Return the first tensor of a call that can be compared; None where there is none."""
-    return next((leaf.detach() for leaf in tree_leaves((args, kwargs)) if _is_compared(leaf)), None)
+    return next((leaf for leaf in tree_leaves((args, kwargs)) if _is_compared(leaf)), None)
 
 
 MARK_RTOL = 1e-12
