@@ -27,7 +27,7 @@ _issued: ContextVar[set[object] | None] = ContextVar("issued", default=None)
 
 
 class _MessagesOfThread(logging.Filter):
-    """Selects the messages, or modules, of the thread that made it: for a filter of `warnings`, and for loggers."""
+    """Selects messages of the thread that made it, or modules that warn in it, for `warnings` and for loggers."""
 
     def __init__(self, pattern: str) -> None:
         super().__init__()
@@ -73,9 +73,11 @@ def _filtering(entry: Any) -> Iterator[None]:
 def warnings_at_callers() -> Iterator[None]:
     """Run a block in which no warning of torch names a file of this package.
 
-    What a mode of torch hears is called by the mode, here, and a warning names the caller. For its user the warning is
-    one of the model's code: it is shown there, once, as in a forward that nobody hears. Warnings of what this package
-    computes for itself, about which nobody can do anything, are not shown.
+    Where this package listens to a model, it calls torch's functions in the place of the model, so that their warnings
+    name a file of this package. Such a warning is shown once, for the line of the model's code, as if nobody listened.
+    Warnings of what this package computes for itself are not shown, as the user can do nothing about them.
+    `ignore_warnings` hides all of them, from everywhere: it is for blocks in which no code of the model runs for its
+    user.
     """
     issued = _issued.get()
     token = _issued.set(set() if issued is None else issued)
@@ -88,12 +90,12 @@ def warnings_at_callers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _showing_at_callers() -> Iterator[None]:
-    """Run a block in which warnings that name a file of this package go to the code outside, or nowhere."""
+    """Run a block in which warnings that name a file of this package name the model's code instead, or are dropped."""
     before = warnings.showwarning
 
     def show(message: Any, category: Any, filename: str, lineno: int, *rest: Any, **named: Any) -> None:
-        issued, own = _issued.get(), str(message).startswith("normscope")
-        if own or not filename.startswith(_PACKAGE) or issued is None:
+        issued, is_ours = _issued.get(), str(message).startswith("normscope")
+        if is_ours or not filename.startswith(_PACKAGE) or issued is None:
             before(message, category, filename, lineno, *rest, **named)
         elif (caller := _caller_of(filename)) is not None:
             line = str(message), category, caller.f_code.co_filename, caller.f_lineno

@@ -516,7 +516,7 @@ def in_float64(model: nn.Module) -> Iterator[None]:
     The model's own tensors are replaced and not written to: hooks of autograd hang on them.
     """
     wide: dict[int, Tensor] = {}
-    held: list[tuple[dict[str, Any], str, Any]] = []
+    replaced: list[tuple[dict[str, Any], str, Any]] = []
     listed = [(module, module._flat_weights) for module in model.modules() if isinstance(module, nn.RNNBase)]
 
     def widen(value: Any) -> Any:
@@ -532,14 +532,14 @@ def in_float64(model: nn.Module) -> Iterator[None]:
         for module in model.modules():
             for table in (module._parameters, module._buffers, vars(module)):
                 for name, value in list(table.items()):
-                    if (replaced := widen(value)) is not value:
-                        held.append((table, name, value))
-                        table[name] = replaced
+                    if (widened := widen(value)) is not value:
+                        replaced.append((table, name, value))
+                        table[name] = widened
         for module, weights in listed:
             module._flat_weights = [widen(weight) for weight in weights]
         yield
     finally:
-        for table, name, value in reversed(held):
+        for table, name, value in reversed(replaced):
             table[name] = value
         for module, weights in listed:
             module._flat_weights = weights
@@ -547,27 +547,27 @@ def in_float64(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def with_tensors(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
-    """Run a block on other parameters and buffers, given by name; modules that share one all get the same other.
+    """Run a block with other parameters and buffers, given by name; where modules share one, all get the same other.
 
-    A module that stands in several places of the model is left by `torch.func.functional_call` with the other values:
-    it puts back once per place what it found there, and at the second place that was the other value already.
+    `torch.func.functional_call` is not used: a module that stands in several places of the model keeps the other
+    values after it, as it puts back once per place what it found there, at the second place the other value already.
     """
     named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     others = {id(named[name]): value for name, value in values.items()}
     places = [
-        (held, name, tensor)
+        (table, name, tensor)
         for module in model.modules()
-        for held in (module._parameters, module._buffers)
-        for name, tensor in held.items()
+        for table in (module._parameters, module._buffers)
+        for name, tensor in table.items()
         if id(tensor) in others
     ]
     try:
-        for held, name, tensor in places:
-            held[name] = others[id(tensor)]  # type: ignore[assignment]
+        for table, name, tensor in places:
+            table[name] = others[id(tensor)]  # type: ignore[assignment]
         yield
     finally:
-        for held, name, tensor in places:
-            held[name] = tensor  # type: ignore[assignment]
+        for table, name, tensor in places:
+            table[name] = tensor  # type: ignore[assignment]
 
 
 def drops(module: nn.Module) -> bool:

@@ -25,7 +25,8 @@ MAX_MISFIT = 1e-3
 ROUNDING = 1e-5
 """A share by which two gradients may differ in float32 though they are the same."""
 ALONE_SHARE = 0.5
-"""The share of a layer's units from which it is untaught: half of them may make the mean, and the others the spread."""
+"""The share of untaught units at which a layer counts as untaught: one layer may make the mean with half of its units
+and the spread with the others, and a loss may teach one half alone."""
 FORMS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
     lambda mean, log_variance: 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance),
     lambda mean, log_deviation: 0.5 * (mean.square() + (2.0 * log_deviation).exp() - 1.0) - log_deviation,
@@ -77,8 +78,8 @@ def find_divergence(
 ) -> DivergenceTerm | None:
     """Return where a loss holds the divergence; None if its gradient shows none.
 
-    The gradient is taken at values between a quarter and three quarters in place of what the model returns, so that
-    neither what it has learned nor values that broke count.
+    The gradient is taken at random values between 0.25 and 0.75 that stand in for what the model returns, so that it
+    shows the loss alone: not what the model has learned, nor values that are not finite.
     """
     shapes = [value.shape for value in _floats_of(made)]
     if len(set(shapes)) == len(shapes):
@@ -100,11 +101,11 @@ def find_divergence(
     read = [k for k, gradient in enumerate(gradients) if gradient is not None and bool(gradient.any())]
     for mean, spread in itertools.permutations(read, 2):
         if shapes[mean] == shapes[spread]:
-            pair, own = (leaves[mean], leaves[spread]), torch.stack([gradients[mean], gradients[spread]]).double()
+            pair, gradient = (leaves[mean], leaves[spread]), torch.stack([gradients[mean], gradients[spread]]).double()
             for form in FORMS:
                 slopes = torch.stack(torch.autograd.grad(form(*pair).sum(), pair)).double()
-                factor = (own * slopes).sum() / slopes.square().sum()
-                if bool((own - factor * slopes).norm() < MAX_MISFIT * own.norm()):
+                factor = (gradient * slopes).sum() / slopes.square().sum()
+                if bool((gradient - factor * slopes).norm() < MAX_MISFIT * gradient.norm()):
                     return DivergenceTerm(mean=mean, spread=spread, form=form, factor=float(factor))
     return None
 
@@ -112,10 +113,10 @@ def find_divergence(
 def find_untaught(gradients: Mapping[str, Tensor], of_divergence: Mapping[str, Tensor]) -> tuple[str, ...]:
     """Return the modules of which half of the units, or more, have the gradient of the divergence and nothing else."""
     untaught: dict[str, None] = {}
-    for name, own in of_divergence.items():
-        if name in gradients and own.ndim and bool(own.any()):
-            whole, part = (values.double().reshape(len(values), -1) for values in (gradients[name], own))
-            alone = ((whole - part).norm(dim=1) <= ROUNDING * part.norm(dim=1)) & part.any(dim=1)
-            if float(alone.double().mean()) >= ALONE_SHARE:
+    for name, gradient in of_divergence.items():
+        if name in gradients and gradient.ndim and bool(gradient.any()):
+            whole, part = (values.double().reshape(len(values), -1) for values in (gradients[name], gradient))
+            is_alone = ((whole - part).norm(dim=1) <= ROUNDING * part.norm(dim=1)) & part.any(dim=1)
+            if float(is_alone.double().mean()) >= ALONE_SHARE:
                 untaught.setdefault(name.rpartition(".")[0] or name)
     return tuple(untaught)

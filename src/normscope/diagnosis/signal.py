@@ -162,7 +162,7 @@ class LostParameters(Part):
     Attributes:
         path: the module that returned it.
         names: the parameters.
-        offered: whether a module returned it beside other tensors, of which who calls it may take some.
+        offered: whether the module returned it beside other tensors; its caller may be free to use only some of them.
     """
 
     path: str
@@ -236,8 +236,8 @@ class Signal(Part):
         draws: whether the forward draws random numbers, dropout apart.
         unread: modules that ran and whose output nothing read.
         lost: the parameters that nothing but such an output is made of.
-        judge: the layer that reads inputs and, beside them, values without their graph, as a discriminator reads data
-            and what a generator made; empty if there is none.
+        discriminator: the layer that reads inputs and, beside them, values without their autograd graph, as a
+            discriminator reads data and what a generator made; empty if there is none.
         idle_label: the label of which no sample gets a gradient at the output, while others do.
         unregistered: attributes of modules that hold weights which are no parameters of the model, though it uses them.
         cut_values: layers whose values go on without their graph.
@@ -282,7 +282,7 @@ class Signal(Part):
             "draws",
             "unread",
             "lost",
-            "judge",
+            "discriminator",
             "idle_label",
             "unregistered",
             "cut_values",
@@ -328,7 +328,7 @@ class Signal(Part):
     draws: bool = False
     unread: tuple[str, ...] = ()
     lost: tuple[LostParameters, ...] = ()
-    judge: str = ""
+    discriminator: str = ""
     idle_label: float | None = None
     unregistered: tuple[str, ...] = ()
     cut_values: tuple[CutValue, ...] = ()
@@ -422,23 +422,23 @@ class Signal(Part):
         return len(self.rows)
 
 
-def judging_layers(signal: Signal) -> set[str]:
-    """Return several layers that do not train and run last after all that do, as a discriminator after its generator.
+def find_discriminator_layers(signal: Signal) -> set[str]:
+    """Return the layers that run after all that train, if they are several: those of a discriminator, perhaps.
 
-    They are frozen, or the optimizer does not hold them.
+    In the step of a generator they do not train: they are frozen, or the optimizer does not hold them.
     """
     outside = () if signal.steps is None else signal.steps.outside
     trains = {row.module: row.trainable and row.name not in outside for row in signal.parameters if len(row.shape) > 1}
     from_last = [path for path in dict.fromkeys(row.path for row in reversed(signal.layers)) if path in trains]
-    judging = set(itertools.takewhile(lambda path: not trains[path], from_last))
-    return judging if 1 < len(judging) < len(from_last) else set()
+    behind = set(itertools.takewhile(lambda path: not trains[path], from_last))
+    return behind if 1 < len(behind) < len(from_last) else set()
 
 
-def is_of_generator(signal: Signal) -> bool:
+def is_generator_step(signal: Signal) -> bool:
     """Whether the loss asks a discriminator for one answer to everything, as in the step of a generator."""
     loss = signal.loss
     return (
         loss is not None
         and loss.is_constant
-        and ((loss.own_targets and loss.name in BINARY) or bool(judging_layers(signal)))
+        and ((loss.own_targets and loss.name in BINARY) or bool(find_discriminator_layers(signal)))
     )

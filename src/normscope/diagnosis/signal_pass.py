@@ -104,9 +104,9 @@ STEADY_SHARE, STEADY_FACTOR = 0.8, 3.0
 """A recurrence changes the gradient at nearly every step by about the same factor."""
 CASTS, LOST_DIGITS = ("to", "type", "half", "bfloat16", "float"), 0.3
 """Functions that change the type of values, and the share of their deviation that rounding may take."""
-ENDING = ("item", "tolist", "numpy")
+DETACHING_FUNCTIONS = ("item", "tolist", "numpy")
 """Functions that hand values on as no tensors, and so without their graph."""
-JOINING = ("cat", "concat", "concatenate", "vstack", "row_stack")
+CONCATENATIONS = ("cat", "concat", "concatenate", "vstack", "row_stack")
 """Functions that set tensors side by side: along the first dimension these are the samples."""
 LEAST_STEP = 1e-30
 """A share of the largest gradient of a step; less is lost in rounding."""
@@ -209,7 +209,7 @@ def watch_signal(
         draws=listener.draws,
         unread=listener.unread(),
         lost=listener.lost(),
-        judge=listener.judge,
+        discriminator=listener.discriminator,
         labels_outside=listener.labels_outside,
         broken_contract=listener.broken_contract,
         unregistered=listener.unregistered(),
@@ -361,13 +361,13 @@ class _SignalListener(ForwardListener):
         self._detached_at: str | None = None
         # What a module or an activation returned and no function has read since; who reads each leaf first.
         self._unread, self._read_at = dict[int, tuple[Tensor, str]](), dict[int, str]()
-        # What modules return beside other tensors, of which some may be left unread. Values without their graph until a
-        # layer reads them, each with whether it holds others beside them.
-        self._offered, self._graphless = WeakIdKeyDictionary(), WeakIdKeyDictionary()
-        # Leaves that an unread output alone is made of, with whether it is offered; what goes on without its graph (by
-        # detach, without gradients, as whole numbers); the rows that read such values; a layer that reads inputs, too.
-        self._lost, self._ends = dict[str, tuple[set[int], bool]](), list[Tensor]()
-        self._graphless_rows, self.judge = dict[int, bool](), ""
+        # What modules return beside other tensors, of which some may be left unread. Leaves that nothing but an unread
+        # output is made of, by the module that returned it, with whether it is such an offer.
+        self._offered, self._lost = WeakIdKeyDictionary(), dict[str, tuple[set[int], bool]]()
+        # Where autograd's graph ends: tensors that a detach, a block without gradients or a cast to integers reads.
+        self._graph_ends, self.discriminator = list[Tensor](), ""
+        # Values made of these until a layer reads them, and the rows of such layers: are other samples beside them?
+        self._graphless, self._graphless_rows = WeakIdKeyDictionary(), dict[int, bool]()
         self._output_gradients, self.returned = list[Tensor](), list[Tensor]()
         self.bends, self.derives, self.replaced = True, False, dict[str, None]()
         self.detached_at: str | None = None
@@ -469,7 +469,7 @@ class _SignalListener(ForwardListener):
             rows = zip(self._functions, self._heard, strict=True)
             layers = [function for function, (site, *_) in rows if site[1] in WEIGHTS.values()]
             _, self.derives = find_kinds(outputs, layers)
-            self.bends, _ = find_kinds([*outputs, *self._ends], layers)
+            self.bends, _ = find_kinds([*outputs, *self._graph_ends], layers)
         else:
             trained = {n.rpartition(".")[0] for n, p in self.model.named_parameters() if p.requires_grad}
             self.detached_at = next((site[0] for site, *_ in reversed(self._heard) if site[0] in trained), None)
@@ -515,8 +515,8 @@ class _SignalListener(ForwardListener):
         self._of_outputs = set(reached_leaves(outputs))
         self._unread = {key: (made, path or self.maker(made)) for key, (made, path) in self._unread.items()}
         self._find_lost()
-        self._find_judge()
-        self._ends = []
+        self._find_discriminator()
+        self._graph_ends = []
         weights = {k for k, (site, *_) in enumerate(self._heard) if site[1] in LAYER_KINDS}
         for path, leaf in self._cut_values:
             reader = next((k for k in find_readers(leaf, self._functions) if k in weights), None)
@@ -534,14 +534,14 @@ class _SignalListener(ForwardListener):
 
     def _find_lost(self) -> None:
         """Note the leaves that only what nobody reads is made of: no gradient comes back to them from anywhere."""
-        elsewhere = self._reached.keys() | self._of_outputs | reached_leaves(self._ends).keys()
+        elsewhere = self._reached.keys() | self._of_outputs | reached_leaves(self._graph_ends).keys()
         for made, path in self._unread.values():
             inside = () if path not in self.modules else self.modules[path].parameters()
             leaves = (reached_leaves([made]).keys() | {id(own) for own in inside}) - elsewhere
             if path and leaves:
                 self._lost[path] = leaves, made in self._offered
 
-    def _find_judge(self) -> None:
+    def _find_discriminator(self) -> None:
         """Note the layer that reads inputs of the model and, beside them, values without their graph."""
         inputs = {number for number, (site, *_) in enumerate(self._heard) if site[1] == INPUT}
         for number, beside in self._graphless_rows.items():
@@ -550,7 +550,7 @@ class _SignalListener(ForwardListener):
                 k for k, (own, *_) in enumerate(self._heard) if own[:2] == site[:2] and k not in self._graphless_rows
             )
             if beside or any(self._comes_from(k, inputs) for k in others):
-                self.judge = self.judge or site[0]
+                self.discriminator = self.discriminator or site[0]
 
     def _comes_from(self, number: int, inputs: Set[int]) -> bool:
         """Whether a row reads inputs of the model, with modules that hold no weights between at most."""
@@ -672,16 +672,20 @@ class _SignalListener(ForwardListener):
         return result
 
     def _follow_graphless(self, call: FunctionCall, result: Any) -> bool | None:
-        """Note where the graph ends; return whether values without it are read, and if so, whether beside others."""
+        """Note where autograd's graph ends, and which values are made of what it leaves out.
+
+        Returns:
+            None where a call reads no such values; else whether they are concatenated with other samples.
+        """
         sources = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         values = [leaf for leaf in made if leaf.dtype != torch.bool]  # a comparison hands no values on
-        ends = (values or call.name in ENDING) and not any(leaf.requires_grad for leaf in made)
+        ends = (values or call.name in DETACHING_FUNCTIONS) and not any(leaf.requires_grad for leaf in made)
         ending = [leaf for leaf in sources if leaf.requires_grad and ends]
-        self._ends += ending
+        self._graph_ends += ending
         read = [leaf for leaf in sources if leaf in self._graphless]
         dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else 0)
-        beside = call.name in JOINING and dim == 0 and len(read) < len(sources)
+        beside = call.name in CONCATENATIONS and dim == 0 and len(read) < len(sources)
         beside = beside or any(self._graphless[leaf] for leaf in read)
         if read or ending:
             for leaf in values:

@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-ULPS = 8.0
+ALLOWED_ULPS = 8.0
 """Units in the last place by which two ways to compute an entry may differ whatever came before."""
-SAFETY = 64.0
+ROUNDING_MARGIN = 64.0
 """A rounding error may be this many times what runs with other roundings show. Those move each operator's result, not
-the sum inside of it: a sum of n terms in blocks is off by some sqrt(n) units in single precision, and layers of today
-sum up some thousand terms. 64 in float32 is 1e-5 of what an entry is made of, far below any wrong factor."""
-RUNS = 16
+the sum inside of it: a sum of n terms in blocks is off by some sqrt(n) units in the last place, and layers of today sum
+up some thousand terms. 64 such units in float32 are 1e-5 of what an entry is made of, far below any wrong factor."""
+MAX_ROUNDED_RUNS = 16
 """At most so many runs with other roundings; the first one or two show enough wherever two functions agree."""
 
 
@@ -47,10 +47,10 @@ class RoundedOtherwise(TorchDispatchMode):
         kwargs = kwargs or {}
         if func._schema.is_mutable or any(port.alias_info is not None for port in func._schema.returns):
             return func(*args, **kwargs)
-        args, kwargs = tree_map(lambda v: self._moved(v) if _is_vector(v) else v, (args, kwargs))
-        return tree_map(self._moved, func(*args, **kwargs))
+        args, kwargs = tree_map(lambda v: self._round_otherwise(v) if _is_vector(v) else v, (args, kwargs))
+        return tree_map(self._round_otherwise, func(*args, **kwargs))
 
-    def _moved(self, value: Any) -> Any:
+    def _round_otherwise(self, value: Any) -> Any:
         if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
             return value
         if value.itemsize == 1 or value.is_nested or value.layout is not torch.strided:
@@ -74,15 +74,16 @@ def agree(first: Tensor, second: Tensor, again: Callable[[], Tensor], *, eps: fl
     """
     if first.shape != second.shape:
         return False
-    one, other = first.detach().double(), second.detach().double().to(first.device)
-    same = (one == other) | (one.isnan() & other.isnan())
-    apart = torch.where(same, 0.0, (one - other).abs())
-    allowed = (ULPS * max(eps, torch.finfo(first.dtype).eps) * one.abs()).nan_to_num(0.0, 0.0)
-    for seed in range(RUNS):
-        if bool((apart <= allowed).all()):
+    unit = max(eps, torch.finfo(first.dtype).eps)
+    first, second = first.detach().double(), second.detach().double().to(first.device)
+    equal = (first == second) | (first.isnan() & second.isnan())
+    distance = torch.where(equal, 0.0, (first - second).abs())
+    allowed = (ALLOWED_ULPS * unit * first.abs()).nan_to_num(0.0, 0.0)
+    for seed in range(MAX_ROUNDED_RUNS):
+        if bool((distance <= allowed).all()):
             return True
         with RoundedOtherwise(seed, eps):
-            moved = again().detach().double().reshape(one.shape)
+            rounded = again().detach().double().reshape(first.shape)
         # where a run leaves the finite numbers it shows nothing
-        allowed = torch.maximum(allowed, SAFETY * (moved - one).abs().nan_to_num(0.0, 0.0))
-    return bool((apart <= allowed).all())
+        allowed = torch.maximum(allowed, ROUNDING_MARGIN * (rounded - first).abs().nan_to_num(0.0, 0.0))
+    return bool((distance <= allowed).all())

@@ -406,8 +406,8 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
     same at the next place of the batch. This is a necessary condition; `samples.joined` decides on the graph. It takes
     two passes over the batch, one over two samples and two over one.
 
-    A model that draws random numbers is refused, whatever they do: the states of generators show it. Only draws of
-    torch's own operators pass, and are counted: a trace shows where they go.
+    A model that draws random numbers is refused, whether or not its output depends on them: the states of generators
+    show it. Draws by torch's own operators alone pass, and are counted: a trace shows what becomes of them.
     """
     with torch.no_grad():
         with untouched(model):  # what a run changes must not show in the next

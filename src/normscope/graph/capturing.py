@@ -43,7 +43,7 @@ from .call import Call, Caller, UntracedError, drawn, prepare, quantized, run, s
 from .chains import changes_nothing, trace_chain
 from .data_reader import Batches
 from .ir import CaptureSource, Graph, same_constants
-from .recorded_run import answering, record_run, record_trace
+from .recorded_run import answer_as_untraced, record_run, record_trace
 from .samples import joined, what_changes
 from .traced_program import (
     ChainProgram,
@@ -248,8 +248,8 @@ def digest_of(model: nn.Module, batch: Any, forced: str | None, output: str | in
             digest.update(f"{name} {part.dtype} {tuple(part.shape)}".encode())
             digest.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     with untouched(model, forced):
-        own = record_run(model, prepare(model, batch, output))
-    digest.update(f"{own.output} {own.reads}".encode())
+        recorded = record_run(model, prepare(model, batch, output))
+    digest.update(f"{recorded.output} {recorded.reads}".encode())
     return digest.hexdigest()
 
 
@@ -600,7 +600,8 @@ def _verify(model: nn.Module, call: Call, forced: str | None, mode: str, program
 
     Both are compared entry by entry (`agreement.py`): in the model's own precision, and in float64, where no rounding
     hides a difference, if the model runs in it. A model may compute its constants in its own precision, or choose them
-    by it; so one that differs in float64 is traced in float64, and compared with that trace.
+    by it; so one that differs in float64 is traced in float64, and compared with that trace. That the trace has the
+    operators of an ordinary run is checked where it is taken (`recorded_run.py`); here what was read of it is checked.
     """
     if (drawn_in_trace := draws_in(program)) < call.draws:
         raise RandomOperatorError(
@@ -611,10 +612,10 @@ def _verify(model: nn.Module, call: Call, forced: str | None, mode: str, program
     trials = [single]
     if call.variables:
         size = float(torch.cat([v.double().reshape(-1) for _, v in single.variables]).square().mean().sqrt()) or 1.0
-        trials += [drawn(single, one) for one in (1.0, *(size * scale for scale in SIZES))]
+        trials += [drawn(single, scale) for scale in (1.0, *(size * share for share in SIZES))]
     state = read_state(program, ancestors(output_of(program)))
-    own = [_output(model, trial, forced, graph, state) for trial in trials]
-    for trial, value in zip(trials, own, strict=True):
+    outputs = [_output(model, trial, forced, graph, state) for trial in trials]
+    for trial, value in zip(trials, outputs, strict=True):
         if value is not None and not _gives(graph, trial, value):
             raise CaptureError(NOT_THE_MODEL.format(where=""))
     wide = [trial.double() for trial in trials]
@@ -736,22 +737,22 @@ def _faithful_trace(model: nn.Module, call: Call) -> torch.export.ExportedProgra
 
     with _explained(model, call):
         program = trace(contextlib.nullcontext)
-        own, traced = record_run(model, call), record_trace(model, program, call)
-    line = own.shown_value(traced)
+        ordinary, traced = record_run(model, call), record_trace(model, program, call)
+    line = ordinary.find_read_value(traced)
     if line is not None:
         with torch.no_grad():
-            _translated(program, call, "eval")  # it says more where the trace has the operator that reads
+            _translated(program, call, "eval")  # its error says more where the trace has the operator that reads
         raise CaptureError(f"{why_by_value(line)}. Bounds need a traceable model.{_hint(call)}")
-    if traced.output != own.output:
+    if traced.output != ordinary.output:
         with _explained(model, call):
-            program = trace(functools.partial(answering, "torch"))
+            program = trace(functools.partial(answer_as_untraced, "torch"))
             traced = record_trace(model, program, call)
-    if traced.output == own.output:
+    if traced.output == ordinary.output:
         return program
-    only = next((name for label, name in own.operators.items() if label not in traced.operators), "")
+    missing = next((name for label, name in ordinary.operators.items() if label not in traced.operators), "")
     raise CaptureError(
         "the model computes something else while torch.export traces it than when it is run"
-        + (f": {only.removeprefix('aten.')} of the run is not in the trace" if only else "")
+        + (f": {missing.removeprefix('aten.')} of the run is not in the trace" if missing else "")
         + ". Let it compute the same in both: it may ask whether it is traced, look at the class of a tensor, or "
         f"count its runs.{_hint(call)}"
     )

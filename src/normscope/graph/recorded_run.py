@@ -38,9 +38,9 @@ from .translate import BY_SHAPE, users_line
 
 aten = torch.ops.aten
 
-SHOWN = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-"""Tags of operators that show values to Python, as numbers or as the shape of their result."""
-METHODS = {
+TAGS_SHOWING_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+"""Tags of operators that show values to Python: as numbers, or by the shape of their result."""
+METHODS_SHOWING_VALUES = {
     "numpy", "tolist", "data_ptr", "storage", "untyped_storage", "__array__", "__dlpack__", "__repr__", "__reduce_ex__",
 }  # fmt: skip
 """Methods of tensors that show values to Python without an operator."""
@@ -51,12 +51,12 @@ UNINITIALISED = {
 """Operators whose values are whatever lies in memory."""
 SHAPE_ONLY = BY_SHAPE - {aten.fill.Scalar, aten.fill.Tensor, aten.copy.default} | UNINITIALISED
 """Operators that read only the shape of their operand."""
-PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
-"""Arguments that are told apart by their values."""
+LITERALS = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
+"""Types of arguments that are compared by their values; of other arguments the type alone is compared."""
 
 
 class Recorder(TorchDispatchMode):
-    """Labels what the operators of a run make, as the text of the module says.
+    """Labels each value that the operators of a run make, in the way that the docstring of this file describes.
 
     Attributes:
         operators: the label of each operator that reads an input or a value made of one, with its name, in order.
@@ -94,13 +94,13 @@ class Recorder(TorchDispatchMode):
         memory = _memory(tensor)
         form = f"{tensor.dtype}{tuple(tensor.shape)}"
         if memory in self._labels:
-            return f"{self._labels[memory]}{form}{_places(tensor)}"
+            return f"{self._labels[memory]}{form}{_describe_layout(tensor)}"
         if memory in self._parameters:
-            return f"parameter {memory}{form}{_places(tensor)}"
-        return f"{_content(tensor)}{form}"
+            return f"parameter {memory}{form}{_describe_layout(tensor)}"
+        return f"{_hash_entries(tensor)}{form}"
 
     def note_read(self, tensors: Iterable[Tensor]) -> None:
-        """Note that the values of some tensors are read, if one depends on an input."""
+        """Note that Python, or an operator, reads the values of some tensors, if one of them depends on an input."""
         labels = [self.label(tensor) for tensor in tensors if self.varies(tensor)]
         if labels:
             frames = reversed(list(traceback.walk_stack(sys._getframe())))
@@ -111,15 +111,15 @@ class Recorder(TorchDispatchMode):
         """Run an operator, and label what it makes."""
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunction():
-            with self._noting_failures():
+            with self._keep_failure():
                 label_results = self._label_call(func, args, kwargs)
             made = func(*args, **kwargs)
-            with self._noting_failures():
+            with self._keep_failure():
                 label_results(made)
         return made
 
     @contextmanager
-    def _noting_failures(self) -> Iterator[None]:
+    def _keep_failure(self) -> Iterator[None]:
         """Keep an error: the model may catch it, and go on as if an operator had raised it."""
         try:
             yield
@@ -130,18 +130,23 @@ class Recorder(TorchDispatchMode):
     def _label_call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Callable[[Any], None]:
         """Label an operator with its arguments before it runs; return what labels its results."""
         operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if any(tag in SHOWN for tag in func.tags):
-            # of two operators only the mask tells the shape of the result
-            masked = func in (aten.index.Tensor, aten.masked_select.default)
-            self.note_read([one for one in operands[masked:] if not masked or one.dtype in (torch.bool, torch.uint8)])
+        if any(tag in TAGS_SHOWING_VALUES for tag in func.tags):
+            if func in (
+                aten.index.Tensor,
+                aten.masked_select.default,
+            ):  # of a mask alone the shape of the result depends
+                operands_read = [mask for mask in operands[1:] if mask.dtype in (torch.bool, torch.uint8)]
+            else:
+                operands_read = operands
+            self.note_read(operands_read)
         varying = func not in SHAPE_ONLY and any(map(self.varies, operands))
         varying = varying or (self._from_embeddings and func is aten.embedding.default)
         written = written_tensors(func, args, kwargs)
         labelled = self._labels.keys() | self._parameters
         if not varying and func not in UNINITIALISED and labelled.isdisjoint(map(_memory, written)):
             return lambda made: None
-        read = None if func in UNINITIALISED else tree_map(self._argument, (args, sorted(kwargs.items())))
-        label = _digest(f"{func}{read!r}")
+        read = None if func in UNINITIALISED else tree_map(self._label_argument, (args, sorted(kwargs.items())))
+        label = _hash_text(f"{func}{read!r}")
         memories = {_memory(operand) for operand in operands}
         if varying:
             self.operators.setdefault(label, str(func))
@@ -149,7 +154,7 @@ class Recorder(TorchDispatchMode):
         def label_results(made: Any) -> None:
             for tensor in written:
                 old = self._labels.get(_memory(tensor))
-                self._set(tensor, _digest(f"{old}{label}{_places(tensor)}"), varying)
+                self._set(tensor, _hash_text(f"{old}{label}{_describe_layout(tensor)}"), varying)
             for number, tensor in enumerate(tree_leaves(made)):
                 if isinstance(tensor, Tensor) and _memory(tensor) not in memories:  # else it is written, or a view
                     self._set(tensor, f"{label}.{number}", varying)
@@ -158,21 +163,21 @@ class Recorder(TorchDispatchMode):
 
         return label_results
 
-    def _argument(self, leaf: Any) -> Any:
+    def _label_argument(self, leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             return self.label(leaf)
-        return leaf if isinstance(leaf, PLAIN) else type(leaf)
+        return leaf if isinstance(leaf, LITERALS) else type(leaf)
 
     def _set(self, tensor: Tensor, label: str, varying: bool) -> None:
         memory = _memory(tensor)
         if memory not in self._labels:
-            self._alive.append(StorageWeakRef(_dense(tensor).untyped_storage()))
+            self._alive.append(StorageWeakRef(_dense_part(tensor).untyped_storage()))
         self._labels[memory] = label
         if varying:
             self._varying.add(memory)
 
 
-class _Methods(TorchFunctionMode):
+class _ReadsByMethods(TorchFunctionMode):
     """Notes where Python reads the values of a tensor without an operator."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -182,39 +187,39 @@ class _Methods(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of torch."""
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
-        if name in METHODS or name == "tensor_split":  # this one reads where to split
-            read = args[:1] if name in METHODS else (*args[1:], *kwargs.values())
+        if name in METHODS_SHOWING_VALUES or name == "tensor_split":  # this one reads where to split
+            read = args[:1] if name in METHODS_SHOWING_VALUES else (*args[1:], *kwargs.values())
             self.recorder.note_read(value for value in read if isinstance(value, Tensor))
         return func(*args, **kwargs)
 
 
-def _dense(tensor: Tensor) -> Tensor:
+def _dense_part(tensor: Tensor) -> Tensor:
     return tensor if tensor.layout is torch.strided else plain_parts(tensor)[-1]
 
 
 def _memory(tensor: Tensor) -> int:
     """Return the number of the memory in which a tensor lies."""
-    return int(_dense(tensor).untyped_storage()._cdata)
+    return int(_dense_part(tensor).untyped_storage()._cdata)
 
 
-def _places(tensor: Tensor) -> str:
+def _describe_layout(tensor: Tensor) -> str:
     """Say which part of its memory a tensor is."""
     return f"{tensor.stride()}+{tensor.storage_offset()}" if tensor.layout is torch.strided else f"{tensor.layout}"
 
 
-def _content(tensor: Tensor) -> str:
+def _hash_entries(tensor: Tensor) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for part in plain_parts(tensor.detach().resolve_conj().resolve_neg()):
         digest.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def _digest(text: str) -> str:
+def _hash_text(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-class _Answer:
-    """What `torch.compiler.is_compiling()` returns while it depends on who asks: true for some libraries only.
+class _AnswerByCaller:
+    """An answer of `torch.compiler.is_compiling()` that depends on who asks: it is true for some libraries only.
 
     transformers asks in order to write the same function in another way, for one without masks that change nothing.
     """
@@ -224,9 +229,11 @@ class _Answer:
 
     def __bool__(self) -> bool:
         frame: Any = sys._getframe(1)
-        while frame is not None and _module(frame).startswith((__name__, "transformers.utils")):  # these ask for others
+        while frame is not None and _module_name(frame).startswith(
+            (__name__, "transformers.utils")
+        ):  # these ask for others
             frame = frame.f_back
-        return frame is not None and _module(frame).split(".")[0] in self.libraries
+        return frame is not None and _module_name(frame).split(".")[0] in self.libraries
 
     def __or__(self, other: Any) -> Any:
         return bool(self) | other
@@ -237,35 +244,35 @@ class _Answer:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _module(frame: Any) -> str:
+def _module_name(frame: Any) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
 @contextmanager
-def answering(*libraries: str) -> Iterator[None]:
-    """Let torch tell transformers and these libraries that the model is exported, and all others that it is not."""
+def answer_as_untraced(*libraries: str) -> Iterator[None]:
+    """Let torch tell a model that nobody traces it; transformers and these libraries are told that it is exported."""
     compiler: Any = torch.compiler
-    held = compiler._is_compiling_flag, compiler._is_exporting_flag
-    compiler._is_compiling_flag = compiler._is_exporting_flag = _Answer(libraries)
+    flags = compiler._is_compiling_flag, compiler._is_exporting_flag
+    compiler._is_compiling_flag = compiler._is_exporting_flag = _AnswerByCaller(libraries)
     try:
         yield
     finally:
-        compiler._is_compiling_flag, compiler._is_exporting_flag = held
+        compiler._is_compiling_flag, compiler._is_exporting_flag = flags
 
 
 @contextmanager
-def _recording(recorder: Recorder) -> Iterator[None]:
-    """Record what the block runs, with the kernels that a trace asks for too."""
+def _record(recorder: Recorder) -> Iterator[None]:
+    """Record what the block runs, with the choices of kernels that torch makes in a trace too."""
     mha, cudnn = torch.backends.mha, torch.backends.cudnn
-    held = mha.get_fastpath_enabled(), cudnn.enabled
+    found_fastpath, found_cudnn = mha.get_fastpath_enabled(), cudnn.enabled
     mha.set_fastpath_enabled(False)
     cudnn.enabled = False
     try:
-        with torch.no_grad(), answering(), recorder, _Methods(recorder):
+        with torch.no_grad(), answer_as_untraced(), recorder, _ReadsByMethods(recorder):
             yield
     finally:
-        mha.set_fastpath_enabled(held[0])
-        cudnn.enabled = held[1]
+        mha.set_fastpath_enabled(found_fastpath)
+        cudnn.enabled = found_cudnn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,21 +296,25 @@ class RecordedRun:
             raise recorder.failure
         return cls(output=recorder.label(output), operators=recorder.operators, reads=tuple(recorder.reads))
 
-    def shown_value(self, trace: RecordedRun) -> str | None:
+    def find_read_value(self, trace: RecordedRun) -> str | None:
         """Return the user's line where Python reads a value that depends on an input; None if it reads none.
 
-        The values that operators of the trace read themselves, to check them, do not reach Python.
+        What operators of the trace read themselves, to check it, does not reach Python.
         """
-        checked = Counter(label for label, _ in trace.reads)
+        read_in_trace = Counter(label for label, _ in trace.reads)
         for label, line in self.reads:
-            checked[label] -= 1
-            if checked[label] < 0:
+            read_in_trace[label] -= 1
+            if read_in_trace[label] < 0:
                 return line
         return None
 
 
 class _Replay(torch.fx.Interpreter):
-    """Runs a trace, and forgets what its operators read unless they make one dense tensor of a fixed shape of it."""
+    """Runs a trace. Reads count of those operators alone that make one dense tensor of a fixed shape.
+
+    The shape of any other result shows values, and the graph of the trace has that shape fixed: such a read of the
+    ordinary run must stay unexplained.
+    """
 
     def __init__(self, program: ExportedProgram, recorder: Recorder) -> None:
         super().__init__(program.graph_module)
@@ -326,7 +337,7 @@ def record_run(model: nn.Module, call: Call) -> RecordedRun:
     recorder = Recorder(model, not call.variables)
     copies = _copies(call, recorder)
     args, kwargs = map_leaves(lambda leaf: copies.get(id(leaf), leaf), (call.args, call.kwargs))
-    with untouched(model), _recording(recorder):
+    with untouched(model), _record(recorder):
         output = select(model(*args, **kwargs), call.output)
     return RecordedRun.of(recorder, output)
 
@@ -344,7 +355,7 @@ def record_trace(model: nn.Module, program: ExportedProgram, call: Call) -> Reco
         else:
             values.append(program.state_dict.get(str(spec.target), program.constants.get(str(spec.target))))
     place = [spec.kind for spec in program.graph_signature.output_specs].index(OutputKind.USER_OUTPUT)
-    with untouched(model), _recording(recorder):
+    with untouched(model), _record(recorder):
         output = _Replay(program, recorder).run(*values)[place]
     return RecordedRun.of(recorder, output)
 

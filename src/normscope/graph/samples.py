@@ -30,10 +30,10 @@ aten = torch.ops.aten
 
 SMALL = 1024
 """Constants of at most this many entries are told apart by their values, larger ones by where they are in memory."""
-SAME_STEPS = 16
+MAX_ROUNDINGS_APART = 16
 """A constant that is computed for a batch differs by at most this many roundings from that of a sample alone."""
-SIZED = {aten.reshape.default, aten.view.default, aten.expand.default, aten.repeat.default}
-"""Operators whose sizes follow from the shapes of their operand and their value."""
+SIZE_TAKING = {aten.reshape.default, aten.view.default, aten.expand.default, aten.repeat.default}
+"""Operators that take sizes as arguments, which the shapes of their operand and their value tell as well."""
 
 
 class Mixed(Exception):
@@ -111,9 +111,9 @@ def joined(graph: Graph, count: int) -> str | None:
 def what_changes(whole: Graph, alone: Graph, count: int) -> str | None:
     """Return where a sample alone goes through another function than in a batch of `count`; None if nowhere.
 
-    The size of the batch can be a number of the model. Either both graphs have the same operators in the same order and
-    with the same arguments, where only sizes may be `count` times as large, and constants may have more rows. Or the
-    labels of the first row of both outputs agree, as they do where the rows of a batch go one by one.
+    A model can compute with the size of its batch. It does not if both graphs have the same operators in the same order
+    and with the same arguments, but for sizes that are `count` times as large and constants that have more rows. Or if
+    the labels of the first row of both outputs agree, as they do where a model goes through the rows one by one.
     """
     node = _first_difference(whole, alone, count)
     if node is None:
@@ -126,50 +126,51 @@ def what_changes(whole: Graph, alone: Graph, count: int) -> str | None:
 
 
 def _output(graph: Graph) -> Entries:
+    """Return what the entries of a graph's output are; raise `Mixed` where samples meet."""
     return next(entries for item, entries in _walk(graph) if item.name == graph.output)
 
 
 def _first_difference(whole: Graph, alone: Graph, count: int) -> Node | None:
     """Return the first node of a batch's graph that is not that of a sample alone; None if all are."""
     places = [{item.name: place for place, item in enumerate([*graph.inputs, *graph])} for graph in (whole, alone)]
-    for one, other in itertools.zip_longest(whole, alone):
-        if one is None or other is None:
-            return one or other
-        arguments = [list(leaves((node.args, sorted(node.kwargs.items())))) for node in (one, other)]
+    for node, of_one in itertools.zip_longest(whole, alone):
+        if node is None or of_one is None:
+            return node or of_one
+        arguments = [list(leaves((each.args, sorted(each.kwargs.items())))) for each in (node, of_one)]
         forms = [
-            (node.op, node.index, node.dtype, len(held)) for node, held in zip((one, other), arguments, strict=True)
+            (each.op, each.index, each.dtype, len(given)) for each, given in zip((node, of_one), arguments, strict=True)
         ]
-        if forms[0] != forms[1] or not _grows(one.shape, other.shape, count):
-            return one
+        if forms[0] != forms[1] or not _is_shape_in_batch(node.shape, of_one.shape, count):
+            return node
         for first, second in zip(*arguments, strict=True):
             if isinstance(first, Ref) and isinstance(second, Ref):
                 same = places[0][first.name] == places[1][second.name]
             elif isinstance(first, Tensor) and isinstance(second, Tensor):
                 same = _same_first_rows(first, second, count)
             else:
-                same = type(first) is type(second) and (bool(first == second) or one.op in SIZED)
+                same = type(first) is type(second) and (bool(first == second) or node.op in SIZE_TAKING)
             if not same:
-                return one
+                return node
     return None if places[0][whole.output] == places[1][alone.output] else whole.nodes[-1]
 
 
-def _grows(shape: Sequence[int], alone: Sequence[int], count: int) -> bool:
+def _is_shape_in_batch(shape: Sequence[int], alone: Sequence[int], count: int) -> bool:
     """Whether two shapes agree, but for one dimension at most that is `count` times as large in the first."""
     if len(shape) != len(alone):
         return False
-    differing = [(size, one) for size, one in zip(shape, alone, strict=True) if size != one]
+    differing = [sizes for sizes in zip(shape, alone, strict=True) if sizes[0] != sizes[1]]
     return not differing or (len(differing) == 1 and differing[0][0] == count * differing[0][1])
 
 
 def _same_first_rows(constant: Tensor, alone: Tensor, count: int) -> bool:
     """Whether the first of `count` parts of a constant is that of a sample alone, up to the rounding of a batch."""
-    if constant.dtype != alone.dtype or not _grows(constant.shape, alone.shape, count):
+    if constant.dtype != alone.dtype or not _is_shape_in_batch(constant.shape, alone.shape, count):
         return False
     part = constant[tuple(slice(size) for size in alone.shape)]
     if not (part.is_floating_point() or part.is_complex()):
         return torch.equal(part, alone)
     finite = alone.abs().nan_to_num(posinf=0.0)
-    step = SAME_STEPS * torch.finfo(part.dtype).eps
+    step = MAX_ROUNDINGS_APART * torch.finfo(part.dtype).eps
     largest = float(finite.max()) if finite.numel() else 0.0
     return torch.allclose(part, alone, rtol=step, atol=step * largest, equal_nan=True)
 

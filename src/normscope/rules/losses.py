@@ -1,4 +1,4 @@
-"""Losses of torch: of classes against constant targets, and of differences, both of whose operands may vary."""
+"""Losses of torch: of scores for classes with constant targets, and of differences of two values that may both vary."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .registry import rule
 
 aten = torch.ops.aten
 MEAN = 1
-"""The number of the mean among the reductions of torch's losses; 0 is none, 2 the sum."""
+"""How the operators of torch's losses number their reduction: 0 is none, 1 the mean, 2 the sum."""
 _CLASSES = torch.tensor([0, 2, 1, 2])
 _VALUES = torch.tensor([[0.5, -1.0, 2.0], [0.0, 1.0, 0.25]])
 
 
 def _gain(slopes: Tensor, reduction: int, divisor: float) -> Effect:
-    """Return the gain of a loss by the largest norms of its rows' gradients, which are over entries of their own."""
+    """Return the gain of a loss, given for each of its rows how large the gradient with respect to it can get."""
     slopes = slopes.double()
     value = float(slopes.max() if reduction == 0 else slopes.norm()) / (divisor if reduction == MEAN else 1.0)
     if not math.isfinite(value):
@@ -39,11 +39,16 @@ def _gain(slopes: Tensor, reduction: int, divisor: float) -> Effect:
     )
 
 
-def _moving_targets(node: Node) -> Effect | None:
-    """Return what is known of a loss whose targets or weights move with the input, if they do: nothing."""
+def _refuse_varying_targets(node: Node) -> Effect | None:
+    """Return why nothing is known of a loss whose targets or weights depend on the input; None if they do not."""
     if len(node.refs) == 1 and isinstance(node.args[0], Ref):
         return None
     return Unbounded(reason=f"the targets or the weights of a loss depend on the input in {node.where}")
+
+
+def _class_weights(weight: Tensor | None, classes: int, device: torch.device) -> Tensor:
+    """Return the weight of each class in float64: 1 where the loss was given none."""
+    return torch.ones(classes, dtype=torch.float64, device=device) if weight is None else weight.double()
 
 
 @rule(
@@ -67,15 +72,14 @@ def cross_entropy_loss(node: Node, operands: Sequence[Range]) -> Effect:
     is convex in the probabilities p, so its norm is largest in a corner j of the simplex, where its square is
     (A - a_j)^2 + the sum of a_c^2 over c other than j: at the least or the largest a_j.
     """
-    moving = _moving_targets(node)
-    if moving is not None:
-        return moving
+    refused = _refuse_varying_targets(node)
+    if refused is not None:
+        return refused
     arguments = node.bound()
     shape, targets = arguments["self"].shape, arguments["target"]
     axis = min(len(shape), 2) - 1
     classes, smoothing = shape[axis], float(arguments["label_smoothing"])
-    weight = arguments["weight"]
-    factors = torch.ones(classes, dtype=torch.float64, device=targets.device) if weight is None else weight.double()
+    weights = _class_weights(arguments["weight"], classes, targets.device)
     if targets.is_floating_point():
         goals = targets.double().movedim(axis, -1).reshape(-1, classes)
         divisor, counted = float(len(goals)), torch.ones(len(goals), 1, dtype=torch.float64, device=goals.device)
@@ -84,8 +88,8 @@ def cross_entropy_loss(node: Node, operands: Sequence[Range]) -> Effect:
         counted = (labels != arguments["ignore_index"]).double()[:, None]
         labels = torch.where(counted[:, 0] > 0, labels, 0)
         goals = F.one_hot(labels, classes).double()
-        divisor = float((factors[labels] * counted[:, 0]).sum())
-    shares = factors * ((1.0 - smoothing) * goals + smoothing / classes) * counted
+        divisor = float((weights[labels] * counted[:, 0]).sum())
+    shares = weights * ((1.0 - smoothing) * goals + smoothing / classes) * counted
     squares = []
     for corner in (shares.argmin(-1, keepdim=True), shares.argmax(-1, keepdim=True)):
         others = shares.scatter(-1, corner, 0.0)
@@ -102,17 +106,15 @@ def cross_entropy_loss(node: Node, operands: Sequence[Range]) -> Effect:
 )
 def nll_loss(node: Node, operands: Sequence[Range]) -> Effect:
     """Negative log likelihood: linear, one entry of each row times the weight of its class."""
-    moving = _moving_targets(node)
-    if moving is not None:
-        return moving
+    refused = _refuse_varying_targets(node)
+    if refused is not None:
+        return refused
     arguments = node.bound()
-    shape, labels, weight = arguments["self"].shape, arguments["target"].reshape(-1), arguments["weight"]
-    classes = shape[min(len(shape), 2) - 1]
+    shape, labels = arguments["self"].shape, arguments["target"].reshape(-1)
+    weights = _class_weights(arguments["weight"], shape[min(len(shape), 2) - 1], labels.device)
     counted = labels != arguments["ignore_index"]
-    factors = torch.ones(classes, dtype=torch.float64, device=labels.device) if weight is None else weight.double()
-    slopes = torch.where(counted, factors[torch.where(counted, labels, 0)].abs(), 0.0)
-    divisor = float(torch.where(counted, factors[torch.where(counted, labels, 0)], 0.0).sum())
-    return _gain(slopes, int(arguments["reduction"]), divisor)
+    slopes = torch.where(counted, weights[torch.where(counted, labels, 0)], 0.0)
+    return _gain(slopes.abs(), int(arguments["reduction"]), float(slopes.sum()))
 
 
 @rule(
@@ -129,34 +131,33 @@ def nll_loss(node: Node, operands: Sequence[Range]) -> Effect:
 )
 def binary_cross_entropy_with_logits(node: Node, operands: Sequence[Range]) -> Effect:
     """Binary cross entropy of logits: slopes between -p y and 1 - y, p being the weight of positives."""
-    moving = _moving_targets(node)
-    if moving is not None:
-        return moving
+    refused = _refuse_varying_targets(node)
+    if refused is not None:
+        return refused
     arguments = node.bound()
     goals = arguments["target"].double()
     positives = goals if arguments["pos_weight"] is None else goals * arguments["pos_weight"].double()
     slopes = torch.maximum((1.0 - goals).abs(), positives.abs())
     slopes = slopes if arguments["weight"] is None else slopes * arguments["weight"].double().abs()
-    return _gain(
-        slopes.expand(arguments["self"].shape), int(arguments["reduction"]), float(math.prod(arguments["self"].shape))
-    )
+    shape = arguments["self"].shape
+    return _gain(slopes.expand(shape), int(arguments["reduction"]), float(math.prod(shape)))
 
 
 def _edge(node: Node) -> float:
-    """Return where a Huber loss turns into a straight line; 0 for the absolute difference."""
+    """Return the difference beyond which a Huber loss is a straight line; 0 for the absolute difference."""
     arguments = node.bound()
     return float(arguments.get("beta", arguments.get("delta", 0.0)))
 
 
 def _difference_shape(node: Node) -> tuple[int, ...]:
-    """Return the shape of the difference."""
+    """Return the shape of the difference of the two operands, which may be spread to it."""
     return tuple(torch.broadcast_shapes(*(value.shape for value in node.args[:2])))
 
 
-def _loss_steps(node: Node, build: Builder) -> str | None:
+def _difference_loss_steps(node: Node, build: Builder) -> str | None:
     """The difference, the loss of every entry of it, and their mean or sum."""
     shape, reduction = _difference_shape(node), node.bound()["reduction"]
-    run: Callable[[Tensor], Tensor] = lambda x: node.op(x, torch.zeros_like(x), *_options(node))  # noqa: E731
+    run: Callable[[Tensor], Tensor] = lambda x: node.op(x, torch.zeros_like(x), *_entrywise_options(node))  # noqa: E731
     names = [build.operand(value) for value in node.args[:2]]
     terms = [
         (name, spread(Ref(name, build.shapes[name]), shape, sign, node.device))
@@ -171,8 +172,8 @@ def _loss_steps(node: Node, build: Builder) -> str | None:
     return build.affine([(name, Averaging(lambda x: factor * x.flatten(1).sum(1), shape, (), node.device))])
 
 
-def _options(node: Node) -> tuple[float, ...]:
-    """Return what stands behind the two operands, without a reduction."""
+def _entrywise_options(node: Node) -> tuple[float, ...]:
+    """Return the arguments after the two operands for a loss of every entry, without a reduction."""
     arguments = node.bound()
     return (0, *(float(arguments[name]) for name in ("beta", "delta") if name in arguments))
 
@@ -193,17 +194,16 @@ def _options(node: Node) -> tuple[float, ...]:
         (lambda x: F.mse_loss(x.tanh(), x.sigmoid(), reduction="none"), (2, 3)),
         (lambda x: F.mse_loss(x.tanh(), torch.linspace(-1, 2, 6).reshape(2, 3), reduction="sum"), (2, 3)),
     ],
-    local=_loss_steps,
+    local=_difference_loss_steps,
 )  # fmt: skip
 def losses_of_differences(node: Node, operands: Sequence[Range]) -> Effect:
     """The steepest slope of one entry, times sqrt(n) for a sum of n of them and 1/sqrt(n) for a mean."""
-    slope, shape = (
-        {"l1_loss": 1.0, "smooth_l1_loss": 1.0, "huber_loss": _edge(node)}.get(node.operator),
-        _difference_shape(node),
-    )
-    if slope is None:
+    shape = _difference_shape(node)
+    if node.operator == "mse_loss":
         constants = [float(value.double().abs().max()) for value in node.args[:2] if not isinstance(value, Ref)]
         slope = 2.0 * sum((*constants, *(r.entry for r in operands))) * (1 + 1e-12)
+    else:
+        slope = _edge(node) if node.operator == "huber_loss" else 1.0
     if not math.isfinite(slope):
         return Unbounded(reason=f"a squared error of a value that is not bounded, in {node.where}")
     reduction, size = node.bound()["reduction"], math.prod(shape)

@@ -9,7 +9,7 @@ from ...core.finding import Finding, Severity, figure, figures, percent
 from ..autograd_flow import RANGES
 from ..examined import Examined
 from ..loss_facts import BINARY, CLASSES, CONTRACTS, NO_BETTER, LossFacts, is_fresh, looks_fresh
-from ..signal import INPUT, NO_GRADIENT, RANDOM, judging_layers
+from ..signal import INPUT, NO_GRADIENT, RANDOM, find_discriminator_layers
 from .depth import WEIGHTS
 from .scale import describe_overflow, find_overflow
 
@@ -398,9 +398,9 @@ def wrong_sign(examined: Examined) -> Iterator[Finding]:
             code="loss-does-not-fit",
             severity=Severity.INFO if examined.mode != "train" else Severity.ERROR if broken else Severity.WARNING,
             where=LOSS,
-            seen=f"The loss holds {figure(divergence.weight)} times the divergence of the drawn code from a standard "
-            f"normal one, by the mean and the spread that the model returns: it falls where the divergence grows."
-            f"{overflow}",
+            seen=f"The loss counts the divergence of the drawn code from a standard normal one "
+            f"{figure(divergence.weight)} times, by the mean and the spread that the model returns: the larger the "
+            f"divergence, the smaller the loss.{overflow}",
             why="A divergence has no upper limit: the steps make it, and the code with it, larger without end, until "
             "values overflow.",
             advice=RIGHT_SIGN,
@@ -737,7 +737,7 @@ def one_class(examined: Examined) -> Iterator[Finding]:
         return
     constant = facts.is_constant and math.prod(facts.target_shape) > 1
     several = facts.name in BINARY and len(facts.output_shape) > 1 and facts.output_shape[1] > 2
-    if constant and (facts.own_targets or examined.signal.derives or judging_layers(examined.signal)):
+    if constant and (facts.own_targets or examined.signal.derives or find_discriminator_layers(examined.signal)):
         return  # what a generator is to reach, or the right side of an equation
     if constant:
         yield _mismatch(

@@ -16,7 +16,7 @@ from ...listening.calls import NORMALIZERS
 from ...report.words import listed, pluralise
 from ..examined import Examined
 from ..loss_facts import is_fresh, looks_fresh
-from ..signal import RANDOM, DropoutCall, ParameterRow, Signal, judging_layers
+from ..signal import RANDOM, DropoutCall, ParameterRow, Signal, find_discriminator_layers
 from .depth import WEIGHTS, without_numbers
 from .samples import input_ignored
 
@@ -119,19 +119,19 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
     last = max(modules, key=lambda path: order.get(path, -1))
     share = len(cut) / sum(row.trainable for row in signal.parameters)
     # A lone optimizer is to train what it holds with this loss; of several each has a loss of its own.
-    held = (
+    is_to_learn = (
         signal.steps is not None
         and signal.steps.optimizers == 1
         and any(r.name not in signal.steps.outside for r in cut)
     )
-    if signal.judge and not held:
+    if signal.discriminator and not is_to_learn:
         yield Finding(
             code="gradient-cut",
             severity=Severity.INFO,
             where=last,
             seen=f"No gradient reaches {pluralise(len(cut), 'trainable parameter')} of "
-            f"{listed([f'`{path}`' for path in modules], most=3)}: `{signal.judge}` reads what `{last}` made without "
-            "its graph, and inputs of the model beside that.",
+            f"{listed([f'`{path}`' for path in modules], most=3)}: `{signal.discriminator}` reads inputs of the "
+            f"model, and beside them the values of `{last}`, cut off from autograd's graph.",
             why="In the step of a discriminator it is meant so: the generator learns in a step of its own.",
             advice=f"Nothing to do if another loss trains `{last}`; otherwise remove the detach() or torch.no_grad() "
             f"behind it.",
@@ -177,8 +177,8 @@ def lost_draws(examined: Examined) -> Iterator[Finding]:
         seen=f"What {listed([f'`{path}`' for path in paths], most=3)} made goes on to `{cuts[0].reader}` without its "
         "graph: no gradient comes back from there."
         if cuts
-        else f"The gradient of {listed([f'`{path}`' for path in untaught], most=3)} is that of the divergence from a "
-        "standard normal code, and of nothing else in the loss: the error of the output does not come back to them.",
+        else f"All of the gradient of {listed([f'`{path}`' for path in untaught], most=3)} comes from one part of the "
+        "loss, the divergence from a standard normal code: none comes back from the error of the output.",
         why="What is read of these values does not teach the layers that make them: other terms of the loss alone do.",
         advice=f"{KEEP_GRAPH}; of draws of zeros and ones use the straight-through estimator.",
         numbers=figures(layers=len(paths) if cuts else len(untaught)),
@@ -248,7 +248,7 @@ def frozen_layer(examined: Examined) -> Iterator[Finding]:
             if path in followed and not any(trains[path]) and looks_fresh(modules[path])
         }
     )
-    if judging_layers(signal) and (signal.loss is None or signal.loss.is_constant):
+    if find_discriminator_layers(signal) and (signal.loss is None or signal.loss.is_constant):
         random = []  # a generator, and the discriminator that judges it
     if any(not any(trains[path]) and not looks_fresh(modules[path]) for path in held):
         random = []  # a trained network that is being adapted

@@ -10,7 +10,7 @@ from ...listening.calls import NORMALIZERS, RECURRENT
 from ...report.words import listed, pluralise
 from ..examined import Examined
 from ..sample_pass import SampleFacts
-from ..signal import MOST_SILENT, Signal, is_of_generator
+from ..signal import MOST_SILENT, Signal, is_generator_step
 
 PADDING_SHARE, MOVED_BY_PADDING_RATIO = 0.2, 1.0
 """The share of padding among positions, above which an inverted mask shows; and how far the output moves when some of
@@ -76,7 +76,7 @@ def input_ignored(examined: Examined) -> Iterator[Finding]:
             "deviation times noise).",
         )
     zeros = [row.name for row in signal.parameters if row.used and row.is_zero and not row.name.endswith("bias")]
-    generating = is_of_generator(signal)
+    in_generator_step = is_generator_step(signal)
     for name, reader in facts.idle:
         yield _ignored(
             reader or name,
@@ -86,11 +86,11 @@ def input_ignored(examined: Examined) -> Iterator[Finding]:
             + (f" {listed([f'`{row}`' for row in zeros], most=2)} hold zeros alone." if zeros else ""),
             "This condition has no effect on the output: look on its way for a factor of zero or far too small "
             "a scale, a mask that hides it (invert the mask?), an argument that is overwritten, a detach."
-            if not zeros and not generating
+            if not zeros and not in_generator_step
             else "A layer that starts at zero opens with the first steps: nothing to do for a fresh model."
             if zeros
-            else "In the step of a generator the data that its discriminator reads have none: nothing to do.",
-            Severity.INFO if zeros or generating else Severity.WARNING,
+            else "In the step of a generator the data for its discriminator have no effect: nothing to do.",
+            Severity.INFO if zeros or in_generator_step else Severity.WARNING,
         )
 
 

@@ -275,7 +275,7 @@ def describe_overflow(examined: Examined) -> str:
         return " Weights or buffers of the model are broken already."
     if origin is not None and origin.function in WEIGHT_FUNCTIONS:
         return f" Values overflow in `{origin.where}`."
-    return "" if size is None else f" The outputs are as large as {figure(size)}, and the loss of them is no number."
+    return "" if size is None else f" The outputs are as large as {figure(size)}, and the loss is not finite."
 
 
 def _scales_columns(table: SignalRow, reader: SignalRow, weight: WeightOverData | None) -> bool:

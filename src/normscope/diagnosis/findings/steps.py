@@ -13,7 +13,7 @@ from ...report.words import listed
 from ..descent_pass import SHORTEST, StepFacts
 from ..examined import Examined
 from ..loss_facts import NO_BETTER, LossFacts, is_fresh
-from ..signal import GATE, INPUT, judging_layers
+from ..signal import GATE, INPUT, find_discriminator_layers
 from ..signal_pass import ACTIVATIONS
 from .depth import rows_of_weights
 from .loss import LOSS, NOT_FITTED
@@ -68,10 +68,14 @@ def wrong_parameters(examined: Examined) -> Iterator[Finding]:
         return
     named = listed([f"`{name}`" for name in outside], most=3)
     layers = {row.module for row in signal.parameters if row.name in outside and len(row.shape) > 1}
-    judging = bool(layers) and layers <= judging_layers(signal) and (signal.loss is None or signal.loss.is_constant)
+    in_discriminator = (
+        bool(layers)
+        and layers <= find_discriminator_layers(signal)
+        and (signal.loss is None or signal.loss.is_constant)
+    )
     yield Finding(
         code="not-in-optimizer",
-        severity=Severity.ERROR if every else Severity.INFO if judging else Severity.WARNING,
+        severity=Severity.ERROR if every else Severity.INFO if in_discriminator else Severity.WARNING,
         where=outside[0],
         seen=f"The optimizer ({steps.optimizer}) holds none of the model's trainable parameters"
         + (f", and {steps.foreign} of something else." if steps.foreign else ".")
@@ -136,7 +140,7 @@ def next_step(examined: Examined) -> Iterator[Finding]:
             "Lower the weight decay: usual values are 1e-4 to 5e-4 for SGD and Adam and 0.01 to 0.1 for AdamW.",
             figures(pull=steps.decay_pull, rate=steps.rate),
         )
-    elif steps.decay and judge_decay(steps.decay, steps.rate, steps.optimizer) > STRONG_DECAY_SHARE:
+    elif steps.decay and compute_decay_at_usual_rate(steps.decay, steps.rate, steps.optimizer) > STRONG_DECAY_SHARE:
         yield _of_optimizer(
             "decay-too-strong",
             f"Weight decay takes {percent(steps.decay)} of the weights at each step ({rate}).",
@@ -257,13 +261,13 @@ def _of_optimizer(
     return Finding(code=code, severity=severity, where=where, seen=seen, why=why, advice=advice, numbers=numbers)
 
 
-def judge_decay(share: float, rate: float, optimizer: str) -> float:
-    """Return the share of the weights that a decay takes at each step, at a usual rate where its own is larger.
+def compute_decay_at_usual_rate(share: float, rate: float, optimizer: str) -> float:
+    """Return the share of the weights that a decay takes at each step, at a usual rate where the run's is larger.
 
-    A decay shrinks weights by the product of both. Where that is large because of the rate, the rate is at fault.
+    A step shrinks weights by the decay times the rate. Where that is large because of the rate, the rate is at fault.
 
     Args:
-        share: what it takes at its rate.
+        share: the share that it takes at the rate of the run.
         rate: the learning rate.
         optimizer: the name of the optimizer's class.
     """

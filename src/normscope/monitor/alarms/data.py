@@ -131,7 +131,7 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 
 SAME_BATCH = Alarm(
     code="same-batch",
-    seen="The last {records} measured steps, and the steps behind them, saw the same {samples:.0f} samples to the last "
+    seen="The last {records} measured steps, and the step after each, saw the same {samples:.0f} samples to the last "
     "digit, {others}.",
     why="Every step sees the same batch: these samples are learned by heart, and no others.",
     advice="Look at the loader: next(iter(loader)) inside of the loop begins anew each time, and without shuffling it "
@@ -140,7 +140,7 @@ SAME_BATCH = Alarm(
 ALL_THE_DATA = replace(
     SAME_BATCH,
     severity=Severity.INFO,
-    seen="The last {records} measured steps, and the steps behind them, saw the same {samples:.0f} samples to the last "
+    seen="The last {records} measured steps, and the step after each, saw the same {samples:.0f} samples to the last "
     "digit.",
     why="Either these are all the data there are, or every step sees the same batch by mistake.",
     advice="If they are all the data, nothing has to be done. Else look at the loader: next(iter(loader)) inside of "

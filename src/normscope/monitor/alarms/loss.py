@@ -354,7 +354,14 @@ def loss_rising(history: History) -> Iterator[Finding]:
 
 
 class RateRise(NamedTuple):
-    """A learning rate that rose at once beyond all that it had been: between which records, and from what to what."""
+    """A learning rate that rose at once beyond all that it had been.
+
+    Attributes:
+        after: the step of the last record before it rose.
+        since: the step of the first record with the higher rate.
+        before: the rate at `after`.
+        rate: the rate at `since`.
+    """
 
     after: int
     since: int
@@ -372,8 +379,8 @@ def find_rate_rise(history: History) -> RateRise | None:
     last, largest = None, 0.0
     for index, (step, rate) in enumerate(rates):
         if index >= ROSE_RECORDS and step >= LASTING_STEPS and rate >= ROSE_RATIO * largest > 0.0:
-            two, one = rates[index - 2][1], rates[index - 1][1]
-            last = RateRise(rates[index - 1][0], step, one, rate) if one <= HIGHER_RATE_RATIO * two else last
+            (_, earlier), (after, before) = rates[index - 2 : index]
+            last = RateRise(after, step, before, rate) if before <= HIGHER_RATE_RATIO * earlier else last
         largest = max(largest, rate)
     return last
 

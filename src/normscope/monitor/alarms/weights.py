@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import median
 
 from ...core.finding import Finding, Severity, power
-from ...diagnosis.findings.steps import judge_decay
+from ...diagnosis.findings.steps import compute_decay_at_usual_rate
 from ..courses import FIRST, LASTING_STEPS
 from ..history import Alarm, History, others_likewise
 from ..record import LayerRecord, Record
@@ -366,7 +366,11 @@ def decay_too_strong(history: History) -> Iterator[Finding]:
         return
     decay, rates = max(decays), [max(r.lr, default=0.0) for r in history.records[-2:]]
     share = min(1.0, min(rates) * decay)
-    if not coupled and share and judge_decay(share, min(rates), history.standing.optimizer) >= STRONG_DECAY_SHARE:
+    if (
+        not coupled
+        and share
+        and compute_decay_at_usual_rate(share, min(rates), history.standing.optimizer) >= STRONG_DECAY_SHARE
+    ):
         yield DECAY_STRONG.at(
             history.step, words={"memory": max(1.0, 1.0 / share)}, share=share, decay=decay, lr=rates[-1]
         )
