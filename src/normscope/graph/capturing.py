@@ -731,7 +731,8 @@ def _faithful_trace(model: nn.Module, call: Call) -> torch.export.ExportedProgra
     """
 
     def trace(around: Callable[[], contextlib.AbstractContextManager[None]]) -> torch.export.ExportedProgram:
-        return torch.export.export(Caller(model, call.output, around), call.args, call.kwargs, strict=False)
+        with untouched(model, traced=True):  # a value that the model keeps has no numbers in a trace
+            return torch.export.export(Caller(model, call.output, around), call.args, call.kwargs, strict=False)
 
     with _explained(model, call):
         program = trace(contextlib.nullcontext)
