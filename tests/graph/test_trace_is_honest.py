@@ -245,3 +245,13 @@ SIZES: dict[str, Callable[[Tensor], Tensor]] = {  # the size of the batch as a s
 @pytest.mark.parametrize("name", SIZES)
 def test_a_size_that_is_no_number_of_the_function_leaves_samples_apart(name: str) -> None:
     assert ns.capture(Function(lambda model, x: SIZES[name](x)).eval(), X).per_sample
+
+
+def test_a_model_that_keeps_a_value_of_its_run_is_captured() -> None:
+    def keep(model: Any, x: Tensor) -> Tensor:
+        model.features = model.activation(x)
+        return 2 * model.features
+
+    model = Function(keep).eval()
+    assert ns.capture(model, X).per_sample
+    assert not hasattr(model, "features")
