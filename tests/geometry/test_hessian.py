@@ -413,7 +413,7 @@ REFUSED = {
 def test_what_cannot_be_measured_is_one_sentence(case: str) -> None:
     build, loss, loader, message = REFUSED[case]
     with pytest.raises(InputError, match=message) as raised:
-        ns.hessian(build(), loader, loss=loss, **({"k": 0} if case == "k" else {}))
+        ns.hessian(build(), loader, loss=loss, **({"k": -1} if case == "k" else {}))
     assert "\n" not in str(raised.value)
 
 

@@ -255,3 +255,12 @@ def test_a_model_that_keeps_a_value_of_its_run_is_captured() -> None:
     model = Function(keep).eval()
     assert ns.capture(model, X).per_sample
     assert not hasattr(model, "features")
+
+
+def test_a_hook_on_the_way_back_makes_no_other_function() -> None:
+    """Torch passes the values of a hooked layer through a view, which writes the stride of a single row anew."""
+    model = Function(lambda m, x: m.head(m.body(x)[:, 0]))
+    model.body, model.head = nn.Linear(3, 3), nn.Linear(3, 2)
+    model.head.register_full_backward_hook(lambda module, received, passed: None)
+    graph = ns.capture(model.eval(), torch.randn(4, 5, 3))
+    assert graph.per_sample

@@ -152,6 +152,8 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "hardtanh": lambda: nn.Hardtanh(-0.7, 1.2),
     "clamp": lambda: Function(lambda x: x.clamp(-0.5, 0.8)),
     "clamp by tensors": lambda: Function(lambda x: torch.clamp(x, torch.tensor(-0.4), torch.tensor(0.9))),
+    "clip": lambda: Function(lambda x: torch.clip(x, -0.5, 0.8)),
+    "clip by tensors": lambda: Function(lambda x: torch.clip(x, torch.tensor(-0.4), torch.tensor(0.9))),
     "clamp_min": lambda: Function(lambda x: torch.clamp_min(x, -0.2)),
     "clamp_max": lambda: Function(lambda x: torch.clamp_max(x, 0.3)),
     "threshold": lambda: nn.Threshold(0.1, 0.1),

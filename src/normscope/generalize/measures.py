@@ -336,7 +336,7 @@ def measures(
         >>> model.weight.data = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
         >>> data = torch.eye(2), torch.tensor([0, 1])
         >>> result = ns.measures(model, data, only=["frobenius-sum", "frobenius-over-spectral"])
-        >>> result["frobenius-sum"], round(result["frobenius-over-spectral"], 2)
+        >>> round(result["frobenius-sum"], 2), round(result["frobenius-over-spectral"], 2)
         (5.0, 1.25)
 
     Reference: Jiang et al. 2020 (Fantastic Generalization Measures) and Dziugaite et al. 2020 (Robust Measures).

@@ -203,8 +203,11 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _describe_layout(tensor: Tensor) -> str:
-    """Say which part of its memory a tensor is."""
-    return f"{tensor.stride()}+{tensor.storage_offset()}" if tensor.layout is torch.strided else f"{tensor.layout}"
+    """Say which part of its memory a tensor is; the stride along a dimension of one entry says nothing."""
+    if tensor.layout is not torch.strided:
+        return f"{tensor.layout}"
+    strides = [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1]
+    return f"{strides}+{tensor.storage_offset()}"
 
 
 def _hash_entries(tensor: Tensor) -> str:
