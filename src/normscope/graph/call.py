@@ -451,8 +451,8 @@ def _with_draws(model: nn.Module, call: Call, mode: str, moved: Sequence[str]) -
     if others:
         raise RandomOperatorError(
             f"a run of the model draws random numbers from {' and '.join(others)}: a random function has no Lipschitz "
-            "constant, and a trace would hold the numbers of one run. Switch the randomness off, or measure another "
-            "mode"
+            "constant, and a trace would hold the numbers of one run. Switch the randomness off, draw in train mode "
+            "alone (`if self.training`), or measure another mode"
         )
     with untouched(model), FunctionalDropoutOff() if mode == "train" else nullcontext(), _Draws(model) as draws:
         run(model, call)

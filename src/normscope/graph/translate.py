@@ -613,7 +613,8 @@ def why_by_value(where: str) -> str:
         f"torch.export cannot trace this model: Python reads the value of a tensor "
         f"({where or 'torch does not say where'}) to decide what to do next or "
         "to compute with it, and a traced graph is the same for all values. Write it in tensor operators "
-        "(torch.where for a choice, tensors instead of .item()), or move a check out of forward"
+        "(torch.where for a choice, tensors instead of .item()), move a check out of forward, or remove a hook or a "
+        "print that only shows values"
     )
 
 
