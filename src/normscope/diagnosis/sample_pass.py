@@ -302,9 +302,9 @@ def have_moved(before: Tensor, after: Tensor) -> bool:
     return bool((after - before).double().abs().amax() > MOVED_SHARE * before.double().abs().amax())
 
 
-def _other_first(shift: int, leaf: Tensor) -> Tensor:
-    """Return samples moved by `shift` places, and then the first of them replaced by the second of before."""
-    return torch.cat([leaf[1:2], leaf.roll(shift, 0)[1:]])
+def _other_first(shift: int, leaf: Tensor, other: int = 1) -> Tensor:
+    """Return samples moved by `shift` places, and then the first of them replaced by another one of before."""
+    return torch.cat([leaf[other % len(leaf)][None], leaf.roll(shift, 0)[1:]])
 
 
 def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int, shift: int) -> str | None:
@@ -553,17 +553,21 @@ def _idle_arguments(run: _Runs, call: Call, plain: Outputs, moved: Outputs | Non
             continue  # masks are often all alike, and a dict may hold what only the loss reads
         if bool((leaf == leaf.roll(1, 0)).all()):
             continue
-        changed = run(call.changed(partial(_other_first_if, leaf)))
-        distances = _distances(plain, changed)
-        if any(whole) and all(one <= NO_INFLUENCE * every for one, every in zip(distances, whole, strict=True)):
+        is_idle = any(whole)
+        for other in (1, 2):  # a loss may be the same for one other sample by chance
+            if is_idle:
+                changed = run(call.changed(partial(_other_first_if, leaf, other)))
+                distances = zip(_distances(plain, changed), whole, strict=True)
+                is_idle = all(one <= NO_INFLUENCE * every for one, every in distances)
+        if is_idle:
             readers = (path for (path, before), (_, after) in zip(plain, changed) if path and have_moved(before, after))
             idle[name] = next(readers, "")
     return idle
 
 
-def _other_first_if(chosen: Tensor, tensor: Tensor) -> Tensor:
+def _other_first_if(chosen: Tensor, other: int, tensor: Tensor) -> Tensor:
     """Return a tensor with its samples moved by a place and the first replaced, if it is the chosen one."""
-    return _other_first(1, tensor) if tensor is chosen else tensor
+    return _other_first(1, tensor, other) if tensor is chosen else tensor
 
 
 def _distances(plain: Outputs, changed: Outputs) -> list[float]:
