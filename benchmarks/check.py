@@ -36,7 +36,7 @@ from benchmarks.beside.turns import by_turns
 from benchmarks.conv_norms import power_iteration
 from benchmarks.machine import header
 from benchmarks.watching import Block, convolutions, resnet18, watched
-from normscope.linalg.layer_norms import spectral_norm
+from normscope.bounds.linalg.layer_norms import spectral_norm
 
 COMMITTED = Path(__file__).parent.parent / "docs" / "results" / "bench_check.json"
 WORSE = 1.5

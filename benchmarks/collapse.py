@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.data import digits
-from normscope.monitor.watching import Watch
+from normscope.doctor.monitor.watching import Watch
 
 WIDTH, BLOCKS, BATCH, SAMPLES = 8, 2, 64, 256
 

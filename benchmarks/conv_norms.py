@@ -23,8 +23,8 @@ import torch
 from machine import header
 from torch import Tensor, nn
 
+from normscope.bounds.linalg.layer_norms import linear_map, spectral_norm
 from normscope.core.bracket import Bracket
-from normscope.linalg.layer_norms import linear_map, spectral_norm
 
 CASES: list[tuple[str, Callable[[], nn.Conv2d], tuple[int, ...]]] = [
     ("64->64 3x3 at 32x32", lambda: nn.Conv2d(64, 64, 3, padding=1), (64, 32, 32)),

@@ -27,9 +27,9 @@ import torch
 from torch import nn
 
 import normscope as ns
+from normscope.auditing.audit_result import Audit, Row
 from normscope.core.provenance import provenance
 from normscope.data import Split, digits
-from normscope.diagnosis.audit_result import Audit, Row
 from normscope.networks.small import ResidualBlock, accuracy, residual_mlp, train
 
 RATE, BLOCKS, WIDTH, BATCH = 3e-3, 6, 64, 64

@@ -23,7 +23,7 @@ from machine import header
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.graph import capturing
+from normscope.bounds.graph import capturing
 
 CHAINS = [(32, 3), (64, 3), (64, 10), (128, 6), (256, 3), (256, 6), (256, 12)]
 """Width and number of matrices."""

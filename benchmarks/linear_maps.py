@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from normscope.bounds.linalg.layer_norms import spectral_norm
 from normscope.core.bracket import Bracket
-from normscope.linalg.layer_norms import spectral_norm
 
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

@@ -30,11 +30,11 @@ from torch import Tensor
 from benchmarks.fault_catalogue import PARTS
 from benchmarks.fault_catalogue.case import Case
 from benchmarks.faults import diagnose
+from normscope.calls.call import arguments, labels_of
+from normscope.calls.data_reader import Batches
 from normscope.core.untouched import drops
-from normscope.diagnosis.loss_facts import resolve_loss
-from normscope.diagnosis.objective import differentiated_outputs, take_loss
-from normscope.graph.call import arguments, labels_of
-from normscope.graph.data_reader import Batches
+from normscope.doctor.checking.loss_facts import resolve_loss
+from normscope.doctor.checking.objective import differentiated_outputs, take_loss
 
 STEPS, OWN_STEPS, CONSTANT_STEPS, RATE = 100, 60, 200, 0.01
 SIGNS = ("raises or NaN", "a matrix does not move", "the loss does not fall", "its optimizer ends above")

@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import normscope as ns
 from benchmarks.watch_catalogue import PARTS
 from benchmarks.watch_catalogue.case import REMEDIES, STORIES, HealthyRun, Run, RunFault
-from normscope.monitor import watching
-from normscope.monitor.schedule import TimeBudget
+from normscope.doctor.monitor import watching
+from normscope.doctor.monitor.schedule import TimeBudget
 
 PROCESSOR_BUDGET = partial(TimeBudget, clock=time.process_time_ns)
 """The default overhead, by the time of the processor: what else a machine does is to change no score."""

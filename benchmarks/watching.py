@@ -35,8 +35,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import normscope as ns
-from normscope.monitor import watching
-from normscope.monitor.schedule import TimeBudget
+from normscope.doctor.monitor import watching
+from normscope.doctor.monitor.schedule import TimeBudget
 
 
 class Block(nn.Module):

@@ -15,7 +15,7 @@ import torch
 from torch._subclasses import fake_impls
 from torch.export import exported_program
 
-from normscope.graph import capturing
+from normscope.bounds.graph import capturing
 
 from .report.browser import CHROMIUM, MISSING
 
@@ -81,7 +81,7 @@ def _exports_take_half_the_time() -> Iterator[None]:
 
 @pytest.fixture
 def plain_exports() -> dict[str, Callable[..., Any]]:
-    """What these functions of `normscope.graph.capturing` are outside of the tests."""
+    """What these functions of `normscope.bounds.graph.capturing` are outside of the tests."""
     return SLOWLY
 
 

@@ -11,8 +11,8 @@ import torch
 
 import normscope as ns
 import normscope_lab as lab
+from normscope.bounds.graph import capturing
 from normscope.core import budget
-from normscope.graph import capturing
 
 LATE = (
     "rich", "typer", "jinja2", "sklearn", "pandas", "transformers", "matplotlib", "scipy", "sympy", "networkx",
@@ -29,7 +29,7 @@ def test_importing_normscope_loads_nothing_that_can_wait_and_draws_no_random_num
     code = f"""
 import sys, torch
 before = torch.random.get_rng_state()
-import normscope, normscope.rules, normscope_lab
+import normscope, normscope.bounds.operators, normscope_lab
 print([name for name in {LATE} if name in sys.modules], torch.equal(before, torch.random.get_rng_state()))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -52,8 +52,8 @@ def state():
     return random.getstate(), str(numpy.random.get_state()), torch.random.get_rng_state().tolist()
 
 def watched():
-    from normscope.monitor.history import History
-    from normscope.monitor.panel import Panel
+    from normscope.doctor.monitor.history import History
+    from normscope.doctor.monitor.panel import Panel
     panel = Panel()
     panel._silent = False
     panel.update(History(), 0.01)

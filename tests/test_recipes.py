@@ -17,11 +17,12 @@ import torch
 from torch import nn
 
 import normscope as ns
+from normscope.bounds.operators import registry
 from normscope.bounds.trial import try_example
 from normscope.core.errors import MissingRuleError
-from normscope.diagnosis import findings, verdict
-from normscope.monitor import alarms, composing, measuring
-from normscope.rules import registry
+from normscope.doctor import findings
+from normscope.doctor.checking import verdict
+from normscope.doctor.monitor import alarms, composing, measuring
 from normscope_lab.experiments import registry as experiment_registry
 from normscope_lab.experiments import theory
 from normscope_lab.experiments.base import Verdict
@@ -216,7 +217,7 @@ def test_a_finding(samples, found, monkeypatch):
 
 def test_a_page(monkeypatch):
     page = code("a page")
-    monkeypatch.setitem(sys.modules, "normscope.pages.counted", page)
+    monkeypatch.setitem(sys.modules, "normscope.bounds.pages.counted", page)
     found = page.Counted(layers=3)
     assert "The model has 3 layers." in str(found)
     assert "The model has 3 layers." in found.to_html()

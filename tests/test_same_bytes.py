@@ -21,7 +21,7 @@ import normscope as ns
 import normscope_lab
 from normscope.bounds import lower
 from normscope.bounds.applied import multiplications, passes
-from normscope.diagnosis.bare_weights import audit_weights
+from normscope.doctor.checking.bare_weights import audit_weights
 
 from .core.clocks import made
 
@@ -29,7 +29,7 @@ SOURCE = Path(ns.__file__).parent
 READS_A_CLOCK = re.compile(
     r"\b(time\.monotonic|from time import|perf_counter|process_time|thread_time|time_ns|time\.time|timeit|datetime)\b"
 )
-MAY_READ_A_CLOCK = ("core/budget.py", "monitor/", "pages/live.py")  # the last for the age of a log
+MAY_READ_A_CLOCK = ("core/budget.py", "doctor/monitor/", "doctor/pages/live.py")  # the last for the age of a log
 
 
 CALLS: dict[str, Callable[..., Any]] = {

@@ -23,7 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import normscope as ns
 import normscope_lab as lab
-from normscope.monitor.schedule import TimeBudget
+from normscope.doctor.monitor.schedule import TimeBudget
 
 CASES: dict[str, Callable[[], Any]] = {}
 SKIPPED: dict[str, str] = {}

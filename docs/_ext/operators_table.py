@@ -4,7 +4,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from normscope.rules.registry import operators
+from normscope.bounds.operators.registry import operators
 
 
 class Operators(SphinxDirective):

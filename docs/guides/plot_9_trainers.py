@@ -11,14 +11,14 @@ the figures are reduced, and the first process writes the log.
 #
 # .. code-block:: python
 #
-#     from normscope.monitor.callbacks.lightning import NormscopeCallback
+#     from normscope.doctor.monitor.callbacks.lightning import NormscopeCallback
 #     trainer = lightning.Trainer(callbacks=[NormscopeCallback(log="runs/a", every=50)])
 #
 # **Hugging Face**
 #
 # .. code-block:: python
 #
-#     from normscope.monitor.callbacks.huggingface import NormscopeCallback
+#     from normscope.doctor.monitor.callbacks.huggingface import NormscopeCallback
 #     callbacks = [NormscopeCallback(log="runs/a", every=50)]
 #     trainer = transformers.Trainer(model, args, train_dataset=data, callbacks=callbacks)
 #

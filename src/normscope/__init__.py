@@ -12,11 +12,25 @@ from .core.version import __version__
 
 if TYPE_CHECKING:
     from . import optim as optim
+    from .auditing.audit_result import Audit
+    from .auditing.auditing import audit
     from .bounds.curve.curve import ShareCurve, curve
     from .bounds.data.quantile import DataBracket
     from .bounds.domain.domain import Domain, domain
+    from .bounds.geometry.flatness import Flatness, flatness
+    from .bounds.geometry.hessian import hessian
+    from .bounds.geometry.margins import Margins, margins
+    from .bounds.geometry.smoothness import Smoothness, smoothness
+    from .bounds.geometry.spectrum import Spectrum
+    from .bounds.geometry.symmetries import Symmetries, symmetries
+    from .bounds.graph.capturing import capture
+    from .bounds.graph.ir import Graph
     from .bounds.ladder import Ladder, ladder
+    from .bounds.linalg.layer_norms import spectral_norm
     from .bounds.lipschitz import lipschitz
+    from .bounds.networks.initialise import Initialisation, initialise
+    from .bounds.networks.twin import Twin, twin
+    from .bounds.operators.registry import rule
     from .bounds.radius.radii import Radii
     from .bounds.radius.radius import certified_radius
     from .bounds.weights.sensitivity import WeightSensitivity
@@ -27,29 +41,15 @@ if TYPE_CHECKING:
     from .core.bracket import Bracket, Evidence, Scope
     from .core.errors import NormscopeError
     from .core.finding import Finding, Severity
-    from .diagnosis.audit_result import Audit
-    from .diagnosis.auditing import audit
-    from .diagnosis.checked import Check
-    from .diagnosis.checking import check
-    from .diagnosis.verdict import FindingsError
+    from .doctor.checking.checked import Check
+    from .doctor.checking.checking import check
+    from .doctor.checking.verdict import FindingsError
+    from .doctor.monitor.run import Run
+    from .doctor.monitor.watching import watch
     from .generalize.bounding import generalization
     from .generalize.generalization_table import Generalization
     from .generalize.measure_table import Measures
     from .generalize.measures import measures
-    from .geometry.flatness import Flatness, flatness
-    from .geometry.hessian import hessian
-    from .geometry.margins import Margins, margins
-    from .geometry.smoothness import Smoothness, smoothness
-    from .geometry.spectrum import Spectrum
-    from .geometry.symmetries import Symmetries, symmetries
-    from .graph.capturing import capture
-    from .graph.ir import Graph
-    from .linalg.layer_norms import spectral_norm
-    from .monitor.run import Run
-    from .monitor.watching import watch
-    from .networks.initialise import Initialisation, initialise
-    from .networks.twin import Twin, twin
-    from .rules.registry import rule
 
 __all__ = [
     "Audit",
@@ -121,30 +121,30 @@ HOMES = {
     "core.bracket": ("Bracket", "Evidence", "Scope"),
     "core.errors": ("NormscopeError",),
     "core.finding": ("Finding", "Severity"),
-    "diagnosis.audit_result": ("Audit",),
-    "diagnosis.auditing": ("audit",),
-    "diagnosis.checked": ("Check",),
-    "diagnosis.checking": ("check",),
+    "auditing.audit_result": ("Audit",),
+    "auditing.auditing": ("audit",),
+    "doctor.checking.checked": ("Check",),
+    "doctor.checking.checking": ("check",),
     "choosing.comparison": ("Comparison", "compare"),
-    "diagnosis.verdict": ("FindingsError",),
+    "doctor.checking.verdict": ("FindingsError",),
     "generalize.bounding": ("generalization",),
     "generalize.generalization_table": ("Generalization",),
     "generalize.measure_table": ("Measures",),
     "generalize.measures": ("measures",),
-    "geometry.flatness": ("Flatness", "flatness"),
-    "geometry.hessian": ("hessian",),
-    "geometry.margins": ("Margins", "margins"),
-    "geometry.smoothness": ("Smoothness", "smoothness"),
-    "geometry.spectrum": ("Spectrum",),
-    "geometry.symmetries": ("Symmetries", "symmetries"),
-    "graph.capturing": ("capture",),
-    "graph.ir": ("Graph",),
-    "linalg.layer_norms": ("spectral_norm",),
-    "monitor.run": ("Run",),
-    "monitor.watching": ("watch",),
-    "networks.initialise": ("Initialisation", "initialise"),
-    "networks.twin": ("Twin", "twin"),
-    "rules.registry": ("rule",),
+    "bounds.geometry.flatness": ("Flatness", "flatness"),
+    "bounds.geometry.hessian": ("hessian",),
+    "bounds.geometry.margins": ("Margins", "margins"),
+    "bounds.geometry.smoothness": ("Smoothness", "smoothness"),
+    "bounds.geometry.spectrum": ("Spectrum",),
+    "bounds.geometry.symmetries": ("Symmetries", "symmetries"),
+    "bounds.graph.capturing": ("capture",),
+    "bounds.graph.ir": ("Graph",),
+    "bounds.linalg.layer_norms": ("spectral_norm",),
+    "doctor.monitor.run": ("Run",),
+    "doctor.monitor.watching": ("watch",),
+    "bounds.networks.initialise": ("Initialisation", "initialise"),
+    "bounds.networks.twin": ("Twin", "twin"),
+    "bounds.operators.registry": ("rule",),
 }
 """The public names by the module that they come from."""
 _HOME = {name: module for module, names in HOMES.items() for name in names}

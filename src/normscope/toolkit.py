@@ -4,7 +4,11 @@ Errors, results as JSON, files, budgets, a loss as a function of the weights, di
 effect, confidence limits. The lab is made of these (`src/normscope_lab`).
 """
 
+from .auditing.audit_result import Row
 from .bounds.data.quantile import rank_above, rank_below
+from .bounds.geometry.directions import Directions, find_directions, verify_directions
+from .bounds.geometry.objective import Objective
+from .calls.batches import LossFunction
 from .choosing.choice import half_width
 from .core.budget import Budget, Progress
 from .core.codec import JsonForm, Part, Saved, decode, from_plain, open_json
@@ -15,12 +19,8 @@ from .core.log10 import log10, log10_sum
 from .core.provenance import provenance
 from .core.threads import ignore_warnings
 from .core.untouched import outside_inference_mode, unwrapped
-from .diagnosis.audit_result import Row
-from .geometry.batches import LossFunction
-from .geometry.directions import Directions, find_directions, verify_directions
-from .geometry.objective import Objective
-from .monitor.record import Record
-from .monitor.watching import Watch
+from .doctor.monitor.record import Record
+from .doctor.monitor.watching import Watch
 from .report.document import FigureResult
 
 __all__ = [

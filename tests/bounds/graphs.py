@@ -12,10 +12,10 @@ from torch import Tensor
 
 from normscope.bounds.ellipsoids.ellipsoid_plan import WIDEST, EllipsoidPlan, plan
 from normscope.bounds.ellipsoids.optimised import Certified, optimise
+from normscope.bounds.graph.ir import Graph, Input, Node, Ref
+from normscope.bounds.linalg.operator_norms import upper
 from normscope.bounds.segments import Segments, propagate, segment
 from normscope.core.rounding import Upper
-from normscope.graph.ir import Graph, Input, Node, Ref
-from normscope.linalg.operator_norms import upper
 
 aten = torch.ops.aten
 DOUBLE = torch.float64

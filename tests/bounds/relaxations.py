@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor
 
+from normscope.bounds.operators.effects import Elementwise, Gain, Linear
 from normscope.bounds.segments import Segments
-from normscope.rules.effects import Elementwise, Gain, Linear
 
 DOUBLE = torch.float64
 Choice = Tensor | list[tuple[Tensor, Tensor]]

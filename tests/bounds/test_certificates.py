@@ -14,13 +14,13 @@ from normscope.bounds import rungs
 from normscope.bounds.captured import Captured
 from normscope.bounds.ellipsoids import optimised
 from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
+from normscope.bounds.graph.ir import Graph
 from normscope.bounds.lower import lower_bound
+from normscope.bounds.operators.effects import Gain
 from normscope.bounds.rungs import upper_sides
 from normscope.bounds.segments import Segments
 from normscope.core.bracket import Bracket
 from normscope.core.budget import Budget
-from normscope.graph.ir import Graph
-from normscope.rules.effects import Gain
 
 from .graphs import DOUBLE, Sheet, activated, aten, chain, planned, random_graph, tightened
 from .relaxations import Relaxation

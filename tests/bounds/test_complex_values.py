@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.bounds.captured import Captured
 from normscope.bounds.evaluation import CARRIED
+from normscope.bounds.graph.capturing import capture
 from normscope.core.errors import InputError
-from normscope.graph.capturing import capture
 
 from ..soundness.networks import Function, noise
 

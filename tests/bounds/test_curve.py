@@ -15,6 +15,7 @@ from scipy.stats import binom
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.auditing.share_curve import statements
 from normscope.bounds.captured import Captured
 from normscope.bounds.curve import curve as measuring
 from normscope.bounds.curve.curve import DomainPoint, checked_widths
@@ -22,7 +23,6 @@ from normscope.bounds.domain.domain import covered
 from normscope.bounds.domain.domain_bounds import domain_sides
 from normscope.core.bracket import Scope
 from normscope.core.errors import InputError, SoundnessError
-from normscope.pages.share_curve import statements
 
 from .test_domain import data, drawn, normed
 

@@ -14,8 +14,8 @@ import normscope as ns
 from normscope.bounds.domain import conditions, derivative, gains
 from normscope.bounds.domain import domain as recording
 from normscope.bounds.domain.conditions import DomainCondition
+from normscope.bounds.operators.effects import Gain, Linear
 from normscope.core.errors import SoundnessError
-from normscope.rules.effects import Gain, Linear
 
 from ..soundness.networks import Function
 from ..soundness.planting import around, replacing

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import normscope as ns
 from normscope.bounds.ellipsoids.ellipsoid import advance, balanced, largest
 from normscope.bounds.ellipsoids.optimised import optimise, with_rounding
-from normscope.graph.ir import Graph, Ref
+from normscope.bounds.graph.ir import Graph, Ref
 
 from ..soundness.networks import Function
 from .graphs import DOUBLE, Sheet, aten, chain, planned

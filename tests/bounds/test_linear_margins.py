@@ -13,9 +13,9 @@ from normscope.bounds.balls.ball import Balls, LinearMargins, affine_outcome
 from normscope.bounds.balls.enclosure import Enclosures, enclose
 from normscope.bounds.balls.sweep import Relaxation, below
 from normscope.bounds.captured import Captured
+from normscope.bounds.operators.local.entry_sets import Normalize
+from normscope.bounds.operators.local.local import Enclosure, flat
 from normscope.core.budget import Budget
-from normscope.rules.local.entry_sets import Normalize
-from normscope.rules.local.local import Enclosure, flat
 
 from ..soundness.networks import noise
 from .classifiers import FAMILIES, Tokens, made

@@ -5,10 +5,10 @@ import math
 
 import pytest
 
+from normscope.bounds.pages.radii import compared_radii
 from normscope.bounds.radius.radii import Radii
 from normscope.core.bracket import Evidence
 from normscope.core.errors import InputError, SoundnessError
-from normscope.pages.radii import compared_radii
 
 
 def result(**changes) -> Radii:

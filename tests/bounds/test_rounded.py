@@ -16,8 +16,8 @@ from normscope.bounds import rungs
 from normscope.bounds.captured import Captured
 from normscope.bounds.ellipsoids.ellipsoid import image_above, prove_inverse
 from normscope.bounds.ellipsoids.optimised import is_exact, optimise, with_rounding
+from normscope.bounds.graph.ir import Graph
 from normscope.bounds.rungs import upper_sides
-from normscope.graph.ir import Graph
 
 from .exactly import DIGITS, matrix_of, proves
 from .graphs import DOUBLE, Sheet, aten, chain, planned, random_graph

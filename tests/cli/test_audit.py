@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from normscope import data as data_sets
+from normscope.auditing.audit_result import Audit
 from normscope.cli import data_forms, model_forms
 from normscope.cli.messages import read_from
-from normscope.diagnosis.audit_result import Audit
 
 QUICK = ("--max-seconds", 0.5, "--batch-size", 8)
 

@@ -10,8 +10,8 @@ import pytest
 
 import normscope
 from normscope import __version__, cli
+from normscope.bounds.operators.registry import operators
 from normscope.core.errors import InputError
-from normscope.rules.registry import operators
 
 
 def test_version(run):

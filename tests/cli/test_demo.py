@@ -2,8 +2,8 @@
 
 import pytest
 
+from normscope.auditing.audit_result import Audit
 from normscope.cli import demo
-from normscope.diagnosis.audit_result import Audit
 
 
 @pytest.mark.slow  # `make demo` is the same

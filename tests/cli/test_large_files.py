@@ -15,10 +15,10 @@ from torch import nn
 import normscope as ns
 from normscope.core import files
 from normscope.core.errors import InputError
+from normscope.doctor.monitor.log import FILE, read_log
+from normscope.doctor.monitor.run import Run
+from normscope.doctor.pages.live import Followed
 from normscope.jobs.ledger import RUNS, SETTINGS, Ledger
-from normscope.monitor.log import FILE, read_log
-from normscope.monitor.run import Run
-from normscope.pages.live import Followed
 
 from ..monitor import logs
 
@@ -47,7 +47,7 @@ LIMITED = """
     import mmap, resource
     from normscope.core.errors import InputError
     from normscope.core.files import read_json
-    from normscope.monitor.log import read_log
+    from normscope.doctor.monitor.log import read_log
     now = int(open("/proc/self/statm").read().split()[0]) * mmap.PAGESIZE
     resource.setrlimit(resource.RLIMIT_AS, (now + (300 << 20), -1))
     for read in (read_json, lambda path: list(read_log(path))):

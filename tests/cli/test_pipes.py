@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import normscope as ns
+from normscope.auditing.audit_result import Audit
 from normscope.cli import messages
-from normscope.diagnosis.audit_result import Audit
 
 AUDIT = (
     "audit",

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from normscope.auditing.audit_result import Audit
 from normscope.bounds.radius.radii import Radii
 from normscope.core.bracket import Evidence
-from normscope.diagnosis.audit_result import Audit
 
 RADII = Radii(
     name="net",

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from normscope.diagnosis.audit_result import Audit
-from normscope.monitor.run import Run
-from normscope.pages.live import LiveServer, live_data
+from normscope.auditing.audit_result import Audit
+from normscope.doctor.monitor.run import Run
+from normscope.doctor.pages.live import LiveServer, live_data
 
 from ..monitor import logs
 

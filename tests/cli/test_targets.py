@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from normscope.auditing.audit_result import Audit
 from normscope.cli.messages import check_targets
 from normscope.core.errors import InputError
 from normscope.core.files import write_text
-from normscope.diagnosis.audit_result import Audit
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from normscope.auditing import audit_steps
 from normscope.bounds import captured, lower
+from normscope.bounds.graph import capturing
+from normscope.bounds.graph.capturing import trace_model
+from normscope.bounds.graph.ir import Graph
 from normscope.core import budget as module
-from normscope.diagnosis import audit_steps
-from normscope.graph import capturing
-from normscope.graph.capturing import trace_model
-from normscope.graph.ir import Graph
 
 NEVER = 10**9
 LATE = 100.0
@@ -108,7 +108,7 @@ def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_steps, "trace_model", lambda *given, budget, **options: once(*given, **options))
     monkeypatch.setattr("normscope.bounds.radius.certifier.ATTACK_STEPS", 12)
     monkeypatch.setattr("normscope.bounds.radius.certifier.MOST", 6)
-    monkeypatch.setattr("normscope.diagnosis.auditing.SEARCH_STEPS", 40)
+    monkeypatch.setattr("normscope.auditing.auditing.SEARCH_STEPS", 40)
     monkeypatch.setattr("normscope.bounds.ellipsoids.optimised.STEPS", 12)
 
 

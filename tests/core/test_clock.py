@@ -16,20 +16,20 @@ import torch
 from torch import Tensor
 
 import normscope as ns
+from normscope.auditing import audit_steps
 from normscope.bounds import captured
 from normscope.bounds.certificate import ClosedForm
+from normscope.bounds.graph import capturing
+from normscope.bounds.graph.capturing import trace_model
+from normscope.bounds.linalg import operator_norms
+from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.folding import add, compose
+from normscope.bounds.linalg.linear_map import Composite, Identity, LinearMap, Matrix, Sum
+from normscope.bounds.linalg.writing import write_out
 from normscope.core import budget as cost
 from normscope.core import budget as module
 from normscope.core.budget import Budget, OutOfTimeError, check_time, in_time
 from normscope.core.errors import CaptureError
-from normscope.diagnosis import audit_steps
-from normscope.graph import capturing
-from normscope.graph.capturing import trace_model
-from normscope.linalg import operator_norms
-from normscope.linalg.convolution_map import Convolution
-from normscope.linalg.folding import add, compose
-from normscope.linalg.linear_map import Composite, Identity, LinearMap, Matrix, Sum
-from normscope.linalg.writing import write_out
 
 from .clocks import MODELS, Clock, clocked, made, shorten
 

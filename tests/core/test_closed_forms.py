@@ -12,15 +12,15 @@ import pytest
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.auditing import audit_steps
 from normscope.bounds import lower
 from normscope.bounds import outputs as outputs_module
 from normscope.bounds.balls import ball_bracket
 from normscope.bounds.domain import domain_bounds
+from normscope.bounds.linalg.layer_norms import linear_map
+from normscope.bounds.linalg.operator_norms import bound
 from normscope.core import budget as module
 from normscope.core.budget import Budget, in_time
-from normscope.diagnosis import audit_steps
-from normscope.linalg.layer_norms import linear_map
-from normscope.linalg.operator_norms import bound
 
 from .clocks import MODELS, clocked, made, shorten
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import normscope as ns
+from normscope.calls.data_reader import FIRST_ALONE, Batches
 from normscope.core.errors import InputError
-from normscope.graph.data_reader import FIRST_ALONE, Batches
 
 SAMPLES, FEATURES, CLASSES = 24, 3, 2
 

@@ -9,9 +9,9 @@ import pytest
 import normscope as ns
 import normscope_lab as lab
 from normscope.bounds.data.quantile import DataBracket
+from normscope.bounds.geometry.curvature import Curvature
 from normscope.core.errors import InputError
-from normscope.geometry.curvature import Curvature
-from normscope.monitor.log import LogReading
+from normscope.doctor.monitor.log import LogReading
 
 DATA = Path(__file__).parent / "data"
 SAVED: dict[str, Any] = {

@@ -2,9 +2,9 @@
 
 import math
 
+from normscope.auditing.audit_result import Audit, Row, Variance
 from normscope.core.bracket import Bracket, Evidence, Scope
 from normscope.core.finding import Finding, Severity
-from normscope.diagnosis.audit_result import Audit, Row, Variance
 
 
 def bracket(lower, upper, *, method="folded", evidence=Evidence.PROVEN, **more):

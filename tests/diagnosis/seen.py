@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.auditing.audit_result import Row, Variance
 from normscope.core.bracket import Bracket, Evidence
 from normscope.core.finding import Finding, Severity
-from normscope.diagnosis.audit_result import Row, Variance
-from normscope.diagnosis.examined import DataSeen, Examined, ExaminedRow, NormalizerOverData
-from normscope.diagnosis.findings import look
+from normscope.doctor.checking.examined import DataSeen, Examined, ExaminedRow, NormalizerOverData
+from normscope.doctor.findings import look
 
 INFO, WARNING, ERROR = Severity.INFO, Severity.WARNING, Severity.ERROR
 

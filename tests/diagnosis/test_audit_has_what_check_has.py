@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import normscope as ns
 from benchmarks.fault_catalogue import open as open_half
+from normscope.bounds.graph.ir import Graph
 from normscope.core.errors import InputError
-from normscope.graph.ir import Graph
 
 FAULTS = [
     "weights-drawn-at-one",

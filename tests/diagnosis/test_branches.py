@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.core.finding import Severity
-from normscope.diagnosis.rows import branch_lines, main_line, standings
+from normscope.doctor.checking.rows import branch_lines, main_line, standings
 
 from .audits import weight
 from .seen import randn

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.diagnosis import checking
+from normscope.doctor.checking import checking
 from normscope.report.document import Chart, Table, Text
 
 from .seen import randn

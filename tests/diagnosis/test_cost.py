@@ -12,15 +12,15 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.bounds import lower as working
 from normscope.bounds.captured import Bounding, Captured
+from normscope.bounds.linalg import operator_norms
+from normscope.bounds.linalg.linear_map import Centering, Identity
+from normscope.bounds.operators.invariance import feeds
 from normscope.bounds.rungs import upper_sides
 from normscope.core import budget as clocks
 from normscope.core.budget import Budget, Cost
 from normscope.core.errors import InputError
-from normscope.diagnosis import rows
-from normscope.diagnosis.data_pass import watch_data
-from normscope.linalg import operator_norms
-from normscope.linalg.linear_map import Centering, Identity
-from normscope.rules.invariance import feeds
+from normscope.doctor.checking import rows
+from normscope.doctor.checking.data_pass import watch_data
 
 
 class Stream(nn.Module):

@@ -9,8 +9,8 @@ from torch import nn
 
 import normscope as ns
 from normscope.core.bracket import Bracket, Evidence
-from normscope.diagnosis.findings import look
-from normscope.diagnosis.findings.facts import loose
+from normscope.doctor.findings import look
+from normscope.doctor.findings.facts import loose
 
 from .seen import INFO, WARNING, examined, normalizer, randn
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.diagnosis.examined import ExaminedRow, UnitsOverData
-from normscope.diagnosis.findings import look
+from normscope.doctor.checking.examined import ExaminedRow, UnitsOverData
+from normscope.doctor.findings import look
 from normscope.listening.not_finite import Origin
 
 from .seen import ERROR, INFO, WARNING, audited, codes, examined, normalizer, randn, weight

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.core.finding import KINDS, Finding
-from normscope.diagnosis.findings import look
-from normscope.diagnosis.findings.causes import ANYWHERE, BEYOND, NEXT, SAME
+from normscope.doctor.findings import look
+from normscope.doctor.findings.causes import ANYWHERE, BEYOND, NEXT, SAME
 
 from .seen import INFO, WARNING, codes, examined, normalizer, randn, weight
 

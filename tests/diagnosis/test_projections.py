@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.bounds.rungs import is_weight
-from normscope.diagnosis.rows import projection_names
+from normscope.doctor.checking.rows import projection_names
 
 
 def names(model, *batch):

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import normscope as ns
-from normscope.diagnosis.descent_pass import StepFacts
-from normscope.diagnosis.examined import DataSeen, Examined
-from normscope.diagnosis.findings.steps import _is_too_long, next_step
-from normscope.diagnosis.loss_facts import LossFacts, is_fresh
-from normscope.diagnosis.signal import Signal
+from normscope.doctor.checking.descent_pass import StepFacts
+from normscope.doctor.checking.examined import DataSeen, Examined
+from normscope.doctor.checking.loss_facts import LossFacts, is_fresh
+from normscope.doctor.checking.signal import Signal
+from normscope.doctor.findings.steps import _is_too_long, next_step
 
 
 def warned(model: nn.Module, batch: Any, **options: Any) -> dict[str, Any]:

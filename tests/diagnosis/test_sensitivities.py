@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.auditing import auditing
 from normscope.bounds.weights.weight_constants import weight_sensitivity
+from normscope.choosing.audit_comparison import compare_document
 from normscope.core.errors import InputError
-from normscope.diagnosis import auditing
-from normscope.pages.audit_comparison import compare_document
 from normscope.report.document import Table
 
 

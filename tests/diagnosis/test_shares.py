@@ -9,15 +9,15 @@ import torch
 from torch import nn
 
 import normscope as ns
+from normscope.auditing import auditing
+from normscope.auditing.scope_shares import BRIEF_SAMPLES, FRESH, ONCE, WHAT
 from normscope.bounds import rungs
 from normscope.bounds.captured import Captured
 from normscope.bounds.curve.curve import HELD_OUT, MARGINS, QUANTILES
 from normscope.bounds.domain.domain_bounds import domain_sides
 from normscope.bounds.domain.recording import FigureRecorder
+from normscope.choosing.audit_comparison import compare_document
 from normscope.core.errors import InputError
-from normscope.diagnosis import auditing
-from normscope.diagnosis.scope_shares import BRIEF_SAMPLES, FRESH, ONCE, WHAT
-from normscope.pages.audit_comparison import compare_document
 from normscope.report.document import Chart, Figures, Table
 
 
@@ -146,7 +146,7 @@ def test_a_fast_audit_of_a_small_network_without_a_useful_bound_takes_one_domain
     assert [row[column] for row in table.rows] == [
         point.bracket.log10_upper, others["shallow"].lipschitz.log10_upper,
     ]  # fmt: skip
-    with mock.patch("normscope.diagnosis.scope_shares.SMALL", 1.0):
+    with mock.patch("normscope.auditing.scope_shares.SMALL", 1.0):
         assert ns.audit(deep(), batches()[0], loader=batches()).curve is None
     assert ns.audit(deep(), batches()[0]).curve is None
 

@@ -10,11 +10,11 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from normscope.core.errors import InputError
-from normscope.diagnosis.data_pass import watch_data
-from normscope.diagnosis.signal import Signal
-from normscope.diagnosis.signal_pass import watch_signal
-from normscope.diagnosis.signal_statistics import MAX_DOUBLE_ENTRIES, _parameter_statistics, statistics_of
-from normscope.pages.check import signal_chart, signal_table
+from normscope.doctor.checking.data_pass import watch_data
+from normscope.doctor.checking.signal import Signal
+from normscope.doctor.checking.signal_pass import watch_signal
+from normscope.doctor.checking.signal_statistics import MAX_DOUBLE_ENTRIES, _parameter_statistics, statistics_of
+from normscope.doctor.pages.check import signal_chart, signal_table
 
 from .seen import randn
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.finding import Finding
 from normscope.core.untouched import Mode
-from normscope.diagnosis.examined import DataSeen, Examined, WeightOverData
-from normscope.diagnosis.findings.depth import gradient_explosion, gradient_vanishing, no_gradient
-from normscope.diagnosis.findings.scale import half_precision, input_scale
-from normscope.diagnosis.findings.units import saturated_units
-from normscope.diagnosis.signal import Signal, SignalRow
+from normscope.doctor.checking.examined import DataSeen, Examined, WeightOverData
+from normscope.doctor.checking.signal import Signal, SignalRow
+from normscope.doctor.findings.depth import gradient_explosion, gradient_vanishing, no_gradient
+from normscope.doctor.findings.scale import half_precision, input_scale
+from normscope.doctor.findings.units import saturated_units
 
 from .seen import INFO, WARNING, randn
 

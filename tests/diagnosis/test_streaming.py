@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.diagnosis.data_pass import watch_data
+from normscope.doctor.checking.data_pass import watch_data
 
 EPS = 1e-5
 

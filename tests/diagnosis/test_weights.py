@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from normscope.auditing.audit_result import Audit
 from normscope.core.bracket import Evidence
 from normscope.core.budget import Budget
 from normscope.core.errors import InputError
-from normscope.diagnosis import bare_weights, weight_norms
-from normscope.diagnosis.audit_result import Audit
-from normscope.diagnosis.bare_weights import WEIGHTS_ONLY, audit_weights
-from normscope.diagnosis.weight_norms import kernel_norm, matrix_norm, matrix_norms
+from normscope.doctor.checking import bare_weights, weight_norms
+from normscope.doctor.checking.bare_weights import WEIGHTS_ONLY, audit_weights
+from normscope.doctor.checking.weight_norms import kernel_norm, matrix_norm, matrix_norms
 
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -477,7 +477,7 @@ import sys
 from pathlib import Path
 import torch
 from normscope.cli.stored import stored_weights
-from normscope.diagnosis.bare_weights import audit_weights
+from normscope.doctor.checking.bare_weights import audit_weights
 
 
 def peak():  # not ru_maxrss, which a process inherits from the one that started it

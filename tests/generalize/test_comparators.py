@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from normscope.bounds.graph.capturing import capture
 from normscope.generalize.description import Fixed
 from normscope.generalize.stream import SamplesSeen, independent_draws
 from normscope.generalize.weight_layers import Units, growth_bound, log_growth, read_network
@@ -21,7 +22,6 @@ from normscope.generalize.weight_rows import (
     power_of_two,
     weight_norm_row,
 )
-from normscope.graph.capturing import capture
 
 from ..soundness.networks import Function
 

@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 
+from normscope.bounds.graph.ir import Argument, Constant, Graph
 from normscope.core.errors import InputError
 from normscope.generalize.description import Fixed, _own_bits, _tensor_bits, describe, written_bits
-from normscope.graph.ir import Argument, Constant, Graph
 
 VALUES = [
     *(True, False, 2**63 - 1),

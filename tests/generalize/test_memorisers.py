@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
+from normscope.bounds.graph.capturing import capture
 from normscope.generalize.description import Fixed, describe
-from normscope.graph.capturing import capture
 
 from .memorisers import IN_THE_GRAPH, OUTSIDE, SPAN, dtypes, memoriser, samples
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
+from normscope.bounds.graph.capturing import capture
 from normscope.generalize.bound import condition
 from normscope.generalize.description import Fixed
 from normscope.generalize.pac_bayes import (
@@ -21,7 +22,6 @@ from normscope.generalize.pac_bayes import (
     pac_bayes_row,
 )
 from normscope.generalize.stream import SampleBatch
-from normscope.graph.capturing import capture
 
 ALONE = condition("the loss of a sample depends on that sample alone", True, "it does")
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.geometry import directions as room
-from normscope.geometry import normalized
-from normscope.geometry.objective import Objective
-from normscope.graph import capturing
+from normscope.bounds.geometry import directions as room
+from normscope.bounds.geometry import normalized
+from normscope.bounds.geometry.objective import Objective
+from normscope.bounds.graph import capturing
 
 from .hessians import CROSS_ENTROPY
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import normscope as ns
+from normscope.bounds.geometry.candidate import KINDS
 from normscope.core.errors import NormscopeError
-from normscope.geometry.candidate import KINDS
 
 from ..real_models.families import FAMILIES, pixels
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import normscope as ns
+from normscope.calls.batches import loss_function
 from normscope.core.errors import InputError
-from normscope.diagnosis.loss_facts import resolve_loss
-from normscope.geometry.batches import loss_function
+from normscope.doctor.checking.loss_facts import resolve_loss
 from normscope.theory.losses import TRAINING_LOSSES
 
 from ..soundness.networks import Function

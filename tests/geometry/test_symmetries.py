@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import normscope as ns
-from normscope.core.errors import InputError
-from normscope.geometry.candidate import (
+from normscope.bounds.geometry.candidate import (
     Candidate,
     Mixing,
     ParameterPart,
@@ -22,11 +21,12 @@ from normscope.geometry.candidate import (
     ShiftAction,
     UnitEntries,
 )
-from normscope.geometry.symmetries import Symmetries
-from normscope.geometry.verification import Function as Wide
-from normscope.geometry.verification import verify
-from normscope.graph.call import prepare
-from normscope.graph.capturing import capture_batch
+from normscope.bounds.geometry.symmetries import Symmetries
+from normscope.bounds.geometry.verification import Function as Wide
+from normscope.bounds.geometry.verification import verify
+from normscope.bounds.graph.capturing import capture_batch
+from normscope.calls.call import prepare
+from normscope.core.errors import InputError
 
 from ..soundness.networks import Function, noise
 from .networks import Attention, of_every_kind, shaken

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.diagnosis.bare_weights import audit_weights
+from normscope.doctor.checking.bare_weights import audit_weights
 
 pytestmark = pytest.mark.gpu
 

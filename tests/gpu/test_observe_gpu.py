@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.monitor.watching import watch
+from normscope.doctor.monitor.watching import watch
 
 pytestmark = pytest.mark.gpu
 

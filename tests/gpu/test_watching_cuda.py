@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from normscope.doctor.monitor.probes import weight_probe
+from normscope.doctor.monitor.watching import watch
 from normscope.listening.calls import LayerGeometry
-from normscope.monitor.probes import weight_probe
-from normscope.monitor.watching import watch
 
 pytestmark = pytest.mark.gpu
 

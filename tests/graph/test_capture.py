@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import normscope as ns
+from normscope.bounds.graph.ir import Unit
 from normscope.core.errors import InputError, RandomOperatorError
-from normscope.graph.ir import Unit
 
 from ..soundness.networks import Function
 

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.graph import capturing
-from normscope.graph.capturing import trace_model
-from normscope.graph.chains import changes_nothing
-from normscope.graph.ir import leaves
+from normscope.bounds.graph import capturing
+from normscope.bounds.graph.capturing import trace_model
+from normscope.bounds.graph.chains import changes_nothing
+from normscope.bounds.graph.ir import leaves
 
 VECTORS, SEQUENCES, IMAGES = (3, 6), (3, 4, 9), (3, 4, 8, 8)
 ACTIVATIONS = (
@@ -326,7 +326,7 @@ def test_only_known_layers_in_eval_mode_are_taken_to_change_nothing():
 
 def run_alone(*lines):
     """Run some lines in a process of their own, and return the words that they print."""
-    code = "\n".join(("import sys, torch, normscope as ns", "from normscope.graph import capturing", *lines))
+    code = "\n".join(("import sys, torch, normscope as ns", "from normscope.bounds.graph import capturing", *lines))
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.graph.call import arguments
+from normscope.calls.call import arguments
 
 
 class Body(nn.Module):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.bounds.graph import capturing
 from normscope.core.errors import InputError
-from normscope.graph import capturing
 
 X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
+from normscope.bounds.graph import capturing
+from normscope.bounds.graph.agreement import agree
 from normscope.bounds.point import jacobian_norms
+from normscope.calls.call import Call, Caller
 from normscope.core.errors import CaptureError, InputError, RandomOperatorError
-from normscope.graph import capturing
-from normscope.graph.agreement import agree
-from normscope.graph.call import Call, Caller
 
 from ..soundness.networks import Function
 

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
+from normscope.bounds.graph.traced_program import is_plain, write_out_of_place, writes_nothing
 from normscope.core.errors import CaptureError
-from normscope.graph.traced_program import is_plain, write_out_of_place, writes_nothing
 
 from ..soundness.networks import Function
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from normscope.graph.capturing import capture, capture_weights
-from normscope.graph.ir import Argument
+from normscope.bounds.graph.capturing import capture, capture_weights
+from normscope.bounds.graph.ir import Argument
 
 NUMBER = Argument.NUMBER
 OUTSIDE = torch.tensor([3, 1, 2])

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.bounds.graph.capturing import LOGGERS
 from normscope.core.errors import CaptureError
-from normscope.graph.capturing import LOGGERS
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.graph import capturing
-from normscope.graph.traced_program import is_plain, writes_nothing
+from normscope.bounds.graph import capturing
+from normscope.bounds.graph.traced_program import is_plain, writes_nothing
 
 aten = torch.ops.aten
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from normscope.bounds.captured import Captured
+from normscope.bounds.graph import capturing, samples, translate
+from normscope.calls import call
 from normscope.core.errors import NormscopeError
 from normscope.core.untouched import Reached
-from normscope.graph import call, capturing, samples, translate
 
 from ..soundness.planting import around, replacing
 from . import test_memory, test_precision, test_samples, test_state

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.bounds.graph.translate import holds
 from normscope.core.bracket import Evidence
-from normscope.graph.translate import holds
 
 from ..soundness.networks import Function
 

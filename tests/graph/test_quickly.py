@@ -37,7 +37,7 @@ def test_the_graph_is_the_same(mode, monkeypatch, plain_exports):
     model, batch = Mixed(), torch.randn(2, 3, 4, 4)
     quick = ns.capture(model, batch, mode=mode)
     for name, function in plain_exports.items():
-        monkeypatch.setattr(f"normscope.graph.capturing.{name}", function)
+        monkeypatch.setattr(f"normscope.bounds.graph.capturing.{name}", function)
     plain = ns.capture(model, batch, mode=mode)
 
     def written(graph):

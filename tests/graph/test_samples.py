@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
+from normscope.bounds.graph import capturing
+from normscope.bounds.graph.samples import joined
+from normscope.bounds.operators.registry import operators
+from normscope.calls import call
 from normscope.core.errors import InputError
-from normscope.graph import call, capturing
-from normscope.graph.samples import joined
-from normscope.rules.registry import operators
 
 from ..real_models.families import FAMILIES
 from ..soundness.networks import Function

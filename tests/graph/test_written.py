@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.bounds.graph.ir import Unit
 from normscope.core.bracket import Evidence
-from normscope.graph.ir import Unit
 from normscope.theory import templates
 from normscope.theory.piecewise import PiecewiseLinear, Unreadable
 from normscope.theory.templates import Polynomial

@@ -53,7 +53,7 @@ def test_the_lab_imports_something() -> None:
         "from normscope.core.errors import InputError",
         "from normscope.core import errors",
         "def f():\n    from normscope.bounds import lower",
-        "import normscope.graph",
+        "import normscope.bounds.graph",
         "from normscope.toolkit import math",
         "from normscope import bounds",
     ],

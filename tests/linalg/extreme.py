@@ -10,9 +10,9 @@ import torch
 from flint import fmpq, fmpq_mat
 from torch import Tensor
 
-from normscope.linalg.convolution_map import Convolution
-from normscope.linalg.folding import add, compose
-from normscope.linalg.linear_map import (
+from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.folding import add, compose
+from normscope.bounds.linalg.linear_map import (
     Centering,
     Composite,
     Diagonal,
@@ -23,7 +23,7 @@ from normscope.linalg.linear_map import (
     Repeated,
     Sum,
 )
-from normscope.linalg.writing import write_out
+from normscope.bounds.linalg.writing import write_out
 
 RANGES = {
     "ordinary": (0, 0),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from normscope.linalg import operator_norms as module
-from normscope.linalg.folding import add, compose
-from normscope.linalg.layer_norms import linear_map
-from normscope.linalg.linear_map import (
+from normscope.bounds.linalg import operator_norms as module
+from normscope.bounds.linalg.folding import add, compose
+from normscope.bounds.linalg.layer_norms import linear_map
+from normscope.bounds.linalg.linear_map import (
     Averaging,
     Bounded,
     Centering,
@@ -22,8 +22,8 @@ from normscope.linalg.linear_map import (
     Repeated,
     Sum,
 )
-from normscope.linalg.operator_norms import absolute, row_norms
-from normscope.linalg.writing import write_out
+from normscope.bounds.linalg.operator_norms import absolute, row_norms
+from normscope.bounds.linalg.writing import write_out
 
 from .cases import random_case
 

@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
-from normscope.linalg.convolution_map import Convolution
-from normscope.linalg.folding import add, compose
-from normscope.linalg.linear_map import Composite, Diagonal, LinearMap, Matrix, Sum
-from normscope.linalg.operator_norms import absolute, bracket, row_norms, upper
-from normscope.linalg.writing import cancels, write_out
+from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.folding import add, compose
+from normscope.bounds.linalg.linear_map import Composite, Diagonal, LinearMap, Matrix, Sum
+from normscope.bounds.linalg.operator_norms import absolute, bracket, row_norms, upper
+from normscope.bounds.linalg.writing import cancels, write_out
 
 DOUBLE = torch.float64
 

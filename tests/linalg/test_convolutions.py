@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+from normscope.bounds.linalg import conv_norm
+from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.layer_norms import linear_map, spectral_norm
+from normscope.bounds.linalg.writing import write_out
 from normscope.core.bracket import Evidence
 from normscope.core.errors import InputError
-from normscope.linalg import conv_norm
-from normscope.linalg.convolution_map import Convolution
-from normscope.linalg.layer_norms import linear_map, spectral_norm
-from normscope.linalg.writing import write_out
 
 from .cases import Case, dense, random_case, sigma
 

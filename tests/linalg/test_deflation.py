@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.linalg import conv_norm, deflation
-from normscope.linalg.layer_norms import linear_map, spectral_norm
-from normscope.linalg.writing import write_out
+from normscope.bounds.linalg import conv_norm, deflation
+from normscope.bounds.linalg.layer_norms import linear_map, spectral_norm
+from normscope.bounds.linalg.writing import write_out
 
 from .cases import dense, sigma
 

@@ -9,12 +9,12 @@ import mpmath
 import pytest
 import torch
 
-from normscope.linalg.certify import below
-from normscope.linalg.convolution_map import Convolution
-from normscope.linalg.folding import compose
-from normscope.linalg.linear_map import Centering, Composite, LinearMap, Matrix, Sum
-from normscope.linalg.operator_norms import absolute, absolute_norm, applied, bracket, row_norms, upper
-from normscope.linalg.writing import write_out
+from normscope.bounds.linalg.certify import below
+from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.folding import compose
+from normscope.bounds.linalg.linear_map import Centering, Composite, LinearMap, Matrix, Sum
+from normscope.bounds.linalg.operator_norms import absolute, absolute_norm, applied, bracket, row_norms, upper
+from normscope.bounds.linalg.writing import write_out
 
 from .extreme import drawn, exact, log10_norm
 

@@ -7,10 +7,10 @@ import itertools
 import pytest
 import torch
 
-from normscope.linalg import operator_norms
-from normscope.linalg.convolution_map import Convolution
-from normscope.linalg.folding import add, compose
-from normscope.linalg.linear_map import (
+from normscope.bounds.linalg import operator_norms
+from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.folding import add, compose
+from normscope.bounds.linalg.linear_map import (
     Averaging,
     Centering,
     Composite,
@@ -22,7 +22,7 @@ from normscope.linalg.linear_map import (
     Repeated,
     Sum,
 )
-from normscope.linalg.writing import write_out
+from normscope.bounds.linalg.writing import write_out
 
 F64 = torch.float64
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from normscope.diagnosis import weight_norms
-from normscope.linalg import operator_norms
-from normscope.linalg.convolution_map import Convolution
-from normscope.linalg.linear_map import Matrix, Repeated
+from normscope.bounds.linalg import operator_norms
+from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.linear_map import Matrix, Repeated
+from normscope.doctor.checking import weight_norms
 
 from .cases import matrices, sigma
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from normscope.bounds.linalg.linear_map import Matrix
+from normscope.bounds.linalg.operator_norms import remembered, upper
 from normscope.core import budget as cost
 from normscope.core.budget import Budget
-from normscope.linalg.linear_map import Matrix
-from normscope.linalg.operator_norms import remembered, upper
 
 
 def matrix(rows: int = 3, columns: int = 4) -> Matrix:

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from normscope.bounds.linalg.layer_norms import spectral_norm
 from normscope.core.errors import InputError
-from normscope.linalg.layer_norms import spectral_norm
 
 
 def test_parametrizations_are_honoured() -> None:

@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from normscope.core.bracket import Evidence
-from normscope.core.budget import Budget
-from normscope.core.errors import InputError
-from normscope.linalg import operator_norms
-from normscope.linalg.certify import below, certify, cheap_bounds
-from normscope.linalg.conv_norm import bound_matrices
-from normscope.linalg.lanczos import largest_singular_vector
-from normscope.linalg.linear_map import (
+from normscope.bounds.linalg import operator_norms
+from normscope.bounds.linalg.certify import below, certify, cheap_bounds
+from normscope.bounds.linalg.conv_norm import bound_matrices
+from normscope.bounds.linalg.lanczos import largest_singular_vector
+from normscope.bounds.linalg.linear_map import (
     Averaging,
     Centering,
     Coded,
@@ -27,7 +24,10 @@ from normscope.linalg.linear_map import (
     Repeated,
     Sum,
 )
-from normscope.linalg.writing import write_out
+from normscope.bounds.linalg.writing import write_out
+from normscope.core.bracket import Evidence
+from normscope.core.budget import Budget
+from normscope.core.errors import InputError
 
 from .cases import matrices, sigma
 

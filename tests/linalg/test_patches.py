@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from normscope.linalg import patches as room
-from normscope.linalg.convolution_map import Convolution
-from normscope.linalg.patches import Read, patches
+from normscope.bounds.linalg import patches as room
+from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.patches import Read, patches
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 BACK = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}

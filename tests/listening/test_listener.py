@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from torch.nn.modules import module as modules
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normscope.diagnosis.data_pass import watch_data
+from normscope.doctor.checking.data_pass import watch_data
+from normscope.doctor.monitor.forward_listening import ForwardRecord, FunctionListener
+from normscope.doctor.monitor.schedule import Tier
 from normscope.listening.listener import LayerListener, Names, UnitAxis
-from normscope.monitor.forward_listening import ForwardRecord, FunctionListener
-from normscope.monitor.schedule import Tier
 
 
 class Functional(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from normscope.core.finding import Severity
 from normscope.data import digits
-from normscope.monitor.watching import Watch, watch
+from normscope.doctor.monitor.watching import Watch, watch
 from normscope.networks import small as models
 
 Optimizers = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

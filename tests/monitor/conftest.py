@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from normscope.monitor.watching import watch
+from normscope.doctor.monitor.watching import watch
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def _no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _nothing_compiled_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions that other tests have compiled stay in the process: models would be run aside because of them."""
-    monkeypatch.setattr("normscope.monitor.forward_listening.compiled_functions", lambda: False)
+    monkeypatch.setattr("normscope.doctor.monitor.forward_listening.compiled_functions", lambda: False)
 
 
 @pytest.fixture(autouse=True)

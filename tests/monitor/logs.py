@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 
 from normscope.core.finding import Finding, Severity
-from normscope.monitor.log import SCHEMA_VERSION, LogWriter
-from normscope.monitor.record import LayerRecord, Record
+from normscope.doctor.monitor.log import SCHEMA_VERSION, LogWriter
+from normscope.doctor.monitor.record import LayerRecord, Record
 
 ALARM = Finding(
     code="effective-lr-collapse",

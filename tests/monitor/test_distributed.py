@@ -20,9 +20,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from normscope.monitor import watching
-from normscope.monitor.log import read_log
-from normscope.monitor.watching import watch
+from normscope.doctor.monitor import watching
+from normscope.doctor.monitor.log import read_log
+from normscope.doctor.monitor.watching import watch
 
 from .training import batches, network
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.errors import InputError
 from normscope.core.finding import Severity
-from normscope.monitor.watching import watch
+from normscope.doctor.monitor.watching import watch
 
 from .training import batches, losses, network
 

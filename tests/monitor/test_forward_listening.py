@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from normscope.monitor.forward_listening import ModuleListener
-from normscope.monitor.record import Record
-from normscope.monitor.watching import watch
+from normscope.doctor.monitor.forward_listening import ModuleListener
+from normscope.doctor.monitor.record import Record
+from normscope.doctor.monitor.watching import watch
 
 
 def network(affine: bool, momentum: float) -> nn.Module:

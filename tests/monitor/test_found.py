@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook
 
-from normscope.monitor.run import Run
-from normscope.monitor.watching import Watch, watch
+from normscope.doctor.monitor.run import Run
+from normscope.doctor.monitor.watching import Watch, watch
 
 from .training import losses, network, sgd, take_step, tiny_network
 

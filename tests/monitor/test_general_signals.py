@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.monitor.history import History
-from normscope.monitor.locating import locate
-from normscope.monitor.watching import Watch
+from normscope.doctor.monitor.history import History
+from normscope.doctor.monitor.locating import locate
+from normscope.doctor.monitor.watching import Watch
 
 
 def codes(run: Watch) -> set[str]:

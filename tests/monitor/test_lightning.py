@@ -12,14 +12,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from normscope.core.errors import InputError
-from normscope.monitor.log import read_log
-from normscope.monitor.record import Record
-from normscope.monitor.watching import watch
+from normscope.doctor.monitor.log import read_log
+from normscope.doctor.monitor.record import Record
+from normscope.doctor.monitor.watching import watch
 
 from .training import batches, network
 
 pl = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
-from normscope.monitor.callbacks.lightning import NormscopeCallback  # noqa: E402
+from normscope.doctor.monitor.callbacks.lightning import NormscopeCallback  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning:lightning"),

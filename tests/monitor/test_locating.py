@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.finding import Severity
-from normscope.monitor.locating import Locator, locate
-from normscope.monitor.watching import watch
+from normscope.doctor.monitor.locating import Locator, locate
+from normscope.doctor.monitor.watching import watch
 
 NAN = float("nan")
 

@@ -19,9 +19,9 @@ import pytest
 import torch
 
 from normscope.core.errors import InputError
-from normscope.monitor.log import FILE, MENDED_BLOCK_BYTES, LogWriter, read_log
-from normscope.monitor.record import Record
-from normscope.monitor.watching import watch
+from normscope.doctor.monitor.log import FILE, MENDED_BLOCK_BYTES, LogWriter, read_log
+from normscope.doctor.monitor.record import Record
+from normscope.doctor.monitor.watching import watch
 
 from .training import losses, network, sgd, take_step, tiny_network, told
 
@@ -30,7 +30,7 @@ ENDLESS = """
 import sys
 import torch
 from torch.nn import functional as F
-from normscope.monitor.watching import watch
+from normscope.doctor.monitor.watching import watch
 from tests.monitor.training import batches, network
 
 model = network("mlp")
@@ -219,8 +219,8 @@ def test_nor_can_two_processes_and_a_fork_writes_nothing(tmp_path: Path) -> None
     written(tmp_path)
     code = f"""
 import os, sys
-from normscope.monitor.history import History
-from normscope.monitor.log import LogWriter
+from normscope.doctor.monitor.history import History
+from normscope.doctor.monitor.log import LogWriter
 writer = LogWriter({str(tmp_path)!r})
 History().resume({str(tmp_path)!r})
 ended, end = os.pipe()

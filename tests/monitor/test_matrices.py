@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from normscope.doctor.monitor.norm_tracking import AFRESH_TURNS, READABLE_DECADES, NormReading, NormTracker
+from normscope.doctor.monitor.probes import weight_probe
+from normscope.doctor.monitor.probes.weight_probe import LayerStack, NormEstimates, eigenvectors_by_powers
+from normscope.doctor.monitor.schedule import Tier, TimeBudget
+from normscope.doctor.monitor.watching import Watch, watch
 from normscope.listening.calls import LayerGeometry
-from normscope.monitor.norm_tracking import AFRESH_TURNS, READABLE_DECADES, NormReading, NormTracker
-from normscope.monitor.probes import weight_probe
-from normscope.monitor.probes.weight_probe import LayerStack, NormEstimates, eigenvectors_by_powers
-from normscope.monitor.schedule import Tier, TimeBudget
-from normscope.monitor.watching import Watch, watch
 
 
 class Reader(nn.Module):

@@ -12,11 +12,11 @@ from torch import nn
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.monitor.composing import WAITING_FIGURES, Observed, summarise
-from normscope.monitor.courses import Spikes
-from normscope.monitor.log import read_log
-from normscope.monitor.record import Record
-from normscope.monitor.watching import watch
+from normscope.doctor.monitor.composing import WAITING_FIGURES, Observed, summarise
+from normscope.doctor.monitor.courses import Spikes
+from normscope.doctor.monitor.log import read_log
+from normscope.doctor.monitor.record import Record
+from normscope.doctor.monitor.watching import watch
 
 from .training import losses, network
 
@@ -77,7 +77,7 @@ class Sent:
 
 
 def test_losses_on_a_device_are_kept_as_they_are_and_sent_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.composing.Transfer", Sent)
+    monkeypatch.setattr("normscope.doctor.monitor.composing.Transfer", Sent)
     monkeypatch.setattr(Sent, "made", 0)
     held = Observed()
     for step in range(WAITING_FIGURES + 6):
@@ -93,7 +93,7 @@ def test_a_loss_that_is_written_over_is_left_out_and_the_next_are_copied(
     monkeypatch: pytest.MonkeyPatch, overwrite: str
 ) -> None:
     """A sum that grows in place, and the one place that a captured graph writes to, whose version stays."""
-    monkeypatch.setattr("normscope.monitor.composing.Transfer", Sent)
+    monkeypatch.setattr("normscope.doctor.monitor.composing.Transfer", Sent)
     total, copies, records = torch.zeros(()), False, []
     for record in range(2):
         held = Observed(copies=copies)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normscope.core.errors import InputError
-from normscope.monitor.alarms import add_record
-from normscope.monitor.forward_listening import compiled_functions
-from normscope.monitor.watching import watch
+from normscope.doctor.monitor.alarms import add_record
+from normscope.doctor.monitor.forward_listening import compiled_functions
+from normscope.doctor.monitor.watching import watch
 
 from .training import only_at_first
 
@@ -112,7 +112,7 @@ UNUSUAL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 @pytest.mark.parametrize("tier", ["economy", "full"])
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual_models_train_as_they_do_alone(name: str, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.forward_listening.compiled_functions", compiled_functions)
+    monkeypatch.setattr("normscope.doctor.monitor.forward_listening.compiled_functions", compiled_functions)
     build, shape = UNUSUAL[name]
     run = assert_unchanged(build, noise(*shape), tier=tier)
     assert all(record.total["log10_gradient"] is not None for record in run.records)
@@ -255,7 +255,7 @@ def test_frozen_weights_have_a_size_and_tiny_gradients_too() -> None:
 
 
 def test_a_loop_whose_steps_are_not_seen_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.alarms.sight.STUCK_FORWARDS", 5)
+    monkeypatch.setattr("normscope.doctor.monitor.alarms.sight.STUCK_FORWARDS", 5)
     model = nn.Linear(6, 4)
     with watch(model, torch.optim.SGD(model.parameters(), lr=0.1)):
         for step in range(4):
@@ -268,7 +268,7 @@ def test_the_end_of_a_run_looks_for_alarms_whatever_the_budget(monkeypatch: pyte
     only_at_first(monkeypatch, records=2)
     looked: list[bool] = []
     monkeypatch.setattr(
-        "normscope.monitor.recording.add_record",
+        "normscope.doctor.monitor.recording.add_record",
         lambda history, record, *, thorough=True: looked.append(thorough) or add_record(history, record),
     )
     fit(batch_normed(), noise(8, 6), watched={}, steps=8)

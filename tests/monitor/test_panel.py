@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from normscope.monitor.history import History
-from normscope.monitor.panel import Panel, lines
+from normscope.doctor.monitor.history import History
+from normscope.doctor.monitor.panel import Panel, lines
 
 from . import logs
 

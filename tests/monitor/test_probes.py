@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.monitor.forward_listening import ForwardRecord, FunctionListener
-from normscope.monitor.norm_tracking import READABLE_DECADES, NormTracker
-from normscope.monitor.probes import normalizer_probe, updates
-from normscope.monitor.probes.updates import HISTOGRAM_BINS, HISTOGRAM_MAX_ENTRIES, HISTOGRAM_SPAN, histogram
-from normscope.monitor.run import Run
-from normscope.monitor.schedule import Tier, TimeBudget
-from normscope.monitor.watching import Watch, watch
+from normscope.doctor.monitor.forward_listening import ForwardRecord, FunctionListener
+from normscope.doctor.monitor.norm_tracking import READABLE_DECADES, NormTracker
+from normscope.doctor.monitor.probes import normalizer_probe, updates
+from normscope.doctor.monitor.probes.updates import HISTOGRAM_BINS, HISTOGRAM_MAX_ENTRIES, HISTOGRAM_SPAN, histogram
+from normscope.doctor.monitor.run import Run
+from normscope.doctor.monitor.schedule import Tier, TimeBudget
+from normscope.doctor.monitor.watching import Watch, watch
 from normscope.theory.normalizers import layer_norm_jacobian
 
 from .training import sgd, take_step, tiny_network

@@ -9,7 +9,7 @@ import pytest
 import normscope as ns
 from normscope.core.errors import InputError
 from normscope.core.finding import Severity
-from normscope.monitor.log import FILE, Ended, LogWriter
+from normscope.doctor.monitor.log import FILE, Ended, LogWriter
 
 from . import logs
 from .training import losses

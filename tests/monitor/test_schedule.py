@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import normscope
-from normscope.monitor import schedule
-from normscope.monitor.norm_tracking import (
+from normscope.doctor.monitor import schedule
+from normscope.doctor.monitor.norm_tracking import (
     DRIFT_CAUTION,
     DRIFT_MEMORY,
     PART_STEPS,
@@ -24,8 +24,8 @@ from normscope.monitor.norm_tracking import (
     NormFigure,
     WeightNorms,
 )
-from normscope.monitor.probes.weight_probe import SEARCH_STEPS
-from normscope.monitor.schedule import (
+from normscope.doctor.monitor.probes.weight_probe import SEARCH_STEPS
+from normscope.doctor.monitor.schedule import (
     KEPT_SHARE,
     MAX_LEFT_OUT,
     RECORD_SHARE,
@@ -35,7 +35,7 @@ from normscope.monitor.schedule import (
     TimeBudget,
     Turns,
 )
-from normscope.monitor.watching import watch
+from normscope.doctor.monitor.watching import watch
 
 from .training import losses, only_at_first
 
@@ -532,7 +532,9 @@ def test_a_measured_step_reads_nothing_from_the_device(monkeypatch: pytest.Monke
             with monkeypatch.context() as patched:
                 for name in ("item", "__bool__", "__float__", "__int__", "tolist", "nonzero") if step else ():
                     patched.setattr(torch.Tensor, name, refuse)
-                patched.setattr("normscope.monitor.recording.Recorder.collect", lambda *_, **__: None)  # on the host
+                patched.setattr(
+                    "normscope.doctor.monitor.recording.Recorder.collect", lambda *_, **__: None
+                )  # on the host
                 loss = model(x).square().mean()
                 loss.backward()
                 optimizer.step()

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.core.finding import Severity
-from normscope.monitor.parameter_follower import Clearing
-from normscope.monitor.probes.batches import measure_spread
-from normscope.monitor.watching import watch
+from normscope.doctor.monitor.parameter_follower import Clearing
+from normscope.doctor.monitor.probes.batches import measure_spread
+from normscope.doctor.monitor.watching import watch
 
 
 def network() -> nn.Sequential:

@@ -11,9 +11,9 @@ import pytest
 
 from normscope.core.errors import InputError
 from normscope.core.finding import Finding, Severity
-from normscope.monitor.record import LayerRecord, Record
-from normscope.monitor.sinks import TensorBoardSink, WandbSink
-from normscope.monitor.watching import watch
+from normscope.doctor.monitor.record import LayerRecord, Record
+from normscope.doctor.monitor.sinks import TensorBoardSink, WandbSink
+from normscope.doctor.monitor.watching import watch
 
 from .training import losses
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from normscope.monitor.log import read_log
-from normscope.monitor.record import Record
-from normscope.monitor.watching import watch
+from normscope.doctor.monitor.log import read_log
+from normscope.doctor.monitor.record import Record
+from normscope.doctor.monitor.watching import watch
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
-from normscope.monitor.callbacks.huggingface import NormscopeCallback
+from normscope.doctor.monitor.callbacks.huggingface import NormscopeCallback
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*pin_memory.*")
 

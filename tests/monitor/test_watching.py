@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
+from normscope.doctor.monitor.watching import watch
 from normscope.listening.calls import row_variance
-from normscope.monitor.watching import watch
 
 from .training import batches, losses, network
 
@@ -144,7 +144,7 @@ def test_time_spent_inside_the_forward_is_counted(monkeypatch: pytest.MonkeyPatc
         time.sleep(0.01)
         return row_variance(*args, **kwargs)
 
-    monkeypatch.setattr("normscope.monitor.forward_listening.row_variance", slow)
+    monkeypatch.setattr("normscope.doctor.monitor.forward_listening.row_variance", slow)
     _, _, run = losses("layers", 5, watched=lambda m, o: watch(m, o, every=1))
     assert run._hooks.budget.spent > 0.01 * 2 * 4  # two layers, all steps but the first
     monkeypatch.setattr("normscope.listening.calls.row_variance", slow)

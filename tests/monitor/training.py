@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.monitor.schedule import TimeBudget
-from normscope.monitor.watching import watch
+from normscope.doctor.monitor.schedule import TimeBudget
+from normscope.doctor.monitor.watching import watch
 
 
 def network(kind: str = "conv") -> nn.Module:

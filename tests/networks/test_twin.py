@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
+from normscope.bounds.networks import twin as module_under_test
 from normscope.core.errors import InputError
-from normscope.networks import twin as module_under_test
 from normscope.networks.normalizer_modules import Absent, Normalized
 
 pytestmark = pytest.mark.usefixtures("seeded")

@@ -10,9 +10,9 @@ import pytest
 
 import normscope as ns
 from normscope.core.finding import Finding, Severity
-from normscope.monitor.log import LogWriter
-from normscope.pages.live import Followed, LiveServer, live_data
-from normscope.pages.run import run_document
+from normscope.doctor.monitor.log import LogWriter
+from normscope.doctor.pages.live import Followed, LiveServer, live_data
+from normscope.doctor.pages.run import run_document
 from normscope.report.html import to_html
 
 from ..monitor import logs

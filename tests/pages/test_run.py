@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import normscope as ns
+from normscope.choosing.comparison_page import compare_runs_document
 from normscope.core.errors import InputError
 from normscope.core.finding import Severity
-from normscope.monitor.log import LogWriter
-from normscope.monitor.schedule import TimeBudget
-from normscope.pages.run import run_document
-from normscope.pages.run_comparison import compare_runs_document
+from normscope.doctor.monitor.log import LogWriter
+from normscope.doctor.monitor.schedule import TimeBudget
+from normscope.doctor.pages.run import run_document
 from normscope.report.document import Curves, Figures, Notice, Table, Text
 from normscope.report.html import to_html
 

@@ -10,13 +10,13 @@ from torch import nn
 
 import normscope as ns
 from normscope.bounds.captured import Captured
+from normscope.bounds.graph.ir import Node
 from normscope.bounds.ladder import layer_constants
+from normscope.bounds.linalg.linear_map import Diagonal, LinearMap
+from normscope.bounds.linalg.operator_norms import upper
+from normscope.bounds.operators.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from normscope.core.bracket import Evidence
 from normscope.core.rounding import Upper
-from normscope.graph.ir import Node
-from normscope.linalg.linear_map import Diagonal, LinearMap
-from normscope.linalg.operator_norms import upper
-from normscope.rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 
 from ..soundness.networks import Function
 

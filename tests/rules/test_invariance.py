@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import normscope as ns
-from normscope.rules.invariance import FeedingLayer, feeds
+from normscope.bounds.operators.invariance import FeedingLayer, feeds
 
 from ..real_models.families import FAMILIES
 from ..soundness.networks import Function, network

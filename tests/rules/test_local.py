@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.graph.ir import Node, Ref
-from normscope.rules.local.entry_sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax, WindowMaximum
-from normscope.rules.local.local import Builder, Enclosure, LocalForm, Primitive
-from normscope.rules.local.products import MatrixProduct, Multiply
-from normscope.rules.local.scalar import Scalar
-from normscope.rules.registry import lookup
+from normscope.bounds.graph.ir import Node, Ref
+from normscope.bounds.operators.local.entry_sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax, WindowMaximum
+from normscope.bounds.operators.local.local import Builder, Enclosure, LocalForm, Primitive
+from normscope.bounds.operators.local.products import MatrixProduct, Multiply
+from normscope.bounds.operators.local.scalar import Scalar
+from normscope.bounds.operators.registry import lookup
 
 aten = torch.ops.aten
 

@@ -11,16 +11,16 @@ import torch
 from torch import nn
 
 import normscope as ns
+from normscope.bounds.graph.ir import Node, Ref, Unit
+from normscope.bounds.operators import registry
+from normscope.bounds.operators.effects import Elementwise, Linear, coded
+from normscope.bounds.operators.registry import Example, activation_of, operators
+from normscope.bounds.operators.units import with_real_values
 from normscope.bounds.proofs.network_script import scripted
 from normscope.bounds.segments import GraphSteps, segment
 from normscope.bounds.trial import shaken, try_example
 from normscope.core.errors import NormscopeError
 from normscope.core.npz import Archive
-from normscope.graph.ir import Node, Ref, Unit
-from normscope.rules import registry
-from normscope.rules.effects import Elementwise, Linear, coded
-from normscope.rules.registry import Example, activation_of, operators
-from normscope.rules.units import with_real_values
 
 from ..soundness.networks import Function
 

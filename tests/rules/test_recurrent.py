@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.rules.recurrent import _Taken
+from normscope.bounds.operators.recurrent import _Taken
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -13,13 +13,13 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.bounds.captured import Captured
+from normscope.bounds.operators import registry
+from normscope.bounds.operators.effects import Elementwise, Gain
+from normscope.bounds.operators.registry import Operator, forget, operators
 from normscope.bounds.rungs import upper_sides
 from normscope.bounds.trial import try_example
 from normscope.core.errors import MissingRuleError, SoundnessError
 from normscope.core.rounding import Upper
-from normscope.rules import registry
-from normscope.rules.effects import Elementwise, Gain
-from normscope.rules.registry import Operator, forget, operators
 
 from ..soundness.networks import Function
 

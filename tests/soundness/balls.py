@@ -15,9 +15,9 @@ from normscope.bounds.balls.ball import Balls, Over
 from normscope.bounds.balls.ball_bracket import strongest_pairs
 from normscope.bounds.balls.sweep import below
 from normscope.bounds.captured import Captured
+from normscope.bounds.operators.local.local import flat
 from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
-from normscope.rules.local.local import flat
 
 from .attacker import Flat, as_function, double_twin, jacobian, secant
 from .networks import Function, Network, Residual, network

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from normscope.bounds.captured import Captured
+from normscope.bounds.operators.registry import operators
 from normscope.bounds.trial import shaken
 from normscope.core.log10 import log10
-from normscope.rules.registry import operators
 
 from .balls import ROUNDING, Case, Found, case, try_ball
 from .networks import Function, Network

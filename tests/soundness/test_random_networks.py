@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.rules.registry import operators
+from normscope.bounds.operators.registry import operators
 
 from .attacker import secant, strongest
 from .networks import ACTIVATIONS, Function, concatenated, linear_network, network

@@ -14,17 +14,17 @@ from torch import nn
 from torch.nn import functional as F
 
 from normscope.bounds import certificate, segments
+from normscope.bounds.linalg import conv_norm, folding, operator_norms
+from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.linear_map import Diagonal
+from normscope.bounds.linalg.torus import Symbol
+from normscope.bounds.operators import convolution as convolution_rules
+from normscope.bounds.operators import normalization, registry
+from normscope.bounds.operators.effects import Gain, Linear, Range
 from normscope.bounds.trial import try_example
 from normscope.core.bracket import Evidence
 from normscope.core.errors import SoundnessError
 from normscope.core.rounding import ONE, Upper, largest
-from normscope.linalg import conv_norm, folding, operator_norms
-from normscope.linalg.convolution_map import Convolution
-from normscope.linalg.linear_map import Diagonal
-from normscope.linalg.torus import Symbol
-from normscope.rules import convolution as convolution_rules
-from normscope.rules import normalization, registry
-from normscope.rules.effects import Gain, Linear, Range
 from normscope.theory import activations
 
 from ..linalg.cases import Case, random_case

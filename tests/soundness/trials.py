@@ -13,11 +13,11 @@ from normscope.bounds import rungs as engine
 from normscope.bounds.captured import Captured
 from normscope.bounds.ellipsoids.optimised import optimise
 from normscope.bounds.lower import lower_bound
+from normscope.bounds.operators import ranges
+from normscope.bounds.operators.effects import UNKNOWN
 from normscope.bounds.rungs import upper_sides
 from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
-from normscope.rules import ranges
-from normscope.rules.effects import UNKNOWN
 
 from .attacker import Flat, as_function, double_twin, strongest
 from .networks import Network

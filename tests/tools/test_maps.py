@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.core.npz import Archive
-from normscope.linalg.convolution_map import Convolution
-from normscope.linalg.layer_norms import linear_map
-from normscope.linalg.linear_map import (
+from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.layer_norms import linear_map
+from normscope.bounds.linalg.linear_map import (
     Averaging,
     Centering,
     Coded,
@@ -25,8 +24,9 @@ from normscope.linalg.linear_map import (
     Repeated,
     Sum,
 )
-from normscope.linalg.lowering import Nodes, TooLargeError
-from normscope.linalg.writing import write_out
+from normscope.bounds.linalg.lowering import Nodes, TooLargeError
+from normscope.bounds.linalg.writing import write_out
+from normscope.core.npz import Archive
 
 from ..linalg.cases import random_case
 from .proofs import arithmetic, nodes, proving, reading

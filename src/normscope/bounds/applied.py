@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from ..core.budget import affordable
-from ..graph.ir import Graph, Input, Node, Ref, leaves, map_leaves, overlap, storage_of
-from ..linalg.convolution_map import Convolution
-from ..linalg.linear_map import Repeated
-from ..linalg.patches import Read, patches
-from ..rules.effects import Effect, Linear
-from ..rules.linear import PRODUCTS
-from ..rules.registry import multiplied
+from .graph.ir import Graph, Input, Node, Ref, leaves, map_leaves, overlap, storage_of
+from .linalg.convolution_map import Convolution
+from .linalg.linear_map import Repeated
+from .linalg.patches import Read, patches
+from .operators.effects import Effect, Linear
+from .operators.linear import PRODUCTS
+from .operators.registry import multiplied
 
 aten = torch.ops.aten
 WEIGHT = "weight:"

@@ -14,21 +14,21 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from ..calls.call import arguments
 from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, describe_error
 from ..core.log10 import ceiling10
 from ..core.rounding import Upper
-from ..graph.call import arguments
-from ..graph.capturing import STILL_WORKS, capture_groups, check_at, trace_model, warmed
-from ..graph.ir import Graph
-from ..linalg.linear_map import LinearMap
-from ..linalg.operator_norms import BOUNDING, bracket, taken, upper
-from ..rules.effects import Norm
-from ..rules.registry import check
-from ..rules.units import fill, with_real_values
 from .applied import multiplications
 from .evaluation import Values
+from .graph.capturing import STILL_WORKS, capture_groups, check_at, trace_model, warmed
+from .graph.ir import Graph
+from .linalg.linear_map import LinearMap
+from .linalg.operator_norms import BOUNDING, bracket, taken, upper
+from .operators.effects import Norm
+from .operators.registry import check
+from .operators.units import fill, with_real_values
 from .segments import Segments, UnrolledNetwork, propagate, segment
 
 
@@ -106,7 +106,7 @@ class Captured:
         model, batch, mode, output: what was captured, as it was given.
         traced: as it was captured: Jacobians at the data are those of its operators.
         graph: the same with the modules of `known` as one node each and complex values inside units
-            (`rules/units.py`), in the precision of the model.
+            (`bounds/operators/units.py`), in the precision of the model.
         double: `graph` in float64, which the bounds speak of.
         segments: its effects and folded linear segments.
         norm: bounds the norm of one linear map.

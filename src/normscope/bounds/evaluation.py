@@ -30,19 +30,19 @@ from ..core.budget import attempt
 from ..core.log10 import ceiling10, log10
 from ..core.log10 import norm as l2
 from ..core.rounding import UNIT, gamma, inward
-from ..graph.ir import Graph, Node
-from ..linalg.convolution_map import Convolution
-from ..linalg.linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
-from ..linalg.operator_norms import absolute, applied, upper
-from ..rules.effects import UNKNOWN, Norm
-from ..rules.local.entry_sets import LogSoftmax, LogSumExp, Normalize, Softmax, WindowMaximum
-from ..rules.local.entry_sets import Norm as RowNorm
-from ..rules.local.local import Affine, Enclosure, Primitive, UnrolledStep, flat, times, wide
-from ..rules.local.products import MatrixProduct, Multiply
-from ..rules.local.scalar import Scalar
-from ..rules.ranges import Opaque
-from ..rules.registry import effect_of
-from ..rules.units import COMPLEX
+from .graph.ir import Graph, Node
+from .linalg.convolution_map import Convolution
+from .linalg.linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
+from .linalg.operator_norms import absolute, applied, upper
+from .operators.effects import UNKNOWN, Norm
+from .operators.local.entry_sets import LogSoftmax, LogSumExp, Normalize, Softmax, WindowMaximum
+from .operators.local.entry_sets import Norm as RowNorm
+from .operators.local.local import Affine, Enclosure, Primitive, UnrolledStep, flat, times, wide
+from .operators.local.products import MatrixProduct, Multiply
+from .operators.local.scalar import Scalar
+from .operators.ranges import Opaque
+from .operators.registry import effect_of
+from .operators.units import COMPLEX
 from .segments import GraphSteps, evaluate
 
 aten = torch.ops.aten

@@ -9,19 +9,19 @@ from typing import Any, ClassVar, Literal
 
 from torch import nn
 
+from ..calls.data_reader import Batches
 from ..core.bracket import HELD_CONSTANT, Bracket, Evidence
 from ..core.codec import JsonForm, Part, encode, save_json
 from ..core.errors import InputError, visible
 from ..core.shown import Shown
 from ..core.untouched import Mode, outside_inference_mode
-from ..graph.capturing import accepts_graph
-from ..graph.data_reader import Batches
-from ..graph.ir import Graph, Shape
-from ..rules.effects import Linear
 from .captured import Bounding, Captured, Effort, OnMissing, check_option
 from .domain.domain import Domain
 from .domain.domain_bounds import domain_sides, with_steepest
+from .graph.capturing import accepts_graph
+from .graph.ir import Graph, Shape
 from .lower import observed_if_any
+from .operators.effects import Linear
 from .rungs import climb, is_normalizer, is_weight, shared, upper_sides
 
 
@@ -40,7 +40,7 @@ class Ladder(Part, Shown, Mapping[str, Bracket]):
         graph: what was captured; None where the ladder was read from a file.
     """
 
-    page = "bounds:ladder_document"
+    page = "normscope.bounds.pages.bounds:ladder_document"
     JSON: ClassVar[JsonForm] = JsonForm(left_out=("graph",))
 
     rungs: dict[str, Bracket]

@@ -19,10 +19,10 @@ from ..core.bracket import Bracket
 from ..core.budget import Budget, attempt
 from ..core.errors import JacobianError
 from ..core.log10 import norm as l2
-from ..graph.ir import Graph
 from .applied import multiplications, passes
 from .captured import Bounding, Captured, cut_short
 from .evaluation import ESTIMATED, Confirmer, Secant, Values, apart
+from .graph.ir import Graph
 from .point import STEP_PASSES, first_samples, jacobian_norms
 
 Function = Callable[[Tensor], Tensor]

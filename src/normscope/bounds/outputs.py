@@ -13,12 +13,12 @@ from torch import Tensor
 from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget
 from ..core.errors import InputError
-from ..graph.ir import Graph, Node, Ref
 from .applied import passes
 from .captured import Bounding, Captured, cut_short
 from .ellipsoids.ellipsoid_plan import plan
 from .ellipsoids.optimised import optimise, with_rounding
 from .evaluation import Secant
+from .graph.ir import Graph, Node, Ref
 from .lower import ATTACK_STEPS, ATTACK_WORK, BELOW, lower_bound, witness_of
 from .segments import Bounds
 

@@ -19,16 +19,16 @@ from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget, Progress
 from ..core.log10 import log10, power10
 from ..core.rounding import Upper, smallest
-from ..graph.ir import Node, Unit
-from ..linalg.linear_map import LinearMap
-from ..rules.effects import Effect, Elementwise, Gain, Linear, Norm, Unbounded
-from ..rules.registry import lookup, sets_of
 from ..theory.normalizers import lemma1, lemma2, lemma3
 from .captured import Bounding, Captured, cut_short
 from .certificate import ChainCertificate, ClosedForm
 from .ellipsoids.ellipsoid_plan import WIDEST, EllipsoidPlan, plan
 from .ellipsoids.optimised import TIGHTENING, Certified, is_exact, optimise, with_rounding
+from .graph.ir import Node, Unit
+from .linalg.linear_map import LinearMap
 from .lower import lower_side
+from .operators.effects import Effect, Elementwise, Gain, Linear, Norm, Unbounded
+from .operators.registry import lookup, sets_of
 from .proofs.proof import Multipliers, Proof
 from .segments import Bounds, Joints, Segments, propagate
 

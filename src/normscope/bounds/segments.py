@@ -26,16 +26,16 @@ from ..core.budget import check_time, count, in_time
 from ..core.errors import NormscopeError
 from ..core.log10 import log10
 from ..core.rounding import ONE, Upper, root_sum_squares, smallest, total
-from ..graph.ir import Graph, Node
-from ..linalg.folding import add, compose
-from ..linalg.linear_map import Centering, Identity, LinearMap
-from ..linalg.operator_norms import upper
-from ..linalg.writing import moderate, write_out, written
-from ..rules import ranges
-from ..rules.effects import UNKNOWN, Effect, Elementwise, Gain, Linear, Norm, Unbounded
-from ..rules.local.local import Affine, Builder, Primitive, UnrolledStep
-from ..rules.ranges import Opaque
-from ..rules.registry import FAILED, effect_of, lookup
+from .graph.ir import Graph, Node
+from .linalg.folding import add, compose
+from .linalg.linear_map import Centering, Identity, LinearMap
+from .linalg.operator_norms import upper
+from .linalg.writing import moderate, write_out, written
+from .operators import ranges
+from .operators.effects import UNKNOWN, Effect, Elementwise, Gain, Linear, Norm, Unbounded
+from .operators.local.local import Affine, Builder, Primitive, UnrolledStep
+from .operators.ranges import Opaque
+from .operators.registry import FAILED, effect_of, lookup
 
 Form = dict[str, LinearMap]
 SMALL = 4096

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from ..core.budget import Budget
 from ..core.errors import NormscopeError, SoundnessError
-from ..graph.ir import Unit
-from ..rules.effects import Unbounded
-from ..rules.registry import FAILED, Example
 from .captured import Captured
+from .graph.ir import Unit
 from .lower import lower_bound
+from .operators.effects import Unbounded
+from .operators.registry import FAILED, Example
 from .rungs import upper_sides
 
 

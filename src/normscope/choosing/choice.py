@@ -253,7 +253,7 @@ class Choice(Saved, Shown):
         notes: what the reader must know.
     """
 
-    page = "choice:choice_document"
+    page = "normscope.choosing.page:choice_document"
     JSON: ClassVar[JsonForm] = JsonForm(
         kind="choice",
         noun="choice",

@@ -13,22 +13,22 @@ import torch
 from torch import Tensor, nn
 
 from ..bounds.domain.domain import domain as record_domain
+from ..bounds.geometry.smoothness import smoothness
+from ..bounds.graph.capturing import accepts_graph
 from ..bounds.lipschitz import lipschitz
+from ..bounds.networks.twin import twin
+from ..calls.batches import Batch, LossFunction, loss_function, loss_of
+from ..calls.call import select
 from ..core.budget import Progress
 from ..core.errors import InputError, NormscopeError, check_counts, describe_error
 from ..core.finding import Severity
 from ..core.threads import ignore_warnings
 from ..core.untouched import outside_inference_mode, unwrapped
-from ..diagnosis.checking import check
-from ..diagnosis.data_pass import watch_data
-from ..geometry.batches import Batch, LossFunction, loss_function, loss_of
-from ..geometry.smoothness import smoothness
-from ..graph.call import select
-from ..graph.capturing import accepts_graph
+from ..doctor.checking.checking import check
+from ..doctor.checking.data_pass import watch_data
+from ..doctor.monitor.watching import watch
 from ..jobs.engines import runner
 from ..jobs.ledger import Ledger
-from ..monitor.watching import watch
-from ..networks.twin import twin
 from ..theory.losses import Loss
 from .choice import NAMES, Choice, RunOutcome, Status
 from .task import TrainingRun, TrainingTask, build_seeded_model, gather

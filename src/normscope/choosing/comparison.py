@@ -11,15 +11,15 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from torch import nn
 
+from ..auditing.audit_result import Audit, Row
+from ..auditing.auditing import audit as audit_model
+from ..bounds.graph.ir import Graph
+from ..calls.batches import LossFunction
 from ..core.codec import JsonForm, decode, encode, open_json, save_json
 from ..core.errors import InputError
 from ..core.untouched import Mode
-from ..diagnosis.audit_result import Audit, Row
-from ..diagnosis.auditing import audit as audit_model
+from ..doctor.monitor.run import Run
 from ..generalize.measure_table import Measures
-from ..geometry.batches import LossFunction
-from ..graph.ir import Graph
-from ..monitor.run import Run
 from ..report.document import FigureResult, Read, figures_form, read_from
 
 Key = tuple[str, str, int]
@@ -65,7 +65,7 @@ class Comparison(FigureResult):
         runs: training runs.
     """
 
-    page = "run_comparison:comparison_document"
+    page = "normscope.choosing.comparison_page:comparison_document"
     JSON: ClassVar[JsonForm] = figures_form("comparison", "compare", left_out=("runs",))
 
     audits: Mapping[str, Audit] = field(default_factory=dict)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ..calls.batches import Batch, LossFunction, placed_batches
+from ..calls.call import Call
 from ..core.errors import InputError, describe_error
 from ..core.untouched import unwrapped
-from ..geometry.batches import Batch, LossFunction, placed_batches
-from ..graph.call import Call
 from ..jobs.ledger import hashed
 from ..theory.losses import Loss
 

@@ -11,18 +11,18 @@ from typing import Annotated, Any, Literal
 import typer
 from torch import Tensor
 
+from ..auditing.audit_result import Audit
+from ..auditing.auditing import PARTS, THOROUGH
+from ..auditing.auditing import audit as audit_model
 from ..core.budget import Parts
 from ..core.codec import encode
 from ..core.errors import InputError, visible
 from ..core.files import write_text
 from ..core.finding import Finding, Severity
 from ..core.version import __version__
-from ..diagnosis.audit_result import Audit
-from ..diagnosis.auditing import PARTS, THOROUGH
-from ..diagnosis.auditing import audit as audit_model
-from ..diagnosis.bare_weights import audit_weights
-from ..diagnosis.checked import Check
-from ..diagnosis.checking import check as check_model
+from ..doctor.checking.bare_weights import audit_weights
+from ..doctor.checking.checked import Check
+from ..doctor.checking.checking import check as check_model
 from .data_forms import Batches, open_data, open_with_labels
 from .messages import measuring, read_from, show_result
 from .model_forms import GivenModel, known_device, open_model, open_runnable, place_model

@@ -21,13 +21,13 @@ from ..bounds.domain.domain import Coverage, Domain
 from ..bounds.domain.domain import domain as record_domain
 from ..bounds.ladder import Ladder, ladder
 from ..bounds.lipschitz import lipschitz as measure_lipschitz
+from ..bounds.operators.registry import Operator, operators
+from ..bounds.pages.radii import radii_document
 from ..bounds.radius.radius import certified_radius
 from ..core.bracket import Bracket
 from ..core.errors import InputError
-from ..pages.radii import radii_document
 from ..report.document import Document, ReadColumn, Text, read_from, tabulate
 from ..report.words import bracket_table
-from ..rules.registry import Operator, operators
 from .data_forms import open_data, open_labelled
 from .messages import PlainResult, check_targets, measuring, one_line, show_result
 from .model_forms import GivenModel, open_runnable

@@ -11,17 +11,17 @@ import torch
 import typer
 from torch import nn
 
+from ..auditing.audit_result import Audit
+from ..auditing.auditing import audit
 from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import certified_radius
+from ..choosing.audit_comparison import compare_document
 from ..core.budget import Parts, begin, telling_lines
 from ..core.errors import InputError
 from ..core.files import write_text
 from ..data import digits
-from ..diagnosis.audit_result import Audit
-from ..diagnosis.auditing import audit
 from ..networks import small as models
 from ..networks.small import accuracy, train
-from ..pages.audit_comparison import compare_document
 from ..report.document import Document
 from ..report.html import to_html
 from ..report.terminal import print_document

@@ -9,8 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from ..auditing.audit_result import Audit
+from ..auditing.auditing import audit as audit_model
 from ..bounds.curve.curve import ShareCurve
 from ..bounds.data.quantile import DataBracket
+from ..bounds.geometry.curvature import KINDS as MEASURED
+from ..bounds.geometry.curvature import Curvature
+from ..bounds.geometry.symmetries import Symmetries
 from ..bounds.radius.radii import Radii
 from ..bounds.weights.sensitivity import WeightSensitivity
 from ..choosing.choice import Choice
@@ -18,17 +23,12 @@ from ..choosing.comparison import Comparison, unique_names
 from ..core.errors import InputError
 from ..core.files import read_json
 from ..core.shown import Shown
-from ..diagnosis.audit_result import Audit
-from ..diagnosis.auditing import audit as audit_model
-from ..diagnosis.checked import Check
+from ..doctor.checking.checked import Check
+from ..doctor.monitor.log import FILE
+from ..doctor.monitor.run import Run
+from ..doctor.pages.live import Followed, LiveServer
 from ..generalize.generalization_table import Generalization
 from ..generalize.measure_table import Measures
-from ..geometry.curvature import KINDS as MEASURED
-from ..geometry.curvature import Curvature
-from ..geometry.symmetries import Symmetries
-from ..monitor.log import FILE
-from ..monitor.run import Run
-from ..pages.live import Followed, LiveServer
 from .data_forms import open_data
 from .messages import check_targets, one_line, show_result
 from .model_forms import open_runnable

@@ -18,7 +18,7 @@ from ..core.errors import InputError, describe_error
 from ..core.files import MAX_TABLE_BYTES, SMALL_BYTES, read_json
 from ..core.npz import open_zip, unpacked_limit
 from ..core.threads import ignore_warnings
-from ..diagnosis.reading_ahead import Stored
+from ..doctor.checking.reading_ahead import Stored
 
 PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 INDEX = ".safetensors.index.json"

@@ -12,22 +12,22 @@ from typing import Annotated, Any, Literal
 import typer
 from torch import nn
 
+from ..bounds.geometry.curvature import Curvature
+from ..bounds.geometry.flatness import flatness
+from ..bounds.geometry.hessian import hessian
+from ..bounds.geometry.margins import margins
+from ..bounds.geometry.smoothness import smoothness
+from ..bounds.geometry.symmetries import symmetries as find_symmetries
 from ..choosing.choice import NAMES
 from ..choosing.choose import BATCH_SIZES, LEARNING_RATES
 from ..choosing.choose import choose as run_choice
 from ..choosing.task import MOST_SAMPLES
 from ..core.errors import InputError
+from ..doctor.monitor.run import Run
 from ..generalize.bounding import CELLS
 from ..generalize.bounding import generalization as bound_generalization
 from ..generalize.measures import GROUPS
 from ..generalize.measures import measures as take_measures
-from ..geometry.curvature import Curvature
-from ..geometry.flatness import flatness
-from ..geometry.hessian import hessian
-from ..geometry.margins import margins
-from ..geometry.smoothness import smoothness
-from ..geometry.symmetries import symmetries as find_symmetries
-from ..monitor.run import Run
 from ..theory.losses import LOSSES
 from .data_forms import open_data, open_split, open_with_labels
 from .messages import measuring, show_result

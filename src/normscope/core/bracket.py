@@ -84,7 +84,7 @@ class Bracket(Part, Shown):
         proof: what `save` writes beside the two sides; None where there is nothing to check.
     """
 
-    page = "bounds:bracket_document"
+    page = "normscope.bounds.pages.bounds:bracket_document"
     JSON: ClassVar[JsonForm] = JsonForm(
         keys=("log10_lower", "log10_upper", "evidence", "scope", "mode", ...),
         left_out=("witness", "proof"),

@@ -20,9 +20,9 @@ class Shown:
     """A result with a page; the page, rich, jinja2, pandas and matplotlib load when they are first needed.
 
     Attributes:
-        page: which function of the room `pages/` makes the document of such a result, as `"file:function"`; in another
-            package `"package.module:function"`. It is a name and no import, because pages stand above the results that
-            they show; so do all that render them, in the room `report/`.
+        page: which function makes the document of such a result, as `"package.module:function"`. It is a name and no
+            import, because pages stand above the results that they show; so do all that render them, in the room
+            `report/`.
     """
 
     __slots__ = ()
@@ -35,9 +35,8 @@ class Shown:
         Args:
             brief: whether to make the short form that a terminal shows.
         """
-        file, function = self.page.split(":")
-        module = file if "." in file else f"..pages.{file}"
-        return getattr(import_module(module, __package__), function)(self, brief=brief)
+        module, function = self.page.split(":")
+        return getattr(import_module(module), function)(self, brief=brief)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return one self-contained HTML page, and write it to a file if a path is given.

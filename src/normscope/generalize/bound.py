@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from ..bounds.graph.capturing import Traces
+from ..bounds.graph.ir import Graph
 from ..core.log10 import log10, log10_sum, power10
-from ..graph.capturing import Traces
-from ..graph.ir import Graph
 
 MET, NOT_MET, UNKNOWN = "met", "not met", "unknown"
 """The status of a condition."""

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from ..bounds.domain.domain import Domain
+from ..bounds.geometry.hessian import hessian
+from ..bounds.graph.capturing import accepts_graph
+from ..calls.call import quantized
+from ..calls.data_reader import Batches
 from ..core.errors import InputError, NormscopeError, check_counts, check_numbers, describe_error
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
-from ..geometry.hessian import hessian
-from ..graph.call import quantized
-from ..graph.capturing import accepts_graph
-from ..graph.data_reader import Batches
 from ..theory.losses import Loss, named
 from .bound import CERTIFIED, BoundRow, condition
 from .data_reading import CellPlan, DataReading, read, rereader, trace

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..bounds.graph.capturing import trace_model
+from ..bounds.graph.ir import Graph, Node, Unit
+from ..bounds.networks.twin import twin
+from ..bounds.operators.registry import lookup
 from ..bounds.radius.logits import Logits
+from ..calls.data_reader import Batches
 from ..core.budget import Progress
 from ..core.errors import CaptureError, InputError, NormscopeError, describe_error
 from ..core.untouched import untouched
-from ..graph.capturing import trace_model
-from ..graph.data_reader import Batches
-from ..graph.ir import Graph, Node, Unit
-from ..networks.twin import twin
-from ..rules.registry import lookup
 from ..theory.losses import Loss
 from .bound import CAPTURED, MET, Condition, condition
 from .stream import (

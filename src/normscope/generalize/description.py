@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..bounds.graph.ir import Argument, Constant, Graph
 from ..core.errors import InputError
-from ..graph.ir import Argument, Constant, Graph
 from ..report.words import pluralise
 from .bound import Condition, condition
 

@@ -110,7 +110,7 @@ class Generalization(FigureResult):
         notes: what the reader must know.
     """
 
-    page = "generalization:generalization_document"
+    page = "normscope.generalize.page:generalization_document"
     JSON: ClassVar[JsonForm] = figures_form("generalization", "generalization")
 
     name: str

@@ -57,7 +57,7 @@ class Measures(FigureResult):
         notes: what the reader must know.
     """
 
-    page = "measures:measures_document"
+    page = "normscope.generalize.measures_page:measures_document"
     JSON: ClassVar[JsonForm] = figures_form("measures", "measures")
 
     name: str

@@ -21,19 +21,19 @@ import torch
 from torch import Tensor, nn
 
 from ..bounds.captured import Bounding
+from ..bounds.geometry.directions import no_directions
+from ..bounds.geometry.flatness import Perturbation, Sharpness, grouped, mean_scores
+from ..bounds.geometry.objective import Objective
+from ..bounds.graph.capturing import trace_model
+from ..bounds.graph.ir import Graph, Node, leaves, map_leaves
+from ..bounds.operators.effects import UNKNOWN, Linear
+from ..bounds.operators.registry import effect_of
 from ..bounds.rungs import is_normalizer, is_weight
+from ..calls.batches import Batch
+from ..calls.call import select
 from ..core.budget import Budget, Progress
 from ..core.errors import InputError, NormscopeError, NotFiniteError, describe_error
 from ..core.log10 import log10
-from ..geometry.batches import Batch
-from ..geometry.directions import no_directions
-from ..geometry.flatness import Perturbation, Sharpness, grouped, mean_scores
-from ..geometry.objective import Objective
-from ..graph.call import select
-from ..graph.capturing import trace_model
-from ..graph.ir import Graph, Node, leaves, map_leaves
-from ..rules.effects import UNKNOWN, Linear
-from ..rules.registry import effect_of
 from ..theory.losses import margins
 from .data_reading import trace
 from .weight_layers import is_homogeneous

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..bounds.graph.capturing import capture_weights
+from ..bounds.graph.ir import Graph
 from ..bounds.radius.logits import Logits
+from ..calls.call import select
 from ..core.budget import Progress
 from ..core.errors import InputError, NormscopeError, describe_error
 from ..core.untouched import untouched, with_tensors
-from ..graph.call import select
-from ..graph.capturing import capture_weights
-from ..graph.ir import Graph
 from .bound import BoundRow, Condition, condition, row, term
 from .data_reading import endless
 from .description import ARCHITECTURE, Description, Fixed, describe

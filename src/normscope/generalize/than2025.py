@@ -19,13 +19,13 @@ from ..bounds.balls.ball import Balls
 from ..bounds.captured import Bounding, Captured
 from ..bounds.domain.domain import Domain
 from ..bounds.domain.domain_bounds import domain_sides
+from ..bounds.graph.ir import Graph
+from ..bounds.operators.effects import Linear
 from ..bounds.rungs import is_normalizer, is_weight, printed, printed_constant, upper_sides
 from ..core.bracket import Evidence
 from ..core.budget import Progress
 from ..core.errors import InputError, NormscopeError, describe_error
 from ..core.log10 import log10, log10_sum
-from ..graph.ir import Graph
-from ..rules.effects import Linear
 from ..theory.losses import Loss
 from ..theory.sample_sizes import generalization_slack
 from .bound import CAPTURED, MET, BoundRow, BoundTerm, Condition, alone, condition, row, term

@@ -25,11 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from ..bounds.captured import Bounding, Captured
+from ..bounds.graph.ir import Graph, Node, Ref, leaves
+from ..bounds.operators.effects import Linear
+from ..bounds.operators.registry import lookup
 from ..bounds.rungs import is_normalizer, is_weight, printed
 from ..core.log10 import log10, power10
-from ..graph.ir import Graph, Node, Ref, leaves
-from ..rules.effects import Linear
-from ..rules.registry import lookup
 from .bound import CAPTURED, Condition, alone, condition
 from .data_reading import TracedModel, trace
 from .description import Description, Fixed, describe

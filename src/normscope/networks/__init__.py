@@ -1,4 +1,4 @@
-"""Builders that return real modules: twins with another normalizer, initialisations, small networks."""
+"""Small networks for images, their normalizers, weights and training."""
 
 from .small import GROUPS, Normalizer, accuracy, cnn, draw_weights, mlp, residual_mlp, train
 

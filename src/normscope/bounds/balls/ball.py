@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ...core.budget import Budget, affordable
 from ...core.errors import InputError
-from ...linalg.writing import moderate
-from ...rules.local.local import Affine, flat
 from ..applied import multiplications
 from ..captured import Bounding, Captured
 from ..evaluation import CARRIED
+from ..linalg.writing import moderate
+from ..operators.local.local import Affine, flat
 from .ball_ellipsoid import Reach, search
 from .enclosure import Enclosures, Tightener, enclose
 from .expansion import Expansion, expand

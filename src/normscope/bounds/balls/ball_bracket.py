@@ -19,11 +19,11 @@ from ...core.budget import Budget, attempt, check_time
 from ...core.errors import InputError
 from ...core.log10 import log10
 from ...core.rounding import Upper
-from ...rules.local.local import flat
 from ..applied import passes
 from ..captured import Bounding, Captured, cut_short
 from ..evaluation import ESTIMATED, Confirmer, Secant, Values
 from ..lower import ATTACK_WORK, BELOW, AdamStep, gradients, witness_of
+from ..operators.local.local import flat
 from .ball import Balls, Over
 
 ATTACK_FEWEST = 4

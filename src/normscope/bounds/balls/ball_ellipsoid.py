@@ -22,12 +22,12 @@ from torch import Tensor
 
 from ...core.budget import Budget
 from ...core.rounding import gamma
-from ...linalg.linear_map import Identity, LinearMap
-from ...linalg.operator_norms import WRITTEN
-from ...linalg.writing import moderate, writable
-from ...rules.local.local import Affine, Enclosure, LocalForm, OperandShare, UnrolledStep, flat, wide
 from ..ellipsoids.ellipsoid import SHRUNK, advance, image_above, join_blocks, largest, raised, reach
+from ..linalg.linear_map import Identity, LinearMap
+from ..linalg.operator_norms import WRITTEN
+from ..linalg.writing import moderate, writable
 from ..minimise import minimise
+from ..operators.local.local import Affine, Enclosure, LocalForm, OperandShare, UnrolledStep, flat, wide
 from ..segments import Form, UnrolledNetwork
 from .enclosure import Enclosures, tidy
 

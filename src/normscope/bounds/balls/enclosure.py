@@ -17,10 +17,10 @@ from torch import Tensor
 from ...core.budget import check_time
 from ...core.log10 import ceiling10
 from ...core.log10 import norm as l2
-from ...linalg.linear_map import LinearMap
-from ...linalg.operator_norms import absolute, applied, row_norms
-from ...rules.effects import Norm
-from ...rules.local.local import ROUNDING, Affine, Enclosure, LocalForm, UnrolledStep, flat, times, wide
+from ..linalg.linear_map import LinearMap
+from ..linalg.operator_norms import absolute, applied, row_norms
+from ..operators.effects import Norm
+from ..operators.local.local import ROUNDING, Affine, Enclosure, LocalForm, UnrolledStep, flat, times, wide
 from ..segments import Form, UnrolledNetwork
 
 

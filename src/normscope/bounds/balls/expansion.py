@@ -22,9 +22,9 @@ from ...core.budget import check_time
 from ...core.log10 import SMALLEST
 from ...core.log10 import norm as l2
 from ...core.rounding import gamma
-from ...linalg.operator_norms import absolute_norm
-from ...rules.local.local import Affine, OperandShare, flat, times
 from ..ellipsoids.ellipsoid import largest
+from ..linalg.operator_norms import absolute_norm
+from ..operators.local.local import Affine, OperandShare, flat, times
 from .enclosure import Enclosures
 
 Gradients = dict[str, Tensor]

@@ -20,9 +20,9 @@ from ...core.budget import Budget, check_time
 from ...core.log10 import SMALLEST
 from ...core.log10 import norm as l2
 from ...core.rounding import gamma
-from ...linalg.operator_norms import absolute_norm
-from ...rules.local.entry_sets import Normalize
-from ...rules.local.local import Affine, Enclosure, LocalForm, UnrolledStep, flat, times
+from ..linalg.operator_norms import absolute_norm
+from ..operators.local.entry_sets import Normalize
+from ..operators.local.local import Affine, Enclosure, LocalForm, UnrolledStep, flat, times
 from .enclosure import Enclosures, tidy
 from .expansion import accumulate, adjoint, largest_singular
 

@@ -11,20 +11,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from ...calls.data_reader import Batches
 from ...core.bracket import Bracket
 from ...core.budget import Progress, count
 from ...core.codec import JsonForm, Part, Saved
 from ...core.errors import InputError, JacobianError, check_numbers
 from ...core.shown import Shown, data_frame
 from ...core.untouched import Mode, outside_inference_mode
-from ...graph.capturing import accepts_graph
-from ...graph.data_reader import Batches
 from ..captured import Bounding, Captured, check_option
 from ..data.quantile import SHARES, DataBracket, check_shares, draws_needed
 from ..data.streaming import INDEPENDENT, SampleNorms
 from ..domain.domain import RECORDS, Coverage, Domain, Record, conditions_of, covered
 from ..domain.domain_bounds import domain_sides
 from ..domain.recording import Extremes, FigureRecorder
+from ..graph.capturing import accepts_graph
 from ..point import first_samples
 from ..rungs import upper_sides
 from ..segments import GraphSteps
@@ -356,7 +356,7 @@ class ShareCurve(Saved, Shown):
         notes: what the reader must know.
     """
 
-    page = "share_curve:curve_document"
+    page = "normscope.auditing.share_curve:curve_document"
     JSON: ClassVar[JsonForm] = JsonForm(
         kind="share_curve", noun="curve over shares", write="write one with curve.to_json(path)"
     )

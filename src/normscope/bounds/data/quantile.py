@@ -90,7 +90,7 @@ class DataBracket(Saved, Bracket, Shown):
             as one. Their norms are known from above alone.
     """
 
-    page = "share_curve:quantile_document"
+    page = "normscope.auditing.share_curve:quantile_document"
     _rendered = Shown._rendered  # several tables, and not the line of a bracket
     _repr_html_ = Shown._repr_html_
     JSON: ClassVar[JsonForm] = replace(

@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...calls.call import arguments, sample_shapes
+from ...calls.data_reader import Batches, inputs_and_labels
 from ...core.budget import Budget, Progress
 from ...core.errors import InputError
 from ...core.log10 import log10
 from ...core.untouched import mode_of
-from ...graph.call import arguments, sample_shapes
-from ...graph.capturing import Traces
-from ...graph.data_reader import Batches, inputs_and_labels
-from ...graph.ir import Graph, Shape
 from ..derivative import captured
 from ..domain.gains import block_gains
 from ..domain.recording import FigureRecorder
+from ..graph.capturing import Traces
+from ..graph.ir import Graph, Shape
 from ..point import batch_norms
 from .quantile import DataBracket, check_shares, draws_needed, quantile
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...graph.ir import Node
-from ...rules.local.local import Enclosure, Primitive
+from ..graph.ir import Node
+from ..operators.local.local import Enclosure, Primitive
 
 TOLERANCE = 2.0**-20
 """How far a figure may be beyond its limit by rounding, relative to the size of the figures of one condition."""

@@ -20,14 +20,14 @@ from torch import Tensor
 from ...core.bracket import Evidence
 from ...core.errors import NormscopeError
 from ...core.rounding import ONE, Upper, numerical
-from ...graph.ir import Node, Ref, Unit
-from ...linalg.linear_map import Diagonal, Identity
-from ...rules.effects import UNKNOWN, Effect, Elementwise, Gain, Linear, Range, Unbounded
-from ...rules.local.entry_sets import Normalize, Softmax
-from ...rules.local.local import Affine, Enclosure, OperandShare, Shape, UnrolledStep
-from ...rules.local.products import MatrixProduct, Multiply
-from ...rules.local.scalar import Scalar
-from ...rules.registry import effect_of, sets_of
+from ..graph.ir import Node, Ref, Unit
+from ..linalg.linear_map import Diagonal, Identity
+from ..operators.effects import UNKNOWN, Effect, Elementwise, Gain, Linear, Range, Unbounded
+from ..operators.local.entry_sets import Normalize, Softmax
+from ..operators.local.local import Affine, Enclosure, OperandShare, Shape, UnrolledStep
+from ..operators.local.products import MatrixProduct, Multiply
+from ..operators.local.scalar import Scalar
+from ..operators.registry import effect_of, sets_of
 from ..segments import GraphSteps, Segments, evaluate, fold_segments
 from .conditions import DomainCondition, Interval, LeastMeanSquare, Sizes, StepGains
 from .gains import LocalGain

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...calls.data_reader import Batches
 from ...core.budget import Progress
 from ...core.codec import JsonForm, Part
 from ...core.errors import InputError, describe_error, visible
@@ -23,9 +24,8 @@ from ...core.files import write_bytes
 from ...core.npz import read_arrays, read_json_array
 from ...core.shown import Shown
 from ...core.untouched import Mode, mode_of, outside_inference_mode
-from ...graph.capturing import accepts_graph
-from ...graph.data_reader import Batches
-from ...graph.ir import Graph
+from ..graph.capturing import accepts_graph
+from ..graph.ir import Graph
 from ..segments import GraphSteps
 from .conditions import DomainCondition
 from .derivative import treatments
@@ -150,7 +150,7 @@ class Domain(Shown):
         input_shape: of one input.
     """
 
-    page = "bounds:domain_document"
+    page = "normscope.bounds.pages.bounds:domain_document"
 
     def __init__(
         self,

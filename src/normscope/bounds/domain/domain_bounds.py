@@ -14,10 +14,10 @@ from ...core.budget import Budget
 from ...core.errors import JacobianError
 from ...core.rounding import inward
 from ...core.threads import math_attention
-from ...graph.ir import Graph
 from ..applied import passes
 from ..captured import Bounding, Captured
 from ..derivative import Products, differentiable, find_bends, reach_of
+from ..graph.ir import Graph
 from ..lower import gradients
 from ..point import BESIDE, NOISES
 from ..rungs import Rungs, bracket_of, upper_sides

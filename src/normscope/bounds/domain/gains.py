@@ -21,11 +21,11 @@ from torch import Tensor
 
 from ...core.errors import JacobianError
 from ...core.rounding import Upper, numerical
-from ...graph.ir import Graph, Node
-from ...linalg.lanczos import Krylov
-from ...rules.effects import Effect, Linear
-from ...rules.local.local import UnrolledStep
 from ..derivative import Products
+from ..graph.ir import Graph, Node
+from ..linalg.lanczos import Krylov
+from ..operators.effects import Effect, Linear
+from ..operators.local.local import UnrolledStep
 from ..segments import GraphSteps, evaluate
 from .conditions import DomainCondition, LargestQuantity
 

@@ -17,12 +17,12 @@ from torch import Tensor
 from ...core.budget import check_time
 from ...core.log10 import power10
 from ...core.rounding import Upper
-from ...graph.ir import Graph, Node
-from ...linalg.convolution_map import Convolution
-from ...linalg.folding import add, compose, slice_map
-from ...linalg.linear_map import Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated
-from ...linalg.writing import moderate, write_out
-from ...rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
+from ..graph.ir import Graph, Node
+from ..linalg.convolution_map import Convolution
+from ..linalg.folding import add, compose, slice_map
+from ..linalg.linear_map import Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated
+from ..linalg.writing import moderate, write_out
+from ..operators.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from ..segments import Form, Segments
 from .ellipsoid import Uncertain
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...core.budget import Budget, Progress, affordable, check_time
 from ...core.log10 import power10
 from ...core.rounding import UNIT
-from ...linalg.certify import certify as largest_eigenvalue
+from ..linalg.certify import certify as largest_eigenvalue
 from ..minimise import minimise
 from .ellipsoid import SHRUNK, Uncertain, advance, balanced, image_above, invert, largest, prove_inverse
 from .ellipsoid_plan import EllipsoidPlan, EllipsoidStep, StateChange, image_cost

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from ...core.errors import InputError
 from ...core.npz import Archive
-from ...graph.ir import Graph, Node, Ref
-from ...linalg.linear_map import Diagonal, Identity, LinearMap, Reindex
-from ...linalg.lowering import Nodes, TooLargeError, pattern
-from ...rules.effects import Effect, Linear
-from ...rules.registry import (
+from ..graph.ir import Graph, Node, Ref
+from ..linalg.linear_map import Diagonal, Identity, LinearMap, Reindex
+from ..linalg.lowering import Nodes, TooLargeError, pattern
+from ..operators.effects import Effect, Linear
+from ..operators.registry import (
     AttentionWord,
     EntrywiseWord,
     GatedWord,

@@ -15,21 +15,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...calls.call import arguments, run
 from ...core.bracket import Evidence
 from ...core.budget import Budget, Progress, affordable, check_time
 from ...core.errors import CaptureError, InputError, NotFiniteError
 from ...core.log10 import ceiling10
 from ...core.threads import full_precision
 from ...core.untouched import untouched
-from ...graph.agreement import agree
-from ...graph.call import arguments, run
-from ...graph.capturing import NOT_THE_MODEL
-from ...graph.ir import Graph
 from ..applied import multiplications, passes
 from ..balls.ball import Balls, LinearMargins, RadiusOutcome
 from ..captured import Bounding, Captured
 from ..ellipsoids.ellipsoid_plan import plan
 from ..ellipsoids.optimised import Certified, optimise, with_rounding
+from ..graph.agreement import agree
+from ..graph.capturing import NOT_THE_MODEL
+from ..graph.ir import Graph
 from ..outputs import directions
 from ..rungs import upper_sides
 from ..segments import Bounds

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...core.threads import math_attention
-from ...graph.ir import Graph, Unit
+from ..graph.ir import Graph, Unit
 
 aten = torch.ops.aten
 

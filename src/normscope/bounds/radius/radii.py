@@ -64,7 +64,7 @@ class Radii(Saved, Shown):
         witness: the changed samples behind `attacked`, in float64; None where none was found. Not stored in JSON.
     """
 
-    page = "radii:radii_document"
+    page = "normscope.bounds.pages.radii:radii_document"
     JSON: ClassVar[JsonForm] = JsonForm(
         kind="radii",
         noun="radii",

@@ -16,17 +16,17 @@ from ...core.budget import Budget, Progress
 from ...core.errors import InputError
 from ...core.log10 import log10
 from ...core.rounding import ONE, ZERO, Upper, root_sum_squares, total
-from ...graph.ir import Node, Ref, Shape, overlap
-from ...linalg.linear_map import LinearMap
-from ...linalg.operator_norms import remembered, upper
-from ...linalg.patches import Read
-from ...linalg.writing import cost
-from ...rules.effects import Elementwise, Unbounded
-from ...rules.invariance import feeds
 from ...theory.losses import Loss
 from ..applied import Applied, factors_of, joint, reading
 from ..captured import Bounding, Captured
 from ..certificate import WIDEST, ChainCertificate, ClosedForm, MatrixBlock
+from ..graph.ir import Node, Ref, Shape, overlap
+from ..linalg.linear_map import LinearMap
+from ..linalg.operator_norms import remembered, upper
+from ..linalg.patches import Read
+from ..linalg.writing import cost
+from ..operators.effects import Elementwise, Unbounded
+from ..operators.invariance import feeds
 from ..rungs import printed
 from ..segments import Segments, propagate
 from .jacobian import JacobianFound, JacobianSearch, weight_slopes

@@ -78,7 +78,7 @@ class WeightSensitivity(Saved, Shown):
         notes: what the reader must know.
     """
 
-    page = "weights:weight_sensitivity_document"
+    page = "normscope.bounds.pages.weights:weight_sensitivity_document"
     JSON: ClassVar[JsonForm] = JsonForm(
         kind="weight_sensitivity",
         noun="weight sensitivity",

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from ...core.log10 import norm as l2
 from ...core.rounding import numerical
-from ...graph.ir import Input, Node, Ref
-from ...linalg.patches import Read
-from ...rules import ranges
-from ...rules.effects import UNKNOWN, Effect, Gain, Linear, Range, Unbounded
-from ...rules.registry import effect_of
 from ..applied import held
+from ..graph.ir import Input, Node, Ref
+from ..linalg.patches import Read
+from ..operators import ranges
+from ..operators.effects import UNKNOWN, Effect, Gain, Linear, Range, Unbounded
+from ..operators.registry import effect_of
 from ..segments import Folder, Segments, fold_segments
 
 aten = torch.ops.aten

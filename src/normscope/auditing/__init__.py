@@ -1,0 +1,1 @@
+"""Audits, which stand on both sides: what `check` finds, what each normalizer does, and bounds."""

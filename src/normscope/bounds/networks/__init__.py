@@ -1,0 +1,1 @@
+"""Twins with another normalizer, and weights drawn anew: modules made from a given network."""

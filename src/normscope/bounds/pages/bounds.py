@@ -1,0 +1,100 @@
+"""The reports of a bracket, a ladder of them, a domain and a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...core.bracket import Bracket
+from ...report.document import Block, Chart, Column, Document, ReadColumn, Series, Table, Text, tabulate
+from ...report.words import bracket_chart, bracket_table, pluralise, shape
+from ..domain.domain import Domain
+from ..graph.ir import Graph
+from ..ladder import Ladder
+
+Named = tuple[str, Bracket]
+
+
+def bracket_document(bracket: Bracket, *, brief: bool = False) -> Document:
+    """Return the report: the bracket, those of its samples and outputs, and what the reader must know."""
+    brackets = {bracket.method or "bracket": bracket} | _parts(bracket)
+    columns: tuple[ReadColumn[Named], ...] = (
+        ReadColumn("bracket", "text", lambda named: named[0]),
+        ReadColumn("lower", "log10", lambda named: named[1].log10_lower, "log10 of the side that was attained."),
+        ReadColumn("upper", "log10", lambda named: named[1].log10_upper, "log10 of the side that bounds it."),
+        ReadColumn("scope", "name", lambda named: named[1].scope.value, "Over which inputs it holds."),
+        ReadColumn("evidence", "name", lambda named: named[1].evidence.name, "How the upper side is known."),
+        ReadColumn("why", "text", lambda named: named[1].reason),
+    )
+    blocks: list[Block] = [Text(body=str(bracket), lead=True), span_chart(brackets)]
+    blocks.append(tabulate(brackets.items(), columns, title="Both sides (log10)", drop_empty=True))
+    blocks += [Text(body=f"Note: {note}") for note in bracket.notes]
+    return Document(title="A number between two sides", blocks=tuple(blocks))
+
+
+def _parts(bracket: Bracket) -> dict[str, Bracket]:
+    """Return the brackets of samples and of outputs, by a name."""
+    samples = {f"sample {number}": one for number, one in enumerate(bracket.per_sample or ())}
+    return samples | {f"output {number}": one for number, one in enumerate(bracket.per_output or ())}
+
+
+def span_chart(brackets: Mapping[str, Bracket], title: str = "From the lower to the upper side") -> Chart:
+    """Return brackets as bars from the lower to the upper side."""
+    spans = Series(
+        name="from the lower to the upper side",
+        style="spans",
+        values=tuple(bracket.log10_lower for bracket in brackets.values()),
+        until=tuple(bracket.log10_upper for bracket in brackets.values()),
+    )
+    return Chart(title=title, labels=tuple(brackets), series=(spans,), axis="log10", sideways=True)
+
+
+def ladder_document(ladder: Ladder, *, brief: bool = False) -> Document:
+    """Return the brackets as a chart and a table; methods that agree are one line."""
+    chart = bracket_chart(ladder, title="How much a change of the input can grow, bounded in several ways")
+    blocks = (*(() if chart is None else (chart,)), bracket_table(ladder, title="Bounds by method (log10)"))
+    return Document(blocks=blocks)
+
+
+def graph_document(graph: Graph, *, brief: bool = False) -> Document:
+    """Return the operators as a table, in the order they run."""
+    titles = ("name", "operator", "reads", "shape", "module", "source")
+    rows: list[tuple[str | None, ...]] = [
+        (item.name, "input", None, shape(item.shape), item.path or None, None) for item in graph.inputs
+    ]
+    rows += [
+        (n.name, n.operator, ", ".join(n.refs) or None, shape(n.shape), n.path or None, n.source or None)
+        for n in graph.nodes
+    ]
+    what = "one sample" if graph.per_sample else "the whole batch"
+    title = f"Graph of {pluralise(len(graph.nodes), 'operator')} in {graph.mode} mode, over {what}"
+    columns = tuple(Column(title=title, kind="name") for title in titles)
+    notes = [Text(body=f"Note: {note}") for note in graph.notes]
+    return Document(blocks=(Table(title=title, columns=columns, rows=tuple(rows)), *notes))
+
+
+def domain_document(domain: Domain, *, brief: bool = False) -> Document:
+    """Return the report: how the domain was recorded, and between which limits the figures of each operator lie."""
+    labels, low, high, rows = [], [], [], []
+    for condition in domain.conditions:
+        limits = domain.limits[condition.key].tolist()
+        readings = [condition.reading(limit, index) for index, limit in enumerate(limits)]
+        place = f"{condition.node.operator} in `{condition.node.path or 'the model'}`"
+        least, most = (min(readings), max(readings)) if readings else (None, None)
+        labels.append(place)
+        low.append(least)
+        high.append(most)
+        rows.append((condition.node.path, condition.node.operator, len(readings), least, most))
+    titles = (Column("module", "name"), Column("operator", "name"), Column("limits", "count"))
+    table = Table(
+        columns=(*titles, Column("least limit", "number"), Column("largest limit", "number")), rows=tuple(rows)
+    )
+    chart = Chart(
+        title="Limits of inner values",
+        labels=tuple(labels),
+        series=(Series(name="limits", style="spans", values=tuple(low), until=tuple(high)),),
+        axis="value",
+        sideways=True,
+    )
+    recorded = f"Recorded over {pluralise(domain.samples, 'sample')} in {domain.mode} mode, with a margin of "
+    body = f"{recorded}{domain.margin:g} and a quantile of {domain.quantile:g}."
+    return Document(title="Where the data lives", blocks=(Text(body=body, lead=True), chart, table))

@@ -1,0 +1,1 @@
+"""Batches of every form, and how a model is called with one."""

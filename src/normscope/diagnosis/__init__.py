@@ -1,1 +1,0 @@
-"""From brackets and data to what a person reads: audits and findings."""

@@ -1,0 +1,92 @@
+"""Padding: which positions of rows are filled up at their ends with one value, and how much a model reads of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...core.codec import Part
+
+FEW_VALUES = 4
+"""Integers with no more values than this are hardly words: kinds of segments, and masks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddingRead(Part):
+    """How a model reads rows that are filled up at their ends with one value.
+
+    Attributes:
+        path: the embedding or the input.
+        share: of all positions, those that are filled up.
+        pads_read, words_read: the shares of the filled positions, and of the others, that a gradient comes back to.
+    """
+
+    path: str
+    share: float
+    pads_read: float
+    words_read: float
+
+
+def runs_to_the_end(entries: Tensor) -> Tensor:
+    """Return which entries of each row lie in a run without a gap up to its end."""
+    return entries.flip(1).long().cumprod(1).flip(1).bool()
+
+
+@torch.no_grad()
+def find_padding(leaves: Sequence[Any], samples: int) -> Tensor | None:
+    """Return which positions of rows of ids, or of sequences of vectors, are filled up at the end with one value.
+
+    Of vectors that value is zero, and how many are filled up differs from row to row.
+    """
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor) or leaf.is_nested or leaf.is_complex():
+            continue
+        if leaf.shape[:1] != (samples,) or samples < 2:
+            continue
+        if leaf.ndim == 2 and not leaf.is_floating_point() and leaf.dtype != torch.bool and leaf.shape[1] > 1:
+            filled = runs_to_the_end(leaf == leaf[:, -1].mode().values)
+            likely = len(leaf.unique()) > FEW_VALUES
+        elif leaf.ndim == 3 and leaf.is_floating_point() and leaf.shape[1] > 1:
+            filled = runs_to_the_end((leaf == 0).all(2))
+            likely = bool((filled.sum(1) != filled[0].sum()).any())
+        else:
+            continue
+        if likely and bool((filled.sum(1) > 1).double().mean() > 0.5) and not bool(filled.all(1).any()):
+            return filled
+    return None
+
+
+class PaddingListener:
+    """Sees what a forward and a backward make of positions that are filled up."""
+
+    def __init__(self) -> None:
+        self._pads: Tensor | None = None
+        self._path = ""
+        self._figures: Tensor | None = None
+
+    def find(self, leaves: Sequence[Any], samples: int) -> None:
+        """Look for padding in the arguments of a model."""
+        self._pads = find_padding(leaves, samples)
+
+    def hear(self, path: str, values: Tensor) -> None:
+        """Follow the gradient of an input or an embedding, if it is the first with these positions."""
+        if self._pads is None or self._path or values.shape[:-1] != self._pads.shape:
+            return
+        self._path = path
+        values.register_hook(self._returned)
+
+    def _returned(self, gradient: Tensor) -> None:
+        assert self._pads is not None
+        read = (gradient.detach() != 0).any(-1)
+        self._figures = torch.stack([own.double().mean() for own in (self._pads, read[self._pads], read[~self._pads])])
+
+    def read(self) -> PaddingRead | None:
+        """Fetch what was seen; None where nothing is filled up, or no gradient came back."""
+        if self._figures is None:
+            return None
+        share, pads_read, words_read = self._figures.tolist()
+        return PaddingRead(path=self._path, share=share, pads_read=pads_read, words_read=words_read)

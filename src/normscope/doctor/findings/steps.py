@@ -1,0 +1,408 @@
+"""Findings about the next step: what a short one along the gradient does, and what that of the optimizer would do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+from ...core.finding import Finding, Severity, figure, figures, percent
+from ...listening.calls import NORMALIZERS
+from ...report.words import listed
+from ..checking.descent_pass import SHORTEST, StepFacts
+from ..checking.examined import Examined
+from ..checking.loss_facts import NO_BETTER, LossFacts, is_fresh
+from ..checking.signal import GATE, INPUT, find_discriminator_layers
+from ..checking.signal_pass import ACTIVATIONS
+from .depth import rows_of_weights
+from .loss import LOSS, NOT_FITTED
+from .structure import constant_output
+
+DOUBLED_LOSS_RATIO = 2.0
+"""The loss after a step over that before, beyond which the step is too long, whatever its length."""
+TOO_MANY_STEPS = 3e4
+"""Steps to bring the loss to zero at the pace of the next one, beyond which the pace is too slow: fresh models at usual
+rates need a few hundred."""
+VANISHED_RATIO = 0.02
+"""The size of what an operator without weights hands on over that of what it reads, below which values vanish: a mean
+keeps a tenth."""
+LEARNED_SCALE_RATIO = 2.0
+"""How far the size of a trainable vector may be from a factor that it makes: values do not all have one size."""
+STRONG_DECAY_SHARE = 0.01
+"""The share of the weights that decay takes at each step, beyond which it is too strong: a usual one takes less than a
+thousandth."""
+LARGEST_USUAL_RATE, LARGEST_USUAL_SGD_RATE = 0.01, 1.0
+"""The largest rates in use, of optimizers that rescale gradients and of SGD: a decay is judged at no larger one."""
+STRONG_PULL_RATIO = 3.0
+"""A weight decay over the gradient that it is added to, beyond which it decides where an untrained network goes."""
+HIGHER_LOSS_RATIO = 1.1
+"""The loss after a step over that before, beyond which it rises clearly: enough where the step is long, too, by one of
+the next three constants."""
+REWRITTEN_MATRIX_SHARE, REWRITTEN_SHARE = 1.0, 0.25
+"""The change of one matrix, and of all of them, over their size, beyond which a step is long: in fresh networks at
+usual rates both are below a twentieth."""
+BEYOND_STABLE_RATIO = 2.5
+"""A multiple of the rate at which steps along the gradient begin to climb; some runs go well at up to twice as much."""
+LONG_MOMENTUM = 0.995
+"""A momentum beyond which more than two hundred gradients add up."""
+LEAST_MOMENTUM, LARGEST_RATE = 0.2, 0.5
+"""A momentum below the first with a rate above the second: their arguments are in the wrong order."""
+ROUNDED_AWAY_SHARE = 0.9
+"""The share of the weights that a step leaves as they were, beyond which steps are lost: in bfloat16 a small step moves
+few weights at once, and the others later."""
+SLOW_PACE_SHARE, SLOW_MOVE_SHARE = 0.03, 1e-3
+"""The move of a typical weight over the rate, and of all weights over their size, below which eps outweighs."""
+
+
+def wrong_parameters(examined: Examined) -> Iterator[Finding]:
+    """An optimizer that does not hold the parameters of the model."""
+    signal, steps = examined.signal, _steps(examined)
+    if signal is None or steps is None or steps.optimizer is None or not steps.outside:
+        return
+    trained = sum(parameter.requires_grad for parameter in examined.model.parameters())
+    every = len(steps.outside) == trained
+    learning = {row.name for row in signal.parameters if row.gradient is not None}
+    outside = [name for name in steps.outside if every or name in learning]  # no step of this loss moves the others
+    if not outside:
+        return
+    named = listed([f"`{name}`" for name in outside], most=3)
+    layers = {row.module for row in signal.parameters if row.name in outside and len(row.shape) > 1}
+    in_discriminator = (
+        bool(layers)
+        and layers <= find_discriminator_layers(signal)
+        and (signal.loss is None or signal.loss.is_constant)
+    )
+    yield Finding(
+        code="not-in-optimizer",
+        severity=Severity.ERROR if every else Severity.INFO if in_discriminator else Severity.WARNING,
+        where=outside[0],
+        seen=f"The optimizer ({steps.optimizer}) holds none of the model's trainable parameters"
+        + (f", and {steps.foreign} of something else." if steps.foreign else ".")
+        if every
+        else f"{len(outside)} of {trained} trainable parameters are not in the optimizer: {named}.",
+        why="A parameter that no optimizer holds keeps its first values.",
+        advice="Build the optimizer over model.parameters(), after the last layer was replaced or added and after the "
+        "model was copied or loaded. If they are to stay as they are, freeze them with requires_grad_(False); if "
+        "another optimizer trains them, there is nothing to do.",
+        numbers=figures(outside=len(outside), foreign=steps.foreign),
+    )
+
+
+RESTING_WHY = "No step moves these parameters until their rate is larger."
+RESTING_ADVICE = (
+    "Nothing to do if a schedule raises it; otherwise set the rate of their parameter group. If they are to stay as "
+    "they are, freeze them with requires_grad_(False), which spares their gradients."
+)
+
+
+def resting_group(examined: Examined) -> Iterator[Finding]:
+    """A group of the optimizer whose learning rate is 0, while others have one."""
+    steps = _steps(examined)
+    if steps is None or not steps.at_rest:
+        return
+    named = listed([f"`{name}`" for name in steps.at_rest], most=3)
+    yield Finding(
+        code="step-too-short",
+        severity=Severity.INFO,
+        where=steps.at_rest[0].rpartition(".")[0],
+        seen=f"The learning rate of {named} is 0 in the optimizer ({steps.optimizer}), and {figure(steps.rate or 0.0)} "
+        "elsewhere.",
+        why=RESTING_WHY,
+        advice=RESTING_ADVICE,
+        numbers=figures(at_rest=len(steps.at_rest), rate=steps.rate),
+    )
+
+
+def next_step(examined: Examined) -> Iterator[Finding]:
+    """Settings of the optimizer at which its next steps do harm, or nothing."""
+    steps = _steps(examined)
+    if steps is None or steps.optimizer is None or steps.rate is None:
+        return
+    loss = None if examined.signal is None else examined.signal.loss
+    rate = f"{steps.optimizer} at a rate of {figure(steps.rate)}"
+    if steps.is_new and steps.promised_fall is not None and steps.promised_fall < 0.0 and not _is_pulled(steps):
+        yield _of_optimizer(
+            "step-too-long",
+            f"A step of {rate} goes along the gradient, not against it: it raises the loss of {figure(steps.loss)}.",
+            "Training then makes the loss as large as it can.",
+            "Minimise the loss: build the optimizer without maximize=True, and with a rate above zero. If what was "
+            "given as the loss is a reward that is to grow, there is nothing to do.",
+            figures(rate=steps.rate, loss=steps.loss, promised_fall=steps.promised_fall),
+            Severity.WARNING if loss is not None and not loss.negated else Severity.INFO,  # it may be a reward
+        )
+    elif _is_pulled(steps) and _is_untrained(examined):
+        yield _of_optimizer(
+            "decay-too-strong",
+            f"The weight decay of {rate} is {figure(steps.decay_pull or 0.0)} times as large as the gradient that it "
+            "is added to.",
+            "The steps then follow the decay: weights go to zero, whatever the loss says.",
+            "Lower the weight decay: usual values are 1e-4 to 5e-4 for SGD and Adam and 0.01 to 0.1 for AdamW.",
+            figures(pull=steps.decay_pull, rate=steps.rate),
+        )
+    elif steps.decay and compute_decay_at_usual_rate(steps.decay, steps.rate, steps.optimizer) > STRONG_DECAY_SHARE:
+        yield _of_optimizer(
+            "decay-too-strong",
+            f"Weight decay takes {percent(steps.decay)} of the weights at each step ({rate}).",
+            "Weights that shrink faster than they learn go to zero, and the output becomes constant.",
+            "Lower the weight decay: usual values are 1e-4 to 5e-4 for SGD and 0.01 to 0.1 for AdamW.",
+            figures(decay=steps.decay, rate=steps.rate),
+        )
+    elif steps.rate == 0.0:
+        yield _of_optimizer(
+            "step-too-short",
+            "The learning rate is 0.",
+            "No step moves anything until it is larger, as at the start of a warm-up.",
+            "Nothing to do if a schedule raises it; otherwise set the rate.",
+            figures(rate=0.0),
+            Severity.INFO,
+        )
+    elif steps.moved_share is not None and not math.isfinite(steps.moved_share) and _is_half(examined):
+        yield _of_optimizer(
+            "half-precision",
+            f"One step of {rate} makes weights in float16 infinite or NaN.",
+            "The eps of an optimizer (1e-8) and the squares of small gradients are zero in float16, and what is "
+            "divided by them is lost.",
+            "Keep the weights in float32 and run the forward under torch.autocast with a GradScaler, or train in "
+            "bfloat16.",
+            figures(rate=steps.rate),
+        )
+    elif _is_too_long(steps, loss):
+        limit = steps.stable_rate if steps.optimizer == "SGD" else None
+        below = limit is not None and limit < steps.rate
+        yield _of_optimizer(
+            "step-too-long",
+            f"One step of {rate} takes the loss from {figure(steps.loss)} to {figure(steps.next_loss or 0.0)}"
+            + (f", and changes the weights by {percent(steps.moved_share)}." if steps.moved_share else "."),
+            "Training that begins so diverges, or kills units on its way back.",
+            "Lower the learning rate, "
+            + (f"to less than {figure(limit or 0.0)}" if below else "tenfold to begin with")
+            + ", or warm it up over the first steps.",
+            figures(rate=steps.rate, loss=steps.loss, next_loss=steps.next_loss, moved=steps.moved_share),
+        )
+    elif _are_swapped(steps):
+        yield _of_optimizer(
+            "step-too-long",
+            f"{rate} has a momentum of {figure(steps.momentum or 0.0)}.",
+            "A rate like a momentum beside a momentum like a rate: the two are in the wrong order.",
+            f"Lower the learning rate: name the arguments, lr={steps.momentum:g}, momentum={steps.rate:g}.",
+            figures(rate=steps.rate, momentum=steps.momentum),
+        )
+    elif steps.momentum is not None and (
+        steps.momentum > LONG_MOMENTUM or (steps.betas is not None and steps.betas[0] > steps.betas[1])
+    ):
+        yield _of_optimizer(
+            "step-too-long",
+            f"The momentum of {steps.optimizer} is {steps.momentum:g}"
+            + ("." if steps.betas is None else f" (betas {steps.betas[0]:g} and {steps.betas[1]:g})."),
+            "So many gradients add up that steps go on long after the loss rises again"
+            + ("; with 1 they add up for ever." if steps.momentum >= 1.0 else "."),
+            "Lower the momentum to 0.9" + ("." if steps.betas is None else ", and use betas of 0.9 and 0.999."),
+            figures(momentum=steps.momentum, rate=steps.rate),
+        )
+    else:
+        yield from _too_short(examined, steps, rate)
+
+
+def _too_short(examined: Examined, steps: StepFacts, rate: str) -> Iterator[Finding]:
+    """A rate, or an eps, with which a network that has learned nothing learns nothing."""
+    if steps.unmoved is not None and steps.unmoved > ROUNDED_AWAY_SHARE:
+        half = _is_half(examined)
+        if half or _is_untrained(examined):
+            yield _of_optimizer(
+                "half-precision" if half else "step-too-short",
+                f"One step of {rate} leaves {percent(steps.unmoved)} of the weights exactly as they were.",
+                "What is added to a weight is below its last digit, and is rounded away at every step.",
+                "Keep the weights in float32 and run the forward under torch.autocast, or raise the learning rate."
+                if half
+                else "Raise the learning rate, or look for what makes the loss and its gradients so small.",
+                figures(unmoved=steps.unmoved, rate=steps.rate),
+            )
+        return
+    if not steps.promised_fall or steps.promised_fall <= 0.0 or not _is_untrained(examined):
+        return  # at the least loss there is nothing to gain by longer steps
+    count = steps.loss / steps.promised_fall
+    scheduled = steps.scheduled_rate is not None and steps.scheduled_rate > (steps.rate or 0.0)
+    outweighed = steps.is_new and (steps.pace or 1.0) < SLOW_PACE_SHARE and (steps.moved_share or 1.0) < SLOW_MOVE_SHARE
+    if outweighed or count > TOO_MANY_STEPS:
+        yield _of_optimizer(
+            "step-too-short",
+            f"One step of {rate} lowers the loss of {figure(steps.loss)} by {figure(steps.promised_fall)}"
+            + (f": a typical weight moves by {percent(steps.pace or 0.0)} of the rate." * outweighed or "."),
+            "The eps of the optimizer outweighs the gradients that it is added to, and every step is as much shorter."
+            if outweighed
+            else f"At this pace it takes about {figure(count)} steps to learn anything.",
+            "Lower the eps of the optimizer to 1e-8, or raise the learning rate."
+            if outweighed
+            else f"Nothing to do if the schedule has yet to reach its rate of {figure(steps.scheduled_rate or 0.0)}, "
+            "or is at its end."
+            if scheduled
+            else "Raise the learning rate: 1e-3 for Adam and 0.1 or 0.01 for SGD are usual, or look for what makes "
+            "the gradients so small.",
+            figures(rate=steps.rate, loss=steps.loss, promised_fall=steps.promised_fall),
+            Severity.INFO if scheduled and not outweighed else Severity.WARNING,
+        )
+
+
+def _is_half(examined: Examined) -> bool:
+    """Whether weights have fewer digits than float32."""
+    return any(parameter.itemsize < 4 for parameter in examined.model.parameters())
+
+
+def _of_optimizer(
+    code: str,
+    seen: str,
+    why: str,
+    advice: str,
+    numbers: dict[str, float | int | None],
+    severity: Severity = Severity.WARNING,
+) -> Finding:
+    where = "the optimizer"
+    return Finding(code=code, severity=severity, where=where, seen=seen, why=why, advice=advice, numbers=numbers)
+
+
+def compute_decay_at_usual_rate(share: float, rate: float, optimizer: str) -> float:
+    """Return the share of the weights that a decay takes at each step, at a usual rate where the run's is larger.
+
+    A step shrinks weights by the decay times the rate. Where that is large because of the rate, the rate is at fault.
+
+    Args:
+        share: the share that it takes at the rate of the run.
+        rate: the learning rate.
+        optimizer: the name of the optimizer's class.
+    """
+    usual = LARGEST_USUAL_SGD_RATE if "SGD" in optimizer else LARGEST_USUAL_RATE
+    return share * min(1.0, usual / rate)
+
+
+def _is_pulled(steps: StepFacts) -> bool:
+    """Whether a weight decay that is added to the gradient is far larger than it."""
+    return steps.decay_pull is not None and steps.decay_pull > STRONG_PULL_RATIO
+
+
+def _are_swapped(steps: StepFacts) -> bool:
+    """Whether rate and momentum look as if each stood in the place of the other."""
+    return steps.betas is None and 0.0 < (steps.momentum or 0.0) < LEAST_MOMENTUM < LARGEST_RATE < (steps.rate or 0)
+
+
+def _is_too_long(steps: StepFacts, loss: LossFacts | None) -> bool:
+    """Whether the loss rises far, or rises after a step that is too long by its length."""
+    if steps.next_loss is None or not math.isfinite(steps.next_loss):
+        return steps.next_loss is not None
+    blind = 0.0 if loss is None or loss.blind is None else loss.blind
+    if steps.loss > 0.0 and steps.next_loss - steps.loss > (DOUBLED_LOSS_RATIO - 1.0) * max(steps.loss, blind):
+        return True
+    rewritten = (steps.most_moved or 0.0) > REWRITTEN_MATRIX_SHARE and (steps.moved_share or 0.0) > REWRITTEN_SHARE
+    climbs = steps.optimizer == "SGD" and (steps.rate or 0.0) > BEYOND_STABLE_RATIO * (steps.stable_rate or math.inf)
+    return (
+        steps.next_loss > HIGHER_LOSS_RATIO * max(steps.loss, 0.0) and steps.loss > NOT_FITTED and (rewritten or climbs)
+    )
+
+
+def loss_rises(examined: Examined) -> Iterator[Finding]:
+    """A short step against the gradient that does not lower the loss."""
+    steps = _steps(examined)
+    if steps is None or steps.fall is None or examined.signal is None or steps.loss <= NOT_FITTED:
+        return
+    if steps.step_share is not None and steps.step_share > 1.0 and _is_untrained(examined):
+        if any(shrinking_values(examined)):
+            return
+        yield Finding(
+            code="no-loss-gradient",
+            severity=Severity.WARNING,
+            where=LOSS,
+            seen="The gradient of the loss is next to nothing: to lower the loss by a hundredth along it, the weights "
+            f"would have to change by {figure(steps.step_share)} times their size.",
+            why="Steps along such a gradient hardly change the loss.",
+            advice="Look at what stands between the last layer and the loss: outputs that are all alike, a factor or "
+            "a temperature that makes them tiny, a softmax or sigmoid that is applied twice; scale the outputs up.",
+            numbers=figures(step_share=steps.step_share),
+        )
+        return
+    half = any("16" in row.dtype for row in examined.signal.rows)  # where a short step is lost in rounding
+    short = steps.step_share is not None and SHORTEST * steps.step_share < 0.01
+    if steps.fall > -0.5 or half or not short:
+        return
+    yield Finding(
+        code="gradient-does-not-descend",
+        severity=Severity.WARNING,
+        where=LOSS,
+        seen="A short step along the negative gradient, which should lower the loss by a millionth, "
+        + ("raises it." if math.isfinite(steps.fall) else "makes it infinite."),
+        why="The gradient is then not that of the loss, or the loss is so rough that gradients say nothing of it.",
+        advice="Look for a backward that was written by hand, for values that are rounded, sorted or looked up, and "
+        "for a layer whose weights are far too large.",
+        numbers=figures(fall=steps.fall),
+    )
+
+
+def shrinking_values(examined: Examined) -> Iterator[Finding]:
+    """A fresh model in which values nearly vanish between two layers, by an operator without weights."""
+    signal = examined.signal
+    if signal is None or not is_fresh(examined.model) or any(constant_output(examined)):
+        return
+    weights, falls = rows_of_weights(signal, examined.data), list[tuple[float, str, str]]()
+    for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False)):
+        size = weights[number].rms_input if number in weights else row.root_mean_square
+        values = [feed for feed in feeds if signal.rows[feed].kind != GATE]  # a gate weighs values and hands on none
+        inner = [feed for feed in values if signal.rows[feed].kind != INPUT]
+        largest_read = max((signal.rows[feed].root_mean_square or 0.0 for feed in values), default=0.0)
+        if examined.data.other and not inner and number in weights and (size or 0.0) < VANISHED_RATIO * largest_read:
+            return  # the data are smaller than the batch, not what layers make of it
+        read, feed = max(((signal.rows[feed].root_mean_square or 0.0, feed) for feed in inner), default=(0.0, 0))
+        has_own_finding = row.kind in (*NORMALIZERS, *ACTIVATIONS, GATE, "relu")  # of units that are off or saturated
+        if len(inner) == len(values) and read > 0.0 and size and not has_own_finding:
+            fall = (size / read, signal.rows[feed].path, row.path)
+            # blocks that begin small on purpose, as those of ConvNeXt and CaiT, by a vector that training enlarges
+            is_meant = fall[0] < VANISHED_RATIO and _is_learned_scale(examined.model, *fall)
+            if not (is_meant and _has_way_around(number, signal.feeds)):
+                falls.append(fall)
+    factor, before, after = min(falls, default=(1.0, "", ""))
+    if factor >= VANISHED_RATIO:
+        return
+    yield Finding(
+        code="gradient-vanishing",
+        severity=Severity.WARNING,
+        where=before or after,
+        seen=f"Values are multiplied by {figure(factor)} on their way from "
+        f"{f'`{before}`' if before else 'layers before'} to {f'`{after}`' if after else 'what reads them'}.",
+        why="Values that nearly vanish on their way hardly count in the outputs, and their gradients vanish alike.",
+        advice="Look at what lies between: a softmax or a mean over the wrong axis (check its dim), a factor or a step "
+        "of time far below 1 that keeps a recurrent state (carry more of the state on, or use a GRU); or rescale the "
+        "layer behind it.",
+        numbers=figures(factor=factor),
+    )
+
+
+def _is_learned_scale(model: nn.Module, factor: float, before: str, after: str) -> bool:
+    """Whether a factor between two layers is that of a trainable vector of a module around them."""
+    for name, parameter in model.named_parameters():
+        owner, dot, _ = name.rpartition(".")
+        around = any(f"{path}.".startswith(owner + dot) for path in (before, after))
+        if around and parameter.requires_grad and parameter.numel() == max(parameter.shape, default=1):
+            size = float(parameter.detach().double().square().mean().sqrt())
+            if factor / LEARNED_SCALE_RATIO <= size <= factor * LEARNED_SCALE_RATIO:
+                return True
+    return False
+
+
+def _has_way_around(number: int, feeds: Sequence[Sequence[int]]) -> bool:
+    """Whether something joins what follows from a row with what does not: the row is part of a branch."""
+    following = {number}
+    for place, read in enumerate(feeds):
+        if not following.isdisjoint(read):
+            if not following.issuperset(read):
+                return True
+            following.add(place)
+    return False
+
+
+def _is_untrained(examined: Examined) -> bool:
+    """Whether a model looks fresh, and its loss does not say that it has learned something."""
+    loss = None if examined.signal is None else examined.signal.loss
+    learned = loss is not None and loss.share_of_blind is not None and loss.share_of_blind < NO_BETTER
+    return is_fresh(examined.model) and not learned
+
+
+def _steps(examined: Examined) -> StepFacts | None:
+    return None if examined.signal is None else examined.signal.steps

@@ -1,0 +1,196 @@
+"""What a run writes down: the layers once, then one `Record` per measured step."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from ...core.codec import JsonForm, Part, from_plain
+
+Kind = Literal["weight", "normalizer", "block", "units", "operator"]
+KINDS: tuple[Kind, ...] = ("weight", "normalizer", "block", "units", "operator")
+Numbers = tuple[float | None, ...]
+NOT_FINITE = re.compile(r"-?inf|nan")
+FIGURE_ROOT = "normscope"
+"""What the names of all figures begin with where others keep them too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRecord(Part):
+    """One thing that is watched.
+
+    Attributes:
+        name: the module's path; later runs of a module in one forward have `#2`, `#3`, ... behind it.
+        kind: a weight layer, a normalizer, a block of the network, the units behind a ReLU, or an operator that has a
+            range in the domain that is followed.
+        family: `convolution`, `linear`, `batch_norm`, ... or the class of a block.
+        parameters: the names of a weight layer's parameters.
+        normalizer: the normalizer that a weight layer feeds, if it does.
+        invariant: what of a weight can be rescaled without changing the output: each `channel`, each `group`, the
+            `layer`; None for weights that are not scale invariant.
+        groups: how many such units there are; of a normalizer: sets of one sample with scales of their own.
+        eps: the stabiliser of a normalizer.
+        entries: values that a normalizer normalizes together.
+        samples: how many samples stand behind one variance of a BatchNorm; how many sets another normalizer has.
+        weight_decay: the weight decay of a weight, as its optimizer has it.
+        coupled: whether that decay is added to the gradient and then rescaled with it (L2 in Adam and its like).
+    """
+
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=(...,))
+
+    name: str
+    kind: Kind
+    family: str
+    parameters: tuple[str, ...] = ()
+    normalizer: str | None = None
+    invariant: str | None = None
+    groups: int = 0
+    eps: float | None = None
+    entries: int | None = None
+    samples: int | None = None
+    weight_decay: float | None = None
+    coupled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One measured step.
+
+    Attributes:
+        step: how many steps the optimizer had taken before it.
+        seconds: since the run began.
+        tier: how much was measured.
+        loss: what `observe` was given in this step, or, in a loop that observes none, what its backward began with;
+            None if nothing.
+        lr: the learning rate of every parameter group.
+        values: by kind of layer and quantity one number per layer of that kind, in the order of the layers;
+            None is not measured. Quantities named `log10_*` are exponents.
+        histograms: in the full tier, of the entries of each weight layer's weight and of its gradient: the root mean
+            square, then the share in each bin (`doctor/monitor/probes/weight_probe.py`); None for a layer without.
+        total: sums over the network: `log10_printed`, `log10_constants`, `log10_folded`, `log10_gradient`,
+            `log10_weight`; `input_spread`, how far the samples of the batch differ, `input_mean`, `input_size` (root
+            mean square) and `input_samples`; `input_repeats`, 1 where the very next step saw the same batch and 0 where
+            it saw another; `input_column`, the largest column of a table over the median one;
+            `share_lost`, of the weights in half precision that the step left as they were to the last bit; `log10_step`
+            and `log10_drift`, of how far a step, and all since the record before, moved the weights over their size;
+            `output_spread`, how far the directions of the model's outputs differ over the samples; `code_spread`, how
+            far those do that come in a pair, such as mean and variance of a code; `outputs_*`, what outputs and targets
+            show (`probes/loss_probe.py`); `left_over`, the largest entry of a gradient that was not cleared;
+            `halves_agree`, the cosine between the gradients of the first two parts of a batch that accumulate;
+            `share_outside`, of the samples outside of the domain that is followed; and `left_out`, how many steps were
+            due since the record before and left out for lack of time, if any.
+        metrics: what `observe` was given since the record before, by name: `loss_mean`, `loss_least`, `loss_largest`,
+            `loss_largest_at` (its step), `loss_count` and `loss_broken` (not finite, and in none of the others; the
+            first at `loss_broken_at`, infinite if `loss_broken_infinite` is 1) of the losses of all steps, and
+            of the first that is a hundred times the one before `loss_jump`, `loss_jump_from` (the one before) and
+            `loss_jump_at`; of other figures the mean.
+    """
+
+    step: int
+    seconds: float
+    tier: str
+    loss: float | None = None
+    lr: tuple[float, ...] = ()
+    values: Mapping[str, Mapping[str, Numbers]] = field(default_factory=dict)
+    histograms: Mapping[str, tuple[Numbers | None, ...]] = field(default_factory=dict)
+    total: Mapping[str, float | None] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, kind: Kind, quantity: str) -> Numbers:
+        """Return one quantity of all layers of a kind; empty if it was not measured."""
+        return self.values.get(kind, {}).get(quantity, ())
+
+    def number(self, kind: Kind, quantity: str, index: int) -> float | None:
+        """Return one figure of one layer, by its place among those of its kind; None if it was not measured."""
+        column = self.of(kind, quantity)
+        return column[index] if index < len(column) else None
+
+    def flatten(self, layers: Sequence[LayerRecord] = ()) -> dict[str, float]:
+        """Return everything that was measured by name: `normscope/<kind>/<layer>/<quantity>`.
+
+        Args:
+            layers: the layers of the run; a layer that is not among them has its place for a name.
+
+        Example:
+            >>> record = Record(
+            ...     step=3, seconds=0.1, tier="economy", loss=0.5, lr=(0.1,), total={"log10_folded": 2.0},
+            ...     values={"normalizer": {"log10_variance": (-1.0, None)}},
+            ... )
+            >>> layers = [LayerRecord(name=name, kind="normalizer", family="batch_norm") for name in ("bn1", "bn2")]
+            >>> for name, value in record.flatten(layers).items():
+            ...     print(name, value)
+            normscope/loss 0.5
+            normscope/lr/0 0.1
+            normscope/total/log10_folded 2.0
+            normscope/normalizer/bn1/log10_variance -1.0
+        """
+        figures: dict[str, float | None] = {"loss": self.loss}
+        figures |= {f"lr/{index}": rate for index, rate in enumerate(self.lr)}
+        figures |= {f"total/{quantity}": value for quantity, value in self.total.items()}
+        figures |= {f"metrics/{name}": value for name, value in self.metrics.items()}
+        for kind, table in self.values.items():
+            names = [layer.name for layer in layers if layer.kind == kind]
+            for quantity, numbers in table.items():
+                for place, value in enumerate(numbers):
+                    name = names[place] if place < len(names) else str(place)
+                    figures[f"{kind}/{name}/{quantity}"] = value
+        return {f"{FIGURE_ROOT}/{name}": value for name, value in figures.items() if value is not None}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data with six digits of every figure."""
+        data: dict[str, Any] = json.loads(self.text())
+        return data
+
+    def text(self) -> str:
+        """Return `to_json` as text: written by hand, for this is most of what a log costs."""
+        values = ",".join(
+            f'"{kind}":{{' + ",".join(f'"{name}":[{_texts(column)}]' for name, column in table.items()) + "}"
+            for kind, table in self.values.items()
+        )
+        spread = ",".join(
+            f'"{what}":[' + ",".join("null" if row is None else f"[{_texts(row)}]" for row in rows) + "]"
+            for what, rows in self.histograms.items()
+        )
+        spread = f'"histograms":{{{spread}}},' if spread else ""
+        total = ",".join(f'"{name}":{_texts((value,))}' for name, value in self.total.items())
+        named = ",".join(f"{json.dumps(name)}:{_texts((value,))}" for name, value in self.metrics.items())
+        metrics = f',"metrics":{{{named}}}' if named else ""
+        return (
+            f'{{"step":{self.step},"seconds":{round(self.seconds, 3)},"tier":"{self.tier}",'
+            f'"loss":{_texts((self.loss,))},"lr":[{_texts(self.lr)}],"values":{{{values}}},{spread}'
+            f'"total":{{{total}}}{metrics}}}'
+        )
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
+        """Return the record that `to_json` wrote."""
+        plain = from_plain(dict(data))
+        values = {k: {q: tuple(_revive_nan(v) for v in n) for q, n in t.items()} for k, t in plain["values"].items()}
+        return cls(
+            step=int(plain["step"]),
+            seconds=float(plain["seconds"]),
+            tier=plain["tier"],
+            loss=_revive_nan(plain["loss"]),
+            lr=tuple(_revive_nan(value) for value in plain["lr"]),
+            values=values,
+            histograms={
+                what: tuple(None if row is None else tuple(map(_revive_nan, row)) for row in rows)
+                for what, rows in plain.get("histograms", {}).items()
+            },
+            total={key: _revive_nan(value) for key, value in plain["total"].items()},
+            metrics={key: _revive_nan(value) for key, value in plain.get("metrics", {}).items()},
+        )
+
+
+def _texts(numbers: Numbers) -> str:
+    """Return numbers as JSON, with six digits each; infinities and NaN as strings."""
+    text = ",".join(["null" if value is None else f"{value:.6g}" for value in numbers])
+    return NOT_FINITE.sub(r'"\g<0>"', text) if "n" in text else text
+
+
+def _revive_nan(value: Any) -> Any:
+    return math.nan if value == "nan" else value

@@ -1,0 +1,526 @@
+"""A check as a report, findings as cards, and the sentences of an audit: how much a change grows, what to do next."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ...auditing.audit_result import Audit, Row
+from ...auditing.share_curve import curve_figures, curve_sentences
+from ...bounds.graph.ir import HELD
+from ...bounds.linalg.lanczos import MISSED
+from ...core.bracket import Bracket, Evidence
+from ...core.finding import Finding, Severity
+from ...report.document import (
+    Block,
+    Chart,
+    Column,
+    Document,
+    Figure,
+    Notice,
+    ReadColumn,
+    Series,
+    Steps,
+    Table,
+    Text,
+    tabulate,
+)
+from ...report.words import LEVELS, factor, listed, memory, pluralise, shape
+from ..checking.checked import Check
+from ..checking.signal import FLOAT16_LARGEST, INPUT, Signal, SignalRow
+from ..checking.verdict import Findings, clause, groups, is_name, place, places, sentence
+from ..findings.facts import BECAUSE, loose
+from ..findings.facts import CODE as LOOSE
+
+
+def check_document(check: Check, *, brief: bool = False) -> Document:
+    """Return the report, in a short form for a terminal if `brief`."""
+    went = f"{pluralise(check.samples, 'sample')} in {pluralise(check.batches, 'batch', 'batches')}"
+    passes = (
+        f"{pluralise(check.cost.forwards, 'forward pass', 'forward passes')} and "
+        f"{pluralise(check.cost.backwards, 'backward pass', 'backward passes')}"
+    )
+    about = (
+        f"Checked in {check.mode} mode on {went}, with {passes}. No bounds were taken: `normscope.audit` takes them."
+    )
+    totals = f"Parameters: {check.parameters:,} in all"
+    if check.trainable is not None and check.parameter_bytes is not None:
+        totals += f", {check.trainable:,} trainable, {memory(check.parameter_bytes)}"
+    skipped = Table(columns=(Column("not measured"), Column("why")), rows=check.skipped)
+    notes = [Text(body=f"Note: {note}") for note in check.notes]
+    rest: list[Block] = [*([skipped] if check.skipped else []), *notes]
+    table = signal_table(check.signal, brief=brief, title="Layers")
+    chart = None if brief else signal_chart(check.signal)
+    shown: list[Block] = [block for block in (chart, table) if block is not None]
+    opening = Text(heading="" if brief else "Verdict", body=check.verdict, lead=True)
+    if shown and not brief:
+        shown.insert(0, Text(heading="Signal by depth"))
+    if told := loss_words(check.signal):
+        shown.insert(0, Text(heading="" if brief else "Loss", body=told))
+    blocks = (opening, Text(body=about), *notices(check.findings), *shown, Text(body=f"{totals}."), *rest)
+    return Document(title=f"Check of {check.name}", blocks=blocks)
+
+
+DIRECTIONS = ((0.7, "nearly the same"), (0.2, "similar"), (-0.2, "unrelated"), (-math.inf, "opposite"))
+"""How two gradients agree, from some cosine on."""
+
+
+def loss_words(signal: Signal | None) -> str:
+    """Return what is to be said of the loss and of a step along its gradient; empty without a loss."""
+    if signal is None or signal.loss_value is None:
+        return ""
+    facts, steps = signal.loss, signal.steps
+    told = [f"The loss is {signal.loss_value:.4g}"]
+    if facts is not None and facts.blind is not None:
+        told[0] += f"; a model that always gives the same output can reach {facts.blind:.4g}"
+    if facts is not None and facts.accuracy is not None and facts.largest_class is not None:
+        told.append(
+            f"{100 * facts.accuracy:.0f} % of the samples are classified correctly; always naming the largest class "
+            f"would be right for {100 * facts.largest_class:.0f} %"
+        )
+    if steps is not None and steps.fall is not None and steps.fall <= 0.0:
+        told.append("A short step against the gradient does not lower the loss")
+    elif steps is not None and steps.fall is not None:
+        told.append(
+            f"A short step against the gradient lowers the loss by {100 * steps.fall:.0f} % of what the gradient "
+            "predicts"
+        )
+        if steps.stable_rate is not None:
+            told[-1] += f"; a plain SGD step with a learning rate above {steps.stable_rate:.2g} would raise it"
+    if steps is not None and steps.agreement is not None:
+        cosine = steps.agreement
+        alike = next(words for least, words in DIRECTIONS if cosine >= least)
+        told.append(f"The gradients of the two halves of the batch point in {alike} directions (cosine {cosine:.2f})")
+    if steps is not None and steps.next_loss is not None and steps.rate is not None:
+        told.append(
+            f"The next step of {steps.optimizer} at a learning rate of {steps.rate:.3g} takes the loss to "
+            f"{steps.next_loss:.4g}"
+        )
+    return ". ".join(told) + "."
+
+
+READING = (
+    "One forward and one backward at the batch (samples: {samples}), in the order the layers run; the input comes "
+    "first. All numbers are plain, none is an exponent. 'gradient' is the norm of the gradient at the layer's output, "
+    "as a multiple of that at the output of the network; it is the gradient of {of}. 'room in float16' is the factor "
+    "by which the largest value can grow before float16 overflows."
+)
+WORTH_SHOWING = 0.0005
+"""Smaller shares of values below float16 are rounded to 0.0 %."""
+BRIEF_ROWS = 40
+"""A longer table shows only the input, the layers with parameters and the output in a terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class _TableRow:
+    """A row of the signal with the number of parameters that its module holds; None where that was not counted."""
+
+    signal: SignalRow
+    parameters: int | None
+
+
+def _rounded(value: float | None) -> float | None:
+    """Return a value with three digits, so that its column stays narrow."""
+    return None if value is None else float(f"{value:.3g}")
+
+
+_COLUMNS: tuple[ReadColumn[_TableRow], ...] = (
+    ReadColumn("layer", "name", lambda row: row.signal.path or "(model)"),
+    ReadColumn("type", "name", "signal.kind", "The family of the function, or the module's class."),
+    ReadColumn("output shape", "name", lambda row: shape(row.signal.shape), "Shape of the values, samples first."),
+    ReadColumn(
+        "parameters",
+        "count",
+        "parameters",
+        "How many the layer holds; a module that runs several times, or shares a weight, has it in its first row.",
+    ),
+    ReadColumn(
+        "values: mean",
+        "number",
+        lambda row: _rounded(row.signal.mean) if row.signal.finite else "not finite",
+        "Of all values.",
+    ),
+    ReadColumn(
+        "values: std", "number", lambda row: _rounded(row.signal.deviation), "Standard deviation of all values."
+    ),
+    ReadColumn("values: min", "number", lambda row: _rounded(row.signal.least), "Smallest value."),
+    ReadColumn("values: max", "number", lambda row: _rounded(row.signal.greatest), "Largest value."),
+    ReadColumn(
+        "gradient (× output's)",
+        "factor",
+        "signal.log10_gradient",
+        "Norm of the gradient here over that at the output: 1e-10 is a ten-billionth of it, 0 is no gradient.",
+    ),
+    ReadColumn(
+        "saturated or dead (%)",
+        "percent",
+        lambda row: row.signal.dead if row.signal.saturated is None else row.signal.saturated,
+        "Sigmoid, tanh: share of values within 1 % of the limits; softmax, attention: share of rows that are one-hot; "
+        "ReLU: share of channels that were positive for no sample of the data.",
+    ),
+    ReadColumn(
+        "room in float16 (×)",
+        "factor",
+        "signal.log10_room_float16",
+        "65504 over the largest absolute value: below 1 float16 overflows.",
+    ),
+    ReadColumn(
+        "below float16 (%)",
+        "percent",
+        lambda row: row.signal.below_float16 if (row.signal.below_float16 or 0.0) >= WORTH_SHOWING else None,
+        "Share of values, not zero, below the smallest normal float16.",
+    ),
+    ReadColumn(
+        "dtype if not float32",
+        "name",
+        lambda row: None if row.signal.dtype == "float32" else row.signal.dtype,
+        "In which the values are stored.",
+    ),
+)
+_LEFT_OUT_OF_TERMINALS = (
+    "values: min",
+    "values: max",
+    "room in float16 (×)",
+    "below float16 (%)",
+    "dtype if not float32",
+)
+
+
+def signal_table(signal: Signal | None, *, brief: bool = False, title: str = "") -> Table | None:
+    """Return the signal as a table, one line per input and layer, without columns in which nothing was measured."""
+    if signal is None or not signal.rows:
+        return None
+    rows = _with_parameters(signal)
+    caption = READING.format(samples=f"{signal.samples:,}", of=signal.gradient_of)
+    if brief:
+        caption = ""
+        if len(rows) > BRIEF_ROWS and any(row.parameters is not None for row in rows):
+            shown = [row for row in rows if row.parameters or row.signal.kind == INPUT or row is rows[-1]]
+            left = len(rows) - len(shown)
+            caption = f"Layers without parameters ({left:,}) are left out here; the page has them." if left else ""
+            rows = shown
+    columns = [column for column in _COLUMNS if not brief or column.title not in _LEFT_OUT_OF_TERMINALS]
+    return tabulate(rows, columns, title=title, caption=caption, drop_empty=True)
+
+
+def _with_parameters(signal: Signal) -> list[_TableRow]:
+    """Return the rows, each parameter counted in the first row of the innermost module that has one."""
+    first = {row.path: number for number, row in reversed(list(enumerate(signal.rows))) if row.kind != INPUT}
+    counts: dict[int, int] = {}
+    for parameter in signal.parameters:
+        module = parameter.module
+        while module and module not in first:
+            module = module.rpartition(".")[0]
+        if module in first:
+            counts[first[module]] = counts.get(first[module], 0) + math.prod(parameter.shape)
+    return [_TableRow(row, counts.get(number)) for number, row in enumerate(signal.rows)]
+
+
+def signal_chart(signal: Signal | None) -> Chart | None:
+    """Return deviation, largest value and gradient by depth as a chart in log10, or None without rows."""
+    if signal is None or not signal.rows:
+        return None
+    rows = signal.rows
+    lines = (
+        ("deviation of the values", _log10([row.deviation for row in rows])),
+        ("largest absolute value", _log10([row.largest for row in rows])),
+        ("gradient, against that at the output", tuple(row.log10_gradient for row in rows)),
+    )
+    largest = max((row.largest or 0.0 for row in rows), default=0.0)
+    return Chart(
+        title="Values and gradients by depth",
+        labels=tuple(row.path or "(model)" for row in rows),
+        series=tuple(
+            Series(name=name, style="line", values=values)
+            for name, values in lines
+            if any(value is not None for value in values)
+        ),
+        caption="Flat lines are healthy. A gradient that falls towards the input (to the left) vanishes with depth, "
+        "one that rises explodes.",
+        axis="log10 (1 is ten times)",
+        rules=(("largest float16", math.log10(FLOAT16_LARGEST)),) if largest > 1e3 else (),
+    )
+
+
+def _log10(values: Sequence[float | None]) -> tuple[float | None, ...]:
+    return tuple(None if value is None else math.log10(value) if value > 0.0 else -math.inf for value in values)
+
+
+SHOWN = 3
+"""A card quotes up to this many findings of a group that differ; of more, one sentence with ranges of numbers."""
+NAMED = 40
+"""A card names up to this many layers; the JSON names all."""
+
+_NAME = re.compile(r"(`[^`]+`)")
+_NAME_OR_NUMBER = re.compile(r"(`[^`]+`|(?<![\w.^])-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w^]))")
+
+
+def notices(findings: Sequence[Finding], rows: Sequence[Row] = ()) -> list[Notice]:
+    """Return findings as one notice per code and severity, the most serious first; alarms say their step."""
+    dated = [f if f.step is None else replace(f, seen=f"At step {f.step:,}: {f.seen}") for f in findings]
+    return [_card(group, rows) for group in groups(dated)]
+
+
+def findings_document(findings: Findings, *, brief: bool = False) -> Document:
+    """Return findings alone as a document: a card for each kind."""
+    return Document(blocks=(*notices(findings),) or (Text(body="No findings."),))
+
+
+def _card(group: Sequence[Finding], rows: Sequence[Row]) -> Notice:
+    """Return a card: what was seen and, of warnings and errors, what to do; of notes that is folded away."""
+    first = group[0]
+    heading = sentence(clause(group, rows)).removesuffix(".")
+    quiet = first.severity is Severity.INFO
+    seen = [("" if index else "seen", text) for index, text in enumerate(_observations(group, 1 if quiet else SHOWN))]
+    measures = [("advice", advice(group)), ("why it matters", merge_sentences([f.why for f in group]))]
+    layers = [("layers", places(group, NAMED))] if len(group) > SHOWN else []
+    told = " ".join((heading, *(text for _, text in seen)))
+    lines, more = (seen, [*measures, *layers]) if quiet else ([*seen, *measures], layers)
+    return Notice(
+        level=first.severity.value,
+        heading=heading,
+        where=f"in {places(group)}" if is_name(first.where) and place(first.where) not in told else "",
+        code=first.code,
+        lines=tuple(line for line in lines if line[1]),
+        more=tuple(line for line in more if line[1]),
+    )
+
+
+def steps(items: Sequence[str]) -> list[Steps]:
+    """Return steps under their heading, or nothing."""
+    return [Steps(title="To see more", items=tuple(items))] if items else []
+
+
+def advice(group: Sequence[Finding]) -> str:
+    """Return the advice of all findings of a group, given once where it differs in names alone."""
+    return merge_sentences([finding.advice for finding in group], [finding.where for finding in group])
+
+
+def merge_sentences(texts: Sequence[str], where: Sequence[str] = (), pattern: re.Pattern[str] = _NAME) -> str:
+    """Return several sentences, merged into one where they differ in names between backticks (`pattern`) alone."""
+    by_form: dict[tuple[str, ...], list[list[str]]] = {}
+    layers: dict[tuple[str, ...], list[str]] = {}
+    for index, text in enumerate(texts):
+        parts = pattern.split(text)
+        form = tuple(parts[::2])
+        by_form.setdefault(form, []).append(parts[1::2])
+        layers.setdefault(form, []).extend(place(name) for name in where[index : index + 1])
+    written = {form: _fill_gaps(form, names) for form, names in by_form.items() if any(form)}
+    if len(written) < 2 or not where:
+        return " ".join(written.values())
+    return " ".join(f"{listed(list(dict.fromkeys(layers[form])))}: {text}" for form, text in written.items())
+
+
+def _fill_gaps(form: tuple[str, ...], gaps: Sequence[Sequence[str]]) -> str:
+    """Return a sentence with the names, or the range of the numbers, of all findings filled into each of its gaps."""
+    filled = [listed(list(dict.fromkeys(gap))) if gap[0].startswith("`") else _range(gap) for gap in zip(*gaps)]
+    return "".join(text + gap for text, gap in zip(form, (*filled, "")))
+
+
+def _range(numbers: Sequence[str]) -> str:
+    """Return the smallest and the largest of numbers that are written out, or the one number that they all are."""
+    ordered = sorted(numbers, key=lambda text: float(text.replace(",", "")))
+    return "\N{EN DASH}".join(dict.fromkeys((ordered[0], ordered[-1])))
+
+
+def _observations(group: Sequence[Finding], most: int) -> list[str]:
+    """Return what was seen: one sentence if the findings differ in names alone; otherwise `most`, or ranges."""
+    texts = [finding.seen for finding in group]
+    if len({tuple(_NAME.split(text)[::2]) for text in texts}) == 1:
+        return [merge_sentences(texts)]
+    if len(group) > most and len({tuple(_NAME_OR_NUMBER.split(text)[::2]) for text in texts}) == 1:
+        return [merge_sentences(texts, pattern=_NAME_OR_NUMBER)]
+    quoted = [text if f.where in text else f"{place(f.where)}: {text}" for f, text in zip(group, texts)]
+    return quoted[: max(most, SHOWN)]
+
+
+EVIDENCE = {
+    Evidence.PROVEN: "proven, rounding included",
+    Evidence.NUMERICAL: "true up to rounding",
+    Evidence.SAMPLED: "the largest of the points tried",
+}
+
+ANY = "Any change of any input grows at most"
+
+NO_BOUND = "no useful bound"
+
+UNBOUNDED = ("not-lipschitz", "no-rule")
+"""Findings that name the parts without a finite constant."""
+
+TILE = 64
+"""A reason of up to this many letters stands beside a headline value; longer ones stand in the details alone."""
+
+
+def headline(audit: Audit) -> list[str]:
+    """Return what an audit says about the model as a whole, in a few plain sentences."""
+    overall, observed = audit.lipschitz, audit.observed
+    at_data = [_at_data(audit, observed)] if observed is not None else []
+    at_data += curve_sentences(audit.curve)
+    if overall is not None:
+        why = why_useless(audit)
+        if why is None:
+            return [subject(audit), _over_all_inputs(overall), *at_data]
+        return [subject(audit), *at_data, f"There is {NO_BOUND} over all inputs (GLOBAL). {why}"]
+    if audit.mode is None:
+        return [subject(audit), *_sampled_norms(audit)]
+    hint = " 'Not measured' says why." if audit.skipped else ""
+    return [subject(audit), *at_data, f"The Lipschitz constant over all inputs (GLOBAL) was not bounded.{hint}"]
+
+
+def _sampled_norms(audit: Audit) -> list[str]:
+    """Say how sure the norms of stored weights are, where they are not proven."""
+    sampled = sum(row.norm is not None and row.norm.evidence is Evidence.SAMPLED for row in audit.layers)
+    if not sampled:
+        return []
+    return [
+        f"The upper sides of {pluralise(sampled, 'norm')} are SAMPLED: with a probability of {MISSED:.1%} over random "
+        "starts one or more of them are too small. `certify=True` (`--certify`) proves them."
+    ]
+
+
+def why_useless(audit: Audit) -> str | None:
+    """Return why the bound over all inputs is infinite or a million times what was seen; None where it is useful."""
+    overall, observed = audit.lipschitz, audit.observed
+    if overall is None:
+        return None
+    if overall.log10_upper == math.inf:
+        return f"It is infinite: {_end_sentence(overall.reason or 'no reason is known')}"
+    if observed is None or not loose(overall.log10_upper, observed.log10_upper):
+        return None
+    excess = overall.log10_upper - observed.log10_upper
+    size = f"It is {factor(overall.log10_upper)}, which is {factor(excess)} times the largest growth at the data."
+    return " ".join((size, *(finding.why for finding in audit.findings if finding.code == LOOSE)))
+
+
+def briefly_useless(audit: Audit) -> str:
+    """Return in a few words why an audit has no useful bound over all inputs; `why_useless` says it in full."""
+    named = [clause(group) for group in groups(audit.findings) if group[0].code in UNBOUNDED]
+    causes = [f.why.removeprefix(BECAUSE).removesuffix(".") for f in audit.findings if f.code == LOOSE]
+    infinite = audit.lipschitz is not None and audit.lipschitz.log10_upper == math.inf
+    short = [text for text in (named if infinite else causes) if len(text) <= TILE]
+    return short[0] if short else "infinite; the details say why" if infinite else "far above anything seen at the data"
+
+
+def figures(audit: Audit) -> Iterator[Figure]:
+    """Yield the headline values of an audit: how much a change grows, at the data and at most; findings; size."""
+    overall, observed = audit.lipschitz, audit.observed
+    if observed is not None:
+        yield Figure(
+            label="A small change of your data grows at most",
+            value=_times(observed.log10_upper),
+            note=_samples(audit, observed),
+            term="Jacobian norm",
+        )
+    yield from curve_figures(audit.curve)
+    if overall is not None:
+        why = why_useless(audit)
+        lower = f"; at least {factor(overall.log10_lower)}" if overall.log10_lower > -math.inf else ""
+        yield Figure(
+            label=ANY,
+            value=_times(overall.log10_upper) if why is None else NO_BOUND,
+            note=f"{EVIDENCE[overall.evidence]}{lower}" if why is None else briefly_useless(audit),
+            term="Lipschitz constant",
+        )
+    elif audit.mode is not None:
+        why = "'Not measured' says why" if audit.skipped else ""
+        yield Figure(label=ANY, value="not measured", note=why, term="Lipschitz constant")
+    yield Figure(label="Findings", value=tally(audit.findings) if audit.findings else "none", note=_looked_at(audit))
+    weights, normalizers = (sum(row.role == role for row in audit.layers) for role in ("weight", "normalizer"))
+    layers = f"{pluralise(weights, 'weight layer')}, {pluralise(normalizers, 'normalizer')}"
+    yield Figure(label="Parameters", value=audit.parameters, kind="count", note=layers)
+
+
+def tally(findings: Sequence[Finding]) -> str:
+    """Return how many findings there are of each severity, the most serious first: `1 error, 3 warnings`.
+
+    Notes may be many, so that it also says of how many kinds they are.
+    """
+    counts = []
+    for severity in reversed(Severity):
+        codes = [finding.code for finding in findings if finding.severity is severity]
+        kinds = len(set(codes))
+        of = f" of {pluralise(kinds, 'kind')}" if severity is Severity.INFO and kinds < len(codes) else ""
+        counts += [f"{pluralise(len(codes), LEVELS[severity.value])}{of}"] if codes else []
+    return ", ".join(counts) or "none"
+
+
+def to_see_more(audit: Audit) -> list[str]:
+    """Return what to do so that an audit shows what it does not show now."""
+    items: list[str] = []
+    if any(finding.severity is Severity.ERROR for finding in audit.findings):
+        return items  # errors must be mended first
+    batch = [note for note in audit.notes if note.startswith("statistics come from the batch alone")]
+    if batch:
+        few = pluralise(audit.samples, "sample")
+        items.append(f"Pass a loader (`loader=`, or `--data`): the statistics come from {few} alone.")
+    if cuts(audit):
+        items.append("Raise `max_seconds`: the audit was cut short, so its bounds hold but could be tighter.")
+    return items
+
+
+def cuts(audit: Audit) -> list[str]:
+    """Return what `max_seconds` cut short, each as one sentence; empty where it cut nothing."""
+    return [note for note in audit.notes if "cut short" in note]
+
+
+def subject(audit: Audit) -> str:
+    """Return a sentence about the audited model and its data."""
+    holds = f"{audit.name} holds {pluralise(audit.parameters, 'parameter')}."
+    if audit.mode is None:
+        return (
+            f"{holds} Only its weights were read: nothing was run, so each figure is that of one layer alone, and "
+            "there is none for the network as a whole or for data."
+        )
+    sizes = f" for inputs of shape {shape(audit.input_shape)}" if audit.input_shape else ""
+    data = f"{pluralise(audit.samples, 'sample')} in {pluralise(audit.batches, 'batch', 'batches')}"
+    went = f"{data} went through it." if audit.samples else "No data went through it."
+    return f"{holds} It was audited in {audit.mode} mode{sizes}. {went}"
+
+
+def _looked_at(audit: Audit) -> str:
+    data = f"over {pluralise(audit.samples, 'sample')}" if audit.samples else "without data"
+    return "from the weights alone" if audit.mode is None else f"in {audit.mode} mode, {data}"
+
+
+def _times(exponent: float) -> str:
+    """Return a factor for a headline, in plain digits where they are few."""
+    if exponent == math.inf:
+        return "infinitely"
+    plain = 3 <= exponent < 6
+    return f"{float(f'{10.0**exponent:.3g}'):,.0f} times" if plain else f"{factor(exponent)} times"
+
+
+def _samples(audit: Audit, observed: Bracket) -> str:
+    """Say at how many samples Jacobians were taken, or that one was taken at the batch as a whole."""
+    points = len(observed.per_sample or ())
+    if points == 1 and (audit.input_shape or ())[:1] == (1,):
+        return "at the 1 sample tried"
+    return f"at the {pluralise(points, 'sample')} tried" if points > 1 else "at the batch"
+
+
+def _over_all_inputs(bracket: Bracket) -> str:
+    inputs = "inputs with the masks and ids of the first sample" if HELD in bracket.notes else "inputs"
+    text = (
+        f"For any two {inputs} (GLOBAL) the distance between them grows at most {factor(bracket.log10_upper)} times "
+        f"({EVIDENCE[bracket.evidence]}; by {bracket.method})"
+    )
+    if bracket.log10_lower > -math.inf:
+        text += f"; two inputs were found for which it grows {factor(bracket.log10_lower)} times"
+    if bracket.converged:
+        return f"{text}."
+    why = _end_sentence(bracket.advice or "give it more time")
+    return f"{text}. {why[0].upper()}{why[1:]}" if "cut short" in why else f"{text}. The search was cut short: {why}"
+
+
+def _at_data(audit: Audit, bracket: Bracket) -> str:
+    where = f"A{_samples(audit, bracket)[1:]} (POINT)"
+    if bracket.log10_upper == math.inf:
+        return f"{where} no bound on its Jacobian is known: {_end_sentence(bracket.reason or 'no reason is known')}"
+    evidence = "" if bracket.evidence is not Evidence.SAMPLED else f" ({EVIDENCE[bracket.evidence]})"
+    return f"{where} a small change of the input grows at most {factor(bracket.log10_upper)} times{evidence}."
+
+
+def _end_sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
