@@ -15,7 +15,7 @@ from ..bounds.applied import multiplications, passes
 from ..bounds.captured import Bounding, Captured
 from ..bounds.curve.curve import ShareCurve
 from ..bounds.domain.domain import Domain
-from ..bounds.graph.capturing import accepts_graph, warmed
+from ..bounds.graph.capturing import warmed
 from ..bounds.linalg.operator_norms import BOUNDING
 from ..bounds.operators.invariance import FeedingLayer, feeds
 from ..bounds.radius.radii import Radii
@@ -26,6 +26,7 @@ from ..bounds.weights.jacobian import LOWER_SIDES, JacobianSearch
 from ..bounds.weights.weight_constants import measure as measure_sensitivity
 from ..calls.batches import LossFunction
 from ..calls.call import ALL_OUTPUTS
+from ..calls.stand_ins import accepts_graph
 from ..core.bracket import Bracket
 from ..core.budget import GPU, Budget, Meter
 from ..core.errors import CaptureError, InputError, JacobianError, check_numbers, describe_error

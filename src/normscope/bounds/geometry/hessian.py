@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ...calls.batches import LossFunction
+from ...calls.stand_ins import accepts_graph
 from ...core.budget import Budget, Progress
 from ...core.errors import InputError, NotFiniteError, check_counts, check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import Mode, outside_inference_mode, unwrapped
 from ...theory.losses import Loss
-from ..graph.capturing import accepts_graph
 from ..linalg.lanczos import Ends, Quadrature, extreme_eigenpairs, quadratures, random_units
 from .directions import Directions, by_entry, find_directions, no_directions, verify_directions
 from .objective import Objective

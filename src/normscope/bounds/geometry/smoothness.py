@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from ...calls.batches import LossFunction
+from ...calls.stand_ins import accepts_graph
 from ...core.budget import Budget, Progress
 from ...core.codec import JsonForm
 from ...core.errors import check_counts, check_numbers, check_positive
 from ...core.untouched import Mode, outside_inference_mode, unwrapped
 from ...report.document import FigureResult, figures_form
 from ...theory.losses import Loss
-from ..graph.capturing import accepts_graph
 from .objective import Objective
 
 REACH = (0.5, 1.0, 2.0, 4.0)

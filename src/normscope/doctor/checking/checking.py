@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...bounds.graph.capturing import accepts_graph
 from ...calls.batches import LossFunction
 from ...calls.call import ALL_OUTPUTS, broken_tensors
 from ...calls.data_reader import Batches
+from ...calls.stand_ins import accepts_graph
 from ...core.errors import InputError
 from ...core.provenance import provenance
 from ...core.threads import warnings_at_callers
