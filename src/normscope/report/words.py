@@ -115,6 +115,11 @@ def shape(sizes: Sequence[int] | None) -> str | None:
     return "x".join(map(str, sizes)) or "scalar"
 
 
+def sentence(text: str) -> str:
+    """Return a clause as a sentence."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def listed(names: Sequence[str], *, most: int = 3) -> str:
     """Return names joined by commas, the first `most` of them and how many more there are.
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from ...auditing.audit_result import Audit, Row
-from ...bounds.linalg.lanczos import MISSED
 from ...bounds.linalg.operator_norms import BOUNDING
 from ...core.bracket import Bracket
 from ...core.budget import Budget, Progress
 from ...core.finding import Finding, Severity, figures
 from ...core.log10 import log10
 from ...core.provenance import provenance
+from ...products.lanczos import MISSED
 from ...report.words import pluralise, shape
 from ...theory.normalizers import batch_norm_eval_global, lemma1
 from ..findings.scale import RESTORE

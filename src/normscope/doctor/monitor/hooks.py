@@ -33,7 +33,8 @@ from .forward_listening import ForwardRecord, StepListener
 from .history import History
 from .locating import Locator
 from .measuring import Measurement
-from .probes.batches import DomainProbe, SharpnessProbe, mark_batch, measure_batch
+from .probes.batches import DomainProbe, mark_batch, measure_batch
+from .probes.sharpness import SharpnessProbe
 from .recording import Recorder
 from .schedule import Schedule, Tier, TimeBudget
 from .watched_layers import Subject, describe_layers, describe_run

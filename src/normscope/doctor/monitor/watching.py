@@ -6,12 +6,11 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...bounds.domain.domain import Domain
 from ...core.errors import InputError
 from ...core.shown import Shown
 from ...core.untouched import unwrapped
@@ -23,11 +22,15 @@ from .composing import check_figure
 from .distributed import ProcessRole, agree_with_first
 from .history import History
 from .hooks import TrainingHooks
-from .probes.batches import DomainProbe, SharpnessProbe
+from .probes.batches import DomainProbe
+from .probes.sharpness import SharpnessProbe
 from .record import Record
 from .recording import Recorder, Sink, check_destination
 from .schedule import Schedule, Tier, TierName, TimeBudget
 from .watched_layers import innermost_optimizer
+
+if TYPE_CHECKING:
+    from ...bounds.domain.domain import Domain
 
 NOT_ENTERED = (
     "normscope: the optimizer steps, but the run that ns.watch returned was not entered, and nothing is recorded: "

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from ...auditing.audit_result import Audit, Row
 from ...auditing.share_curve import curve_figures, curve_sentences
 from ...bounds.graph.ir import HELD
-from ...bounds.linalg.lanczos import MISSED
 from ...core.bracket import Bracket, Evidence
 from ...core.finding import Finding, Severity
+from ...products.lanczos import MISSED
 from ...report.document import (
     Block,
     Chart,
@@ -27,10 +27,10 @@ from ...report.document import (
     Text,
     tabulate,
 )
-from ...report.words import LEVELS, factor, listed, memory, pluralise, shape
+from ...report.words import LEVELS, factor, listed, memory, pluralise, sentence, shape
 from ..checking.checked import Check
 from ..checking.signal import FLOAT16_LARGEST, INPUT, Signal, SignalRow
-from ..checking.verdict import Findings, clause, groups, is_name, place, places, sentence
+from ..checking.verdict import Findings, clause, groups, is_name, place, places
 from ..findings.facts import BECAUSE, loose
 from ..findings.facts import CODE as LOOSE
 
