@@ -22,9 +22,8 @@ from ..findings import look
 from .checked import Check, Passes
 from .data_pass import WRONG_BATCH, watch_data
 from .descent_pass import Optimizers
-from .examined import DataSeen, Examined
+from .examined import DataSeen, Examined, layer_seen
 from .loss_facts import check_optimizers, resolve_loss, takes_labels
-from .rows import from_data
 from .sample_pass import compare_samples
 from .signal import Signal
 from .signal_pass import watch_signal, weigh_divergence
@@ -106,7 +105,7 @@ def check(
         examined = Examined(
             model=model,
             mode=mode,
-            places=from_data(model, seen),
+            places=tuple(layer_seen(model, seen, site) for site in seen.order),
             data=seen,
             signal=signal,
             divergence=divergence,

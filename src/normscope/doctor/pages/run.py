@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...auditing.page import part
 from ...report.curves import points_each, sparkline, thinned
 from ...report.document import (
     Block,
@@ -22,6 +21,7 @@ from ...report.document import (
     ReadColumn,
     Table,
     Text,
+    part,
     read_from,
 )
 from ...report.glossary import glossary
