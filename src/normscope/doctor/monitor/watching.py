@@ -23,7 +23,6 @@ from .distributed import ProcessRole, agree_with_first
 from .history import History
 from .hooks import TrainingHooks
 from .probes.batches import DomainProbe
-from .probes.sharpness import SharpnessProbe
 from .record import Record
 from .recording import Recorder, Sink, check_destination
 from .schedule import Schedule, Tier, TierName, TimeBudget
@@ -112,7 +111,11 @@ def watch(
         raise InputError(f"overhead is a share of the time, above 0 and at most 1, or None; it is {overhead!r}")
     role = ProcessRole.of(unwrapped(model))
     followed = None if domain is None else DomainProbe(domain)
-    curvature = None if sharpness is None else SharpnessProbe(sharpness)
+    curvature = None
+    if sharpness is not None:
+        from .probes.sharpness import SharpnessProbe
+
+        curvature = SharpnessProbe(sharpness)
     if curvature is not None and (role.sharded or Tier.FULL not in schedule.every):
         raise InputError(
             'sharpness= is measured at steps of the full tier, of models in one piece: every={"full": 500, ...}'
