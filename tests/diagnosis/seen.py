@@ -10,7 +10,7 @@ from normscope.auditing.audit_result import Row, Variance
 from normscope.core.bracket import Bracket, Evidence
 from normscope.core.finding import Finding, Severity
 from normscope.doctor.checking.examined import DataSeen, Examined, ExaminedRow, NormalizerOverData
-from normscope.doctor.findings import look
+from normscope.doctor.symptoms.registry import diagnose_model
 
 INFO, WARNING, ERROR = Severity.INFO, Severity.WARNING, Severity.ERROR
 
@@ -45,7 +45,7 @@ def examined(*places: ExaminedRow, model: nn.Module | None = None, mode: str = "
 
 
 def codes(*places: ExaminedRow, **known) -> list[tuple[str, str, Severity]]:
-    return [(finding.code, finding.where, finding.severity) for finding in look(examined(*places, **known))]
+    return [(finding.code, finding.where, finding.severity) for finding in diagnose_model(examined(*places, **known))]
 
 
 def audited(model: nn.Module, batch: Tensor, code: str, **known) -> list[Finding]:

@@ -42,7 +42,7 @@ from ..doctor.checking.normalizer_pass import measure_normalizers
 from ..doctor.checking.rows import first_names, from_data, from_graph, weight_norms
 from ..doctor.checking.signal import Signal
 from ..doctor.checking.signal_pass import weigh_divergence
-from ..doctor.findings import look
+from ..doctor.symptoms.registry import diagnose_model
 from .audit_result import Audit
 from .audit_steps import (
     NOT_REACHED,
@@ -190,7 +190,7 @@ def audit(
         normalizers = measure_normalizers(request, traced.captured, bounds.places, bounds.feeds, skipped)
     with request.meter.part("findings"):
         examined = _examined(request, traced, seen, signal, bounds, sound=sound)
-        findings = look(examined)
+        findings = diagnose_model(examined)
     return _result(
         request,
         traced.captured,

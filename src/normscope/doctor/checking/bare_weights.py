@@ -20,8 +20,8 @@ from ...core.log10 import log10
 from ...core.provenance import provenance
 from ...report.words import pluralise, shape
 from ...theory.normalizers import batch_norm_eval_global, lemma1
-from ..findings.scale import RESTORE
-from ..findings.units import MANY_CHANNELS
+from ..symptoms.dead_layers import MANY_CHANNELS
+from ..symptoms.not_finite import RESTORE
 from .reading_ahead import Stored, read_ahead
 from .weight_norms import KERNEL_NOTE, kernel_norm, matrix_norms, may_be_sampled
 

@@ -1,4 +1,4 @@
-"""Findings about how layers stand together: no activation between two of them, an output that does not vary."""
+"""How layers stand together: no activation between two of them, a bottleneck, a softmax out of place."""
 
 from __future__ import annotations
 
@@ -8,27 +8,21 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from ...core.finding import Finding, Severity, figure, figures, percent
+from ...core.finding import Finding, Severity, figures
 from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
 from ..checking.examined import Examined
-from ..checking.loss_facts import CLASSES, is_fresh
+from ..checking.loss_facts import CLASSES
 from ..checking.signal import Signal, SignalRow
 from ..checking.signal_pass import ACTIVATIONS
-from .causes import GraphOrder
-from .depth import WEIGHTS, gradient_vanishing, rows_of_weights
+from .graph_order import WEIGHT_KINDS, GraphOrder, rows_of_weights
 
 STEEPEST_LEAK = 0.9
-LONG_CHAIN, FEWEST_COMPARED = 8, 16
-"""Weight layers in a row, and samples: fewer show no trend."""
-DIFFERENT, ALIKE = 0.3, 0.03
-"""Shares of the values that differ between samples, at the start and at the end of a chain whose samples fade into one
-another; a healthy plain chain of twenty layers keeps a tenth."""
 CLASSES_PER_UNIT = 4
 """Classes that one unit may have to tell apart; two units tell sixteen, as pictures of features in a plane show."""
 
 
-def missing_activation(examined: Examined) -> Iterator[Finding]:
+def check_missing_activation(examined: Examined) -> Iterator[Finding]:
     """Two weight layers with nothing but a rearrangement between them, so that they are one linear map.
 
     Some pairs are meant as such, but not in a network that has no activation anywhere.
@@ -36,20 +30,20 @@ def missing_activation(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None:
         return
-    if not signal.bends and sum(row.kind in WEIGHTS for row in signal.rows) > 2:
+    if not signal.bends and sum(row.kind in WEIGHT_KINDS for row in signal.rows) > 2:
         yield from _no_activation_at_all(signal)
         return
     readers = Counter(feed for feeds in signal.feeds for feed in set(feeds))
     for number, feeds in enumerate(signal.linear_feeds):
         row = signal.rows[number]
-        if row.kind not in WEIGHTS:
+        if row.kind not in WEIGHT_KINDS:
             continue
         for feed in feeds:
             # mobile networks hand on what a pointwise convolution made without an activation
             normalized = signal.rows[feed].kind in NORMALIZERS and not _is_pointwise(examined, row)
             through = [feed, *(signal.linear_feeds[feed] if normalized else ())]
             before = signal.rows[through[-1]]
-            if before.kind not in WEIGHTS or _is_factorization(examined, before, row):
+            if before.kind not in WEIGHT_KINDS or _is_factorization(examined, before, row):
                 continue
             if _trains(signal, before) and not _trains(signal, row):
                 continue  # another network, which judges what the first one makes
@@ -81,8 +75,8 @@ def _no_activation_at_all(signal: Signal) -> Iterator[Finding]:
     for number, row in enumerate(signal.rows):
         feeds = signal.feeds[number] if number < len(signal.feeds) else ()
         before = frozenset[int]().union(*(nearest[feed] for feed in feeds))
-        nearest.append(frozenset((number,)) if row.kind in WEIGHTS else before)
-        if row.kind in WEIGHTS and before:
+        nearest.append(frozenset((number,)) if row.kind in WEIGHT_KINDS else before)
+        if row.kind in WEIGHT_KINDS and before:
             first = signal.rows[max(before)]
             yield Finding(
                 code="missing-activation",
@@ -97,7 +91,7 @@ def _no_activation_at_all(signal: Signal) -> Iterator[Finding]:
             )
 
 
-def narrow_layer(examined: Examined) -> Iterator[Finding]:
+def check_narrow_layer(examined: Examined) -> Iterator[Finding]:
     """A layer on every way to the outputs of a classifier that hands on far fewer numbers than there are classes."""
     signal = examined.signal
     facts = None if signal is None else signal.loss
@@ -129,7 +123,7 @@ def narrow_layer(examined: Examined) -> Iterator[Finding]:
             return
 
 
-def flat_activation(examined: Examined) -> Iterator[Finding]:
+def check_flat_activation(examined: Examined) -> Iterator[Finding]:
     """A LeakyReLU whose slope is that of the identity."""
     for path, module in examined.model.named_modules():
         if isinstance(module, nn.LeakyReLU) and float(module.negative_slope) > STEEPEST_LEAK:
@@ -144,7 +138,7 @@ def flat_activation(examined: Examined) -> Iterator[Finding]:
             )
 
 
-def hidden_softmax(examined: Examined) -> Iterator[Finding]:
+def check_hidden_softmax(examined: Examined) -> Iterator[Finding]:
     """A softmax in the place of an activation: between two weight layers.
 
     Where its output, or its input, is read elsewhere too, it is taken to give probabilities that are meant.
@@ -154,14 +148,14 @@ def hidden_softmax(examined: Examined) -> Iterator[Finding]:
         return
     reported: set[int] = set()
     for number, reader in enumerate(signal.rows):
-        if reader.kind not in WEIGHTS or not _trains(signal, reader):
+        if reader.kind not in WEIGHT_KINDS or not _trains(signal, reader):
             continue  # an expectation over fixed numbers
         for softmax in sorted(signal.added_sources(number, NORMALIZERS) - reported):
             row = signal.rows[softmax]
             if row.kind != "softmax":
                 continue
             sources = signal.added_sources(softmax, (*NORMALIZERS, "relu", *ACTIVATIONS))
-            before = [k for k in sorted(sources) if signal.rows[k].kind in WEIGHTS]
+            before = [k for k in sorted(sources) if signal.rows[k].kind in WEIGHT_KINDS]
             if not before or any(place in signal.shared for place in (softmax, *before)):
                 continue
             reported.add(softmax)
@@ -177,7 +171,7 @@ def hidden_softmax(examined: Examined) -> Iterator[Finding]:
             )
 
 
-def softmax_axis(examined: Examined) -> Iterator[Finding]:
+def check_softmax_axis(examined: Examined) -> Iterator[Finding]:
     """A softmax whose shares are multiplied with values and added up over another axis than its own."""
     if examined.signal is None or examined.signal.wrong_axis is None:
         return
@@ -231,7 +225,7 @@ def _has_frozen_copy(examined: Examined, row: SignalRow) -> bool:
 
 def _ends_pre_activation(examined: Examined, signal: Signal, before: int, row: SignalRow) -> bool:
     """Whether a layer is the last of convolutions that have their activations before them, and sees neighbours."""
-    last = [other for other in signal.rows if other.kind in WEIGHTS][-1]
+    last = [other for other in signal.rows if other.kind in WEIGHT_KINDS][-1]
     kernel = getattr(dict(examined.model.named_modules()).get(row.path), "kernel_size", ())
     activated = any(signal.rows[feed].kind in ("relu", *ACTIVATIONS) for feed in signal.linear_feeds[before])
     return row is last and activated and isinstance(kernel, tuple) and max(kernel, default=1) > 1
@@ -253,116 +247,3 @@ def _resamples(module: nn.Module | None) -> bool:
     """Whether a convolution changes the resolution: then the layer after it works on other positions."""
     stride = getattr(module, "stride", (1,))
     return getattr(module, "transposed", False) or any(step > 1 for step in stride if isinstance(step, int))
-
-
-def constant_output(examined: Examined) -> Iterator[Finding]:
-    """A network whose output is the same for every sample."""
-    signal = examined.signal
-    if signal is None or examined.data.not_finite is not None or not signal.layers or signal.samples < 2:
-        return
-    last = signal.layers[-1]
-    if not any(row.varies for row in signal.inputs) or last.varies is not False:
-        return
-    culprit = _first_constant(signal)
-    if culprit is None:
-        return
-    centred = _mean_of_centred(signal, culprit)
-    if centred is not None:
-        yield Finding(
-            code="output-constant",
-            severity=Severity.WARNING,
-            where=centred.path,
-            seen=f"What `{culprit.path}` reads of `{centred.path}` ({centred.kind}) is the same for all "
-            f"{pluralise(signal.samples, 'sample')}.",
-            why="The normalizer makes the mean of every sample zero, and a mean over the same entries, which comes "
-            "after it, takes just that.",
-            advice=f"Put an activation between `{centred.path}` and the mean, or use BatchNorm in its place.",
-            numbers=figures(samples=signal.samples),
-        )
-        return
-    zeros = {row.module for row in signal.parameters if len(row.shape) > 1 and row.is_zero}
-    place = next(number for number, row in enumerate(signal.rows) if row is culprit)
-    varying = [signal.rows[feed] for feed in signal.feeds[place] if signal.rows[feed].varies] if signal.feeds else []
-    if varying and culprit.kind in WEIGHTS and culprit.path not in zeros:
-        before = varying[-1]
-        yield Finding(
-            code="output-constant",
-            severity=Severity.WARNING,
-            where=culprit.path,
-            seen=f"What `{culprit.path}` reads is the same for all {pluralise(signal.samples, 'sample')}, though "
-            f"`{before.path}` ({before.kind}), which lies before it, differs from sample to sample.",
-            why="An output that does not depend on the input has learned nothing about it, and no gradient tells the "
-            "layers before what to change.",
-            advice=f"Look at what stands between `{before.path}` and `{culprit.path}`: a place of a sequence that sees "
-            "nothing of the others (check the mask: behind a causal one the first place sees itself alone), a mean "
-            "or a softmax over the wrong dim (dim 0 is the batch), a difference of one value with itself (an input "
-            "that `forward` does not use), a product with zero, units that "
-            "are all off or saturated (rescale what they read, or initialise the layer before them anew).",
-            numbers=figures(samples=signal.samples),
-        )
-        return
-    zero_head = culprit is last and last.path in zeros and is_fresh(examined.model)
-    yield Finding(
-        code="output-constant",
-        severity=Severity.INFO if zero_head else Severity.WARNING,
-        where=culprit.path,
-        seen=f"The output is the same for all {pluralise(signal.samples, 'sample')}: from `{culprit.path}` "
-        f"({culprit.kind}) on nothing varies from sample to sample (a value there is {figure(culprit.mean or 0.0)}).",
-        why="An output that does not depend on the input has learned nothing about it, and no gradient tells the "
-        "layers before what to change.",
-        advice="A last layer that starts at zero opens with the first step: nothing to do for a fresh model."
-        if zero_head
-        else f"Look at what `{culprit.path}` is given and at its weights: biases far below zero before a ReLU (reset "
-        "them to zero), weights that are zero or have decayed to nothing (initialise them again, lower the weight "
-        "decay), a saturated activation, a multiplication by zero, data that are overwritten.",
-        numbers=figures(samples=signal.samples),
-    )
-
-
-def fading_differences(examined: Examined) -> Iterator[Finding]:
-    """A fresh deep network without a way around its layers, through which the samples become more and more alike."""
-    signal = examined.signal
-    if signal is None or signal.samples < FEWEST_COMPARED or not is_fresh(examined.model):
-        return
-    flow = GraphOrder(examined)
-    chain = [row for row in signal.layers if row.kind in WEIGHTS and flow.cuts(row.path)]
-    shares = [(row.sample_deviation or 0.0) / (row.root_mean_square or math.inf) for row in chain]
-    if len(chain) < LONG_CHAIN or shares[0] < DIFFERENT or not 0.0 < max(shares[-2:]) < ALIKE:
-        return
-    if any(gradient_vanishing(examined)):
-        return  # which says the same of the way back
-    first, last = chain[0].path, chain[-1].path
-    yield Finding(
-        code="gradient-vanishing",
-        severity=Severity.WARNING,
-        where=last,
-        seen=f"From `{first}` to `{last}`, over {len(chain)} weight layers, samples become alike: what differs between "
-        f"them falls from {percent(shares[0])} to {percent(shares[-1])} of the values.",
-        why="Every layer keeps what samples have in common and mixes what tells them apart: little of it is left for "
-        "the output to read.",
-        advice="Add skip connections around the layers, use fewer layers, or put a normalizer over the samples "
-        "(BatchNorm) between them.",
-        numbers=figures(layers=len(chain), share_left=shares[-1]),
-    )
-
-
-def _mean_of_centred(signal: Signal, culprit: SignalRow) -> SignalRow | None:
-    """Return the normalizer of single samples whose values, computed with on the way, no longer vary in a layer."""
-    number = next(number for number, row in enumerate(signal.rows) if row is culprit)
-    feeds = signal.feeds[number] if number < len(signal.feeds) else ()
-    computed = len(feeds) == 1 and feeds[0] not in signal.linear_feeds[number]
-    while len(feeds) == 1 and signal.rows[feeds[0]].kind[:1].isupper():  # a module without weights, such as a pooling
-        feeds, computed = signal.feeds[feeds[0]], True
-    before = signal.rows[feeds[0]] if len(feeds) == 1 else None
-    centres = before is not None and before.kind in ("instance_norm", "group_norm", "layer_norm")
-    return before if centres and computed and culprit.kind in WEIGHTS else None
-
-
-def _first_constant(signal: Signal) -> SignalRow | None:
-    """Return the first row that does not vary though what it reads does."""
-    varies = [row.varies for row in signal.rows]
-    for number, row in enumerate(signal.rows):
-        feeds = signal.feeds[number] if number < len(signal.feeds) else ()
-        if varies[number] is False and (not feeds or any(varies[feed] is not False for feed in feeds)) and number:
-            return row
-    return None

@@ -1,4 +1,4 @@
-"""Findings about samples: all the same, mixed with one another, or with an argument that the output does not read."""
+"""What the output for a sample depends on: other samples, arguments, padding, what a mask was to hide."""
 
 from __future__ import annotations
 
@@ -7,38 +7,15 @@ from collections.abc import Iterator
 
 from ...core.finding import Finding, Severity, figures, percent
 from ...listening.calls import NORMALIZERS, RECURRENT
-from ...report.words import listed, pluralise
+from ...report.words import listed
 from ..checking.examined import Examined
-from ..checking.sample_pass import SampleFacts
 from ..checking.signal import MOST_SILENT, Signal, is_generator_step
-
-PADDING_SHARE, MOVED_BY_PADDING_RATIO = 0.2, 1.0
-"""The share of padding among positions, above which an inverted mask shows; and how far the output moves when some of
-it is cut off, over how far other samples move it, from which the padding is read: behind a mask it does not move."""
-MAX_LEAK_SHARE = 0.01
-"""The share of a softmax that hidden entries may get: what is hidden should get none."""
+from .check_readings import sample_facts_of
 
 
-def constant_input(examined: Examined) -> Iterator[Finding]:
-    """A batch whose samples are all the same."""
-    facts, signal = _facts(examined), examined.signal
-    if facts is None or signal is None or not facts.identical:
-        return
-    yield Finding(
-        code="constant-input",
-        severity=Severity.WARNING,
-        where="input",
-        seen=f"All {pluralise(signal.samples, 'sample')} of the batch are the same.",
-        why="From samples that do not differ nothing about their differences can be learned.",
-        advice="Look at how the data are loaded: an index that does not move, a division of integers, an augmentation "
-        "that wipes everything out, a path that always gives the same file.",
-        numbers={},
-    )
-
-
-def samples_mixed(examined: Examined) -> Iterator[Finding]:
+def check_samples_mixed(examined: Examined) -> Iterator[Finding]:
     """A network whose output for one sample depends on the other samples of the batch."""
-    facts = _facts(examined)
+    facts = sample_facts_of(examined)
     if facts is None or facts.mixed_at is None:
         return
     place = f"`{facts.mixed_at}` is the first module where" if facts.mixed_at else "In the model itself"
@@ -58,9 +35,9 @@ def samples_mixed(examined: Examined) -> Iterator[Finding]:
     )
 
 
-def input_ignored(examined: Examined) -> Iterator[Finding]:
+def check_input_ignored(examined: Examined) -> Iterator[Finding]:
     """An argument of the model, or most places of one, that its output does not depend on."""
-    facts, signal = _facts(examined), examined.signal
+    facts, signal = sample_facts_of(examined), examined.signal
     if signal is None:
         return
     yield from _silent_places(signal)
@@ -92,143 +69,6 @@ def input_ignored(examined: Examined) -> Iterator[Finding]:
             else "In the step of a generator the data for its discriminator have no effect: nothing to do.",
             Severity.INFO if zeros or in_generator_step else Severity.WARNING,
         )
-
-
-def erased_by_norm(examined: Examined) -> Iterator[Finding]:
-    """A model that sees nothing of what tells the labels: how large the values of a sample are, or where they lie."""
-    facts, signal = _facts(examined), examined.signal
-    if facts is None or signal is None or not facts.erased:
-        return
-    where = next((row.path for row in signal.layers if row.kind in NORMALIZERS), "")
-    yield Finding(
-        code="tiny-sets",
-        severity=Severity.WARNING,
-        where=where or "input",
-        seen=f"The labels go with the {facts.erased} of the values of a sample, and the output stays the same when "
-        "that changes" + (f": `{where}` takes it away." if where else "."),
-        why="What a normalizer takes away from each sample by itself no later layer can read.",
-        advice="Use BatchNorm in its place, which standardises each channel over many samples, or standardise the data "
-        f"by figures of the whole training set; or hand the {facts.erased} on as an input of its own.",
-        numbers={},
-    )
-
-
-def reads_ahead(examined: Examined) -> Iterator[Finding]:
-    """A model that is to predict the next step, and reads it."""
-    facts = _facts(examined)
-    if facts is None or facts.reads_ahead is None:
-        return
-    where = facts.reads_ahead
-    yield Finding(
-        code="mask-leaks",
-        severity=Severity.WARNING,
-        where=where or "the model",
-        seen="An argument of the model holds the labels, and the output at a step depends on the label of that step"
-        f"{f', from `{where}` on' if where else ''}.",
-        why="The model reads the answer: its loss goes to zero in training, and in use, where the next step is not "
-        "there yet, it knows nothing.",
-        advice="Use a causal mask: is_causal=True in scaled_dot_product_attention, or scores.masked_fill(~ones.tril(), "
-        "-inf) before the softmax. Pad convolutions on the left alone, and do not use bidirectional recurrent layers. "
-        "Give a decoder the labels of the steps before: tokens[:, :-1] as input, tokens[:, 1:] as labels.",
-        numbers={},
-    )
-
-
-def labels_are_inputs(examined: Examined) -> Iterator[Finding]:
-    """A model of sequences that reads the steps up to each alone, and whose label at a step is that step itself."""
-    facts, loss = _facts(examined), None if examined.signal is None else examined.signal.loss
-    if loss is not None and loss.ahead > 1:
-        yield Finding(
-            code="labels-are-inputs",
-            severity=Severity.WARNING,
-            where="the targets",
-            seen=f"The target of each step is the input {loss.ahead} steps later.",
-            why="What comes next is skipped: models of transformers shift the labels themselves, and labels that are "
-            "shifted before are shifted twice.",
-            advice="Shift the targets by one step in all: give a model that computes its own loss labels=input_ids.",
-            numbers=figures(ahead=loss.ahead),
-        )
-        return
-    if facts is None or not facts.copies or loss is None or math.prod(loss.target_shape) != math.prod(facts.copies):
-        return  # a loss that shifts the labels itself reads fewer
-    yield Finding(
-        code="labels-are-inputs",
-        severity=Severity.WARNING,
-        where="the targets",
-        seen="The target of each step is the input of that step itself, and the model reads it.",
-        why="The model learns to copy: its loss goes to zero, and it cannot say what comes next.",
-        advice="Shift the targets by one step: tokens[:, :-1] as input, tokens[:, 1:] as targets.",
-        numbers={},
-    )
-
-
-def inverted_mask(examined: Examined) -> Iterator[Finding]:
-    """An attention mask among the arguments that hides what counts."""
-    facts = _facts(examined)
-    if facts is None or facts.inverted_mask is None:
-        return
-    yield Finding(
-        code="mask-leaks",
-        severity=Severity.WARNING,
-        where=facts.inverted_mask,
-        seen=f"`{facts.inverted_mask}` is 0 at most of the positions that labels count or words stand at, and 1 at the "
-        "others.",
-        why="What should be read is hidden, and what fills the rows up is read in its place.",
-        advice="Invert the mask: in the attention_mask of transformers 1 shows a position and 0 hides it.",
-        numbers={},
-    )
-
-
-def mask_leaks(examined: Examined) -> Iterator[Finding]:
-    """A softmax whose hidden entries get a share all the same."""
-    for row in () if examined.signal is None else examined.signal.rows:
-        if row.leak is not None and row.leak > MAX_LEAK_SHARE:
-            where = f"the softmax of `{row.path}`" if row.path else "a softmax of the model"
-            yield Finding(
-                code="mask-leaks",
-                severity=Severity.WARNING,
-                where=row.path or "the model",
-                seen=f"Entries that masked_fill was to hide get {percent(row.leak)} of {where}.",
-                why="What is hidden takes part all the same, and what is not is drowned by it.",
-                advice="Check the value of the mask: fill with -inf or -1e9 (not 1e-9, 0 or -1) before the softmax, so "
-                "that hidden entries get nothing.",
-                numbers=figures(share=row.leak),
-            )
-
-
-def padding_read(examined: Examined) -> Iterator[Finding]:
-    """Rows that are filled up at their ends, and a model for which it matters by how much."""
-    signal, facts = examined.signal, _facts(examined)
-    padding = None if signal is None else signal.padding
-    if signal is None or padding is None or facts is None or any(mask_leaks(examined)):
-        return
-    attention = next((row.path for row in signal.layers if row.kind == "attention"), None)
-    inverted = padding.share > PADDING_SHARE and padding.words_read < 0.5 < padding.pads_read
-    if not inverted and (facts.padding_moves or 0.0) < MOVED_BY_PADDING_RATIO:
-        return
-    yield Finding(
-        code="mask-leaks",
-        severity=Severity.WARNING,
-        where=(attention if inverted else None) or padding.path,
-        seen=f"{percent(padding.share)} of the positions of `{padding.path}` fill up the rows with one value. "
-        + (
-            f"The output reads {percent(padding.pads_read)} of them, and {percent(padding.words_read)} of the others."
-            if inverted
-            else "When some of that is taken away from the ends of all rows, the output changes by more than other "
-            "samples change it."
-        ),
-        why="What tells the samples apart is hidden, and the padding is read in its place."
-        if inverted
-        else "The output depends on how long the longest row of the batch is: what tells the samples apart drowns in "
-        "the padding, or is forgotten while it is read.",
-        advice="Invert the mask: in torch's key_padding_mask True hides a position, in the attention_mask of "
-        "transformers 1 shows one. The padding is what must be masked."
-        if inverted
-        else "Use a mask that hides the padding: key_padding_mask in attention, a mean over the words alone, "
-        "pack_padded_sequence or the state at the last word in recurrent layers; and pad to the longest row of "
-        "each batch.",
-        numbers=figures(share=padding.share, moved=facts.padding_moves),
-    )
 
 
 def _silent_places(signal: Signal) -> Iterator[Finding]:
@@ -282,5 +122,119 @@ def _ignored(where: str, seen: str, advice: str, severity: Severity = Severity.W
     )
 
 
-def _facts(examined: Examined) -> SampleFacts | None:
-    return None if examined.signal is None else examined.signal.dependence
+def check_erased_by_norm(examined: Examined) -> Iterator[Finding]:
+    """A model that sees nothing of what tells the labels: how large the values of a sample are, or where they lie."""
+    facts, signal = sample_facts_of(examined), examined.signal
+    if facts is None or signal is None or not facts.erased:
+        return
+    where = next((row.path for row in signal.layers if row.kind in NORMALIZERS), "")
+    yield Finding(
+        code="tiny-sets",
+        severity=Severity.WARNING,
+        where=where or "input",
+        seen=f"The labels go with the {facts.erased} of the values of a sample, and the output stays the same when "
+        "that changes" + (f": `{where}` takes it away." if where else "."),
+        why="What a normalizer takes away from each sample by itself no later layer can read.",
+        advice="Use BatchNorm in its place, which standardises each channel over many samples, or standardise the data "
+        f"by figures of the whole training set; or hand the {facts.erased} on as an input of its own.",
+        numbers={},
+    )
+
+
+MAX_LEAK_SHARE = 0.01
+"""The share of a softmax that hidden entries may get: what is hidden should get none."""
+
+
+def check_reads_ahead(examined: Examined) -> Iterator[Finding]:
+    """A model that is to predict the next step, and reads it."""
+    facts = sample_facts_of(examined)
+    if facts is None or facts.reads_ahead is None:
+        return
+    where = facts.reads_ahead
+    yield Finding(
+        code="mask-leaks",
+        severity=Severity.WARNING,
+        where=where or "the model",
+        seen="An argument of the model holds the labels, and the output at a step depends on the label of that step"
+        f"{f', from `{where}` on' if where else ''}.",
+        why="The model reads the answer: its loss goes to zero in training, and in use, where the next step is not "
+        "there yet, it knows nothing.",
+        advice="Use a causal mask: is_causal=True in scaled_dot_product_attention, or scores.masked_fill(~ones.tril(), "
+        "-inf) before the softmax. Pad convolutions on the left alone, and do not use bidirectional recurrent layers. "
+        "Give a decoder the labels of the steps before: tokens[:, :-1] as input, tokens[:, 1:] as labels.",
+        numbers={},
+    )
+
+
+def check_inverted_mask(examined: Examined) -> Iterator[Finding]:
+    """An attention mask among the arguments that hides what counts."""
+    facts = sample_facts_of(examined)
+    if facts is None or facts.inverted_mask is None:
+        return
+    yield Finding(
+        code="mask-leaks",
+        severity=Severity.WARNING,
+        where=facts.inverted_mask,
+        seen=f"`{facts.inverted_mask}` is 0 at most of the positions that labels count or words stand at, and 1 at the "
+        "others.",
+        why="What should be read is hidden, and what fills the rows up is read in its place.",
+        advice="Invert the mask: in the attention_mask of transformers 1 shows a position and 0 hides it.",
+        numbers={},
+    )
+
+
+def check_mask_leaks(examined: Examined) -> Iterator[Finding]:
+    """A softmax whose hidden entries get a share all the same."""
+    for row in () if examined.signal is None else examined.signal.rows:
+        if row.leak is not None and row.leak > MAX_LEAK_SHARE:
+            where = f"the softmax of `{row.path}`" if row.path else "a softmax of the model"
+            yield Finding(
+                code="mask-leaks",
+                severity=Severity.WARNING,
+                where=row.path or "the model",
+                seen=f"Entries that masked_fill was to hide get {percent(row.leak)} of {where}.",
+                why="What is hidden takes part all the same, and what is not is drowned by it.",
+                advice="Check the value of the mask: fill with -inf or -1e9 (not 1e-9, 0 or -1) before the softmax, so "
+                "that hidden entries get nothing.",
+                numbers=figures(share=row.leak),
+            )
+
+
+PADDING_SHARE, MOVED_BY_PADDING_RATIO = 0.2, 1.0
+"""The share of padding among positions, above which an inverted mask shows; and how far the output moves when some of
+it is cut off, over how far other samples move it, from which the padding is read: behind a mask it does not move."""
+
+
+def check_padding_read(examined: Examined) -> Iterator[Finding]:
+    """Rows that are filled up at their ends, and a model for which it matters by how much."""
+    signal, facts = examined.signal, sample_facts_of(examined)
+    padding = None if signal is None else signal.padding
+    if signal is None or padding is None or facts is None or any(check_mask_leaks(examined)):
+        return
+    attention = next((row.path for row in signal.layers if row.kind == "attention"), None)
+    inverted = padding.share > PADDING_SHARE and padding.words_read < 0.5 < padding.pads_read
+    if not inverted and (facts.padding_moves or 0.0) < MOVED_BY_PADDING_RATIO:
+        return
+    yield Finding(
+        code="mask-leaks",
+        severity=Severity.WARNING,
+        where=(attention if inverted else None) or padding.path,
+        seen=f"{percent(padding.share)} of the positions of `{padding.path}` fill up the rows with one value. "
+        + (
+            f"The output reads {percent(padding.pads_read)} of them, and {percent(padding.words_read)} of the others."
+            if inverted
+            else "When some of that is taken away from the ends of all rows, the output changes by more than other "
+            "samples change it."
+        ),
+        why="What tells the samples apart is hidden, and the padding is read in its place."
+        if inverted
+        else "The output depends on how long the longest row of the batch is: what tells the samples apart drowns in "
+        "the padding, or is forgotten while it is read.",
+        advice="Invert the mask: in torch's key_padding_mask True hides a position, in the attention_mask of "
+        "transformers 1 shows one. The padding is what must be masked."
+        if inverted
+        else "Use a mask that hides the padding: key_padding_mask in attention, a mean over the words alone, "
+        "pack_padded_sequence or the state at the last word in recurrent layers; and pad to the longest row of "
+        "each batch.",
+        numbers=figures(share=padding.share, moved=facts.padding_moves),
+    )

@@ -1,0 +1,202 @@
+"""ReLUs whose units are never on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ...core.finding import Finding, Severity, figure, figures, percent
+from ...report.words import pluralise
+from ..checking.examined import Examined, ExaminedRow
+from ..checking.loss_facts import is_fresh
+from ..monitor.history import History
+from ..monitor.record import Kind
+from .dead_layers import A_FEW_SAMPLES, ENOUGH_SAMPLES
+from .gradient_depth import check_fading_differences
+from .symptom import Symptom
+
+HALF_OFF = 0.5
+"""Inputs that are nearly alike switch half of a random layer off; beyond that and one standard error (in a fresh
+model, where chance alone decides, two) it is a fault."""
+FAR_BELOW = 3.0
+"""A bias that lies this many deviations below zero keeps its channel off for nearly every input."""
+EVEN_SIDES = 0.2
+"""The least share of biases on either side of zero, if chance put them there."""
+BIASED_OFF = 0.3
+"""A share that is off by a bias is no chance."""
+LITTLE_PASSES = 0.03
+"""The size of what a ReLU hands on beside what it reads: half of a centred signal is 0.7."""
+ENOUGH_PASSES, LIVELY_OFF = 0.4, 0.8
+"""Where samples are much alike, as raw pixels are, training moves units to one side together: more than half of them
+may be off as long as a ReLU hands on this share of the size of what it reads."""
+CENTRED_OFF = 0.3
+"""After BatchNorm every channel is centred over the data, and a random layer has no dead units at all."""
+
+
+def check_dead_relu(examined: Examined) -> Iterator[Finding]:
+    """ReLU channels that were positive for no sample."""
+    data = examined.data
+    if data.not_finite is not None or data.samples < A_FEW_SAMPLES:
+        return
+    centred = {place.path for place, seen in examined.normalizers() if seen.kind == "batch" and not seen.untaken}
+    fresh = is_fresh(examined.model)
+    fading = any(
+        check_fading_differences(examined)
+    )  # what is nearly the same for every sample is on or off for all of them
+    for (path, _, call), units in data.units.items():
+        count, size = int(units.dead.sum()), units.dead.numel()
+        if count < size and data.samples < ENOUGH_SAMPLES:
+            continue
+        passing = 1.0 if examined.signal is None else examined.signal.passing(path, "relu", call)
+        if count or passing < LITTLE_PASSES:
+            before = frozenset() if examined.signal is None else examined.signal.paths_before(path, "relu", call)
+            if count < size and _reads_constant(examined, path, call):
+                continue  # what is the same for every sample is on or off for all of them
+            chance = (2.0 if fresh else 1.0) * math.sqrt(0.25 / size)
+            limit = CENTRED_OFF if before and before <= centred else HALF_OFF + chance
+            lively = fresh or passing >= ENOUGH_PASSES  # a fresh layer of small inputs is on or off by its biases
+            limit = max(limit, LIVELY_OFF) if lively and limit > HALF_OFF else limit
+            many = count == size or count / size > limit
+            off = units.dead if passing >= LITTLE_PASSES else torch.ones_like(units.dead)
+            cause = _bias_below(examined, before, off) if many or off.double().mean() > BIASED_OFF else None
+            many = (many and not fading) or cause is not None or passing < LITTLE_PASSES
+            where = examined.name_place(path, before) if cause is None else cause.path
+            where = next(iter(before)) if many and len(before) == 1 else where  # its weights are what stops learning
+            yield _dead_relu(where, units.dead, data.samples, many, cause, passing)
+
+
+def _reads_constant(examined: Examined, path: str, call: int) -> bool:
+    """Whether what one call of a ReLU reads is the same for every sample."""
+    signal = examined.signal
+    numbers = (
+        [] if signal is None else [k for k, row in enumerate(signal.rows) if (row.path, row.kind) == (path, "relu")]
+    )
+    feeds = signal.feeds[numbers[call]] if signal is not None and call < len(numbers) and signal.feeds else ()
+    return signal is not None and bool(feeds) and all(signal.rows[feed].varies is False for feed in feeds)
+
+
+def _dead_relu(where: str, dead: Tensor, samples: int, many: bool, cause: _Bias | None, passing: float) -> Finding:
+    """The finding about the dead channels of one ReLU: a warning if they are many, with the bias that causes it."""
+    count, size = int(dead.sum()), dead.numel()
+    advice = "Some are normal, above all where samples are much alike; watch that they do not become more."
+    if cause is not None:
+        advice = (
+            f"Set the bias of `{cause.path}` back to zero in these channels and train on, with a lower learning rate "
+            "for it: what pushed it down was most likely a step that was too large."
+        )
+    elif many:
+        advice = "Lower the learning rate, start biases at zero, normalize before the ReLU, or use LeakyReLU or GELU."
+    return Finding(
+        code="dead-relu",
+        severity=Severity.WARNING if many else Severity.INFO,
+        where=where,
+        seen=f"{pluralise(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU "
+        f"{'after' if many else 'in'} {f'`{where}`' if where else 'the model'} "
+        f"{'was' if count == 1 else 'were'} positive for none of {samples:,} samples."
+        + (f" It hands on {percent(passing)} of the size of what reaches it." if passing < LITTLE_PASSES else "")
+        + ("" if cause is None else f" {cause.said}"),
+        why="A ReLU that is never positive outputs zero and passes no gradient, so the weights before it stop "
+        "learning.",
+        advice=advice,
+        numbers=figures(
+            dead=count,
+            channels=size,
+            share=count / size,
+            samples=samples,
+            bias=None if cause is None else cause.bias,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Bias:
+    """A bias that holds a ReLU off: of which layer, its median over the channels that are off, and what to say."""
+
+    path: str
+    bias: float
+    said: str
+
+
+def _bias_below(examined: Examined, before: frozenset[str], dead: Tensor) -> _Bias | None:
+    """Return the bias of the one layer before a ReLU if it lies far below zero in most channels that are off."""
+    places = [place for place in examined.places if place.path in before]
+    if len(places) != 1:
+        return None
+    place = places[0]
+    module = examined.model.get_submodule(place.row.path)
+    bias, spread = getattr(module, "bias", None), _spread(place, getattr(module, "weight", None))
+    if not isinstance(bias, Tensor) or spread is None or not bias.shape == spread.shape == dead.shape:
+        return None
+    bias = bias.detach().double().cpu()
+    if _is_drawn(bias, module):
+        return None
+    bias, spread = bias[dead], spread[dead]
+    if float((bias < -FAR_BELOW * spread).double().mean()) <= HALF_OFF:
+        return None
+    middle, usual = float(bias.median()), float(spread.median())
+    what = "its scale there is" if place.normalizer is not None else "a typical input moves them by"
+    where = f"The bias of `{place.path}` is {figure(middle)} in these channels (median)"
+    return _Bias(place.path, middle, f"{where}; {what} {figure(usual)}.")
+
+
+def _is_drawn(bias: Tensor, module: nn.Module) -> bool:
+    """Whether biases lie within the limits between which torch draws them, on both sides of zero."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or weight.ndim < 2:
+        return False
+    limit = 1.0 / math.sqrt(math.prod(weight.shape[1:]))
+    below = float((bias < 0).double().mean())
+    return float(bias.abs().max()) <= limit * (1 + 1e-6) and EVEN_SIDES < below < 1.0 - EVEN_SIDES
+
+
+def _spread(place: ExaminedRow, weight: object) -> Tensor | None:
+    """Return by how much the channels of a layer typically vary around their bias, on the CPU."""
+    if not isinstance(weight, Tensor):
+        return None
+    size = weight.detach().double().cpu()
+    if place.normalizer is not None:
+        return size.abs()
+    if place.weight is None or "Transpose" in place.row.kind:
+        return None
+    return torch.linalg.vector_norm(size.flatten(1), dim=1) * place.weight.rms_input
+
+
+DEAD_RELU = Symptom(
+    code="dead-relu",
+    seen="For {records:counted record} at least {share:percent} of the units of the ReLU {place} were on for no "
+    "sample of their batch; at the start it was {share_first:percent}.",
+    why="A ReLU that is never positive outputs zero and passes no gradient, so the weights before it stop learning.",
+    advice="Lower the learning rate, start biases at zero, normalize before the ReLU, or use LeakyReLU or GELU.",
+)
+MOSTLY_OFF_SHARE = 0.7
+"""Share of the units that no sample of a batch switches on; healthy runs have up to half where samples are alike."""
+SWITCHED_OFF_SHARE = 0.4
+"""Share of the units that training itself switched off: narrow layers on a plateau lose a quarter and come back."""
+
+
+def watch_dead_relu(history: History) -> Iterator[Finding]:
+    """ReLUs most of whose units are never on, and that were on before."""
+    if any(f.code == "dead-layer" and "zero" in f.numbers for f in history.findings):
+        return  # behind weights of zero no unit is on
+    measured = bool(history.courses("units", "dead").starts())
+    for kind, quantity in MEASURED_OFF[: 1 if measured else 2]:
+        courses = history.courses(kind, quantity)
+        for index, layer in enumerate(history.of(kind)):
+            plain = courses.last().get(index, ())
+            shares = plain if plain and min(plain) >= 1.0 else courses.lasting().get(index)
+            if not shares:
+                continue
+            share, start = min(shares), min(courses.of(index).first, default=0.0)
+            if share < MOSTLY_OFF_SHARE or (share - start < SWITCHED_OFF_SHARE and share < 1.0):
+                continue
+            behind = "behind " if kind == "weight" else "in "
+            words = {"records": len(shares), "place": f"{behind}`{layer.name}`" if layer.name else "in the model"}
+            yield DEAD_RELU.at(layer.name, words, share=share, share_first=start)
+
+
+MEASURED_OFF: tuple[tuple[Kind, str], ...] = (("units", "dead"), ("weight", "off"))
+"""Where shares of units that no sample switches on are measured: in richer tiers at each ReLU, else behind weights."""
