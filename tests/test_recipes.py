@@ -192,7 +192,7 @@ def test_a_symptom(sign, raised, monkeypatch):
     symptom, (model, batch) = code("a symptom"), network()
     model.train()
     monkeypatch.setattr(symptoms, "RULES", (*symptoms.RULES, symptom.RULE))
-    monkeypatch.setitem(verdict.KINDS, "negative-loss", symptom.KIND)
+    monkeypatch.setitem(symptoms.FINDING_WORDS, "negative-loss", symptom.FINDING_WORDS["negative-loss"])
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     with ns.watch(model, optimizer, every=1, panel=False) as run:
         for _ in range(3):

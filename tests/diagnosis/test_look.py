@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.core.finding import KINDS, Finding
+from normscope.core.finding import Finding
 from normscope.doctor.symptoms import precedence
-from normscope.doctor.symptoms.registry import diagnose_model
+from normscope.doctor.symptoms.registry import FINDING_WORDS, diagnose_model
 
 from .seen import INFO, WARNING, codes, examined, normalizer, randn, weight
 
@@ -108,5 +108,5 @@ def test_the_tables_of_causes_name_findings_that_exist():
         precedence.EXPLAINED_BEYOND_LAYER,
         precedence.EXPLAINED_ANYWHERE,
     ):
-        assert set(table) <= set(KINDS)
-        assert {cause for causes in table.values() for cause in causes} <= set(KINDS)
+        assert set(table) <= set(FINDING_WORDS)
+        assert {cause for causes in table.values() for cause in causes} <= set(FINDING_WORDS)

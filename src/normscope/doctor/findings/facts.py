@@ -19,7 +19,10 @@ from ..checking.examined import Examined
 
 
 def redundant_bias(examined: Examined) -> Iterator[Finding]:
-    """A bias that the normalizer after it subtracts again."""
+    """A bias that the normalizer after it subtracts again.
+
+    `redundant-bias` (info): a bias in front of a normalizer that subtracts it again
+    """
     for feed in examined.feeds:
         bias = None if isinstance(feed.weight.op, Unit) else feed.weight.bound().get("bias")
         if feed.bias_redundant == "whole" and isinstance(bias, Tensor):
@@ -38,7 +41,14 @@ def redundant_bias(examined: Examined) -> Iterator[Finding]:
 
 
 def not_lipschitz(examined: Examined) -> Iterator[Finding]:
-    """Parts without a finite constant over all inputs."""
+    """Parts without a finite constant over all inputs.
+
+    `not-lipschitz` (info): a part that has no finite constant over all inputs, with the reason; [bounds where the data
+    lives](domain.md) may be finite
+
+    `no-rule` (info): an operator nobody has written a rule for; the bound over all inputs is infinite until someone
+    does
+    """
     for node in examined.graph or ():
         effect = examined.effects.get(node.name)
         if isinstance(effect, Unbounded):
@@ -79,7 +89,11 @@ NORMALIZERS = {
 
 
 def loose_bound(examined: Examined) -> Iterator[Finding]:
-    """A finite bound over all inputs that exceeds what was seen at the data a millionfold, and what makes it so."""
+    """A finite bound over all inputs that exceeds what was seen at the data a millionfold, and what makes it so.
+
+    `loose-bound` (info): the bound over all inputs is finite but more than a millionfold above the largest Jacobian
+    norm at the data, with the operators that make it so; reports show no figure for it then
+    """
     best, observed = examined.bounds.get("best"), examined.bounds.get("observed")
     if best is None or observed is None or not loose(best.log10_upper, observed.log10_upper):
         return

@@ -1,11 +1,10 @@
-"""Symptoms of a watcher that cannot see the training; they are raised at once, because no record will come."""
+"""Finds out that a watcher cannot see the training; what it says is raised at once, because no record will come."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import sys
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -16,61 +15,17 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ...core.finding import Finding
-from ..monitor.forward_listening import compiled_functions
-from .symptom import Symptom
-
-COMPILE_THE_MODEL = (
-    "Compile the model, not the function around it: model = torch.compile(model), pass ns.watch that, and call "
-    "optimizer.step() outside of what is compiled."
-)
-EVAL_MODE = Symptom(
-    code="eval-mode",
-    seen="The optimizer steps, and every forward in between is in eval mode{part}.",
-    why="In eval mode BatchNorm uses its stored statistics and does not move them, and dropout does nothing: this is "
-    "not the network that training is meant for. Nothing is measured of it.",
-    advice="Call model.train() before the loop, and again after every evaluation{keep}.",
-)
-FORWARD_UNSEEN = Symptom(
-    code="not-seen",
-    seen="The optimizer steps, but no forward of the watched model is seen.",
-    why="Hooks of a module do not run inside of a compiled function, nor where its forward method is called directly, "
-    "nor on a copy of it. Nothing is measured.",
-    advice="Pass ns.watch the object that the loop calls (the compiled module, the wrapper), and call it, not its "
-    "forward method.",
-)
-FORWARD_COMPILED = replace(
+from ..symptoms.unseen_training import (
+    EVAL_MODE,
+    FORWARD_COMPILED,
     FORWARD_UNSEEN,
-    seen="The optimizer steps, but no forward of the watched model is seen: it runs inside of a function that "
-    "torch.compile has made.",
-    advice=COMPILE_THE_MODEL,
+    NO_STEP,
+    OPTIMIZER_REPLACED,
+    STEP_NOT_SEEN,
+    STEP_UNSEEN,
 )
-STEP_UNSEEN = Symptom(
-    code="not-seen",
-    seen="Weights change, but neither a forward of the watched model nor a step of the optimizer is seen.",
-    why="Hooks do not run inside of a function that torch.compile has made, and another optimizer than the one that "
-    "was given is not seen. Nothing is measured.",
-    advice=f"{COMPILE_THE_MODEL} Pass ns.watch the optimizer that is stepped.",
-)
-OPTIMIZER_REPLACED = Symptom(
-    code="not-seen",
-    seen="Another optimizer ({other}) trains the parameters of the one that is watched, which does not step any more.",
-    why="Steps are counted and measured where the watched optimizer makes them. Nothing is measured.",
-    advice="Call ns.watch with the new optimizer, with the same log to go on.",
-)
-NO_STEP = Symptom(
-    code="no-step",
-    seen="No step of the optimizer happened since step {step:,}: forward and backward ran {count} times, and gradients "
-    "{gradients}.{scaler}",
-    why="Weights do not change without a step: nothing is learned.",
-    advice="Call optimizer.step() after each backward. If a GradScaler makes the steps, it skips all whose gradients "
-    "are NaN or infinite: look at scaler.get_scale(), call scaler.update(), and find what makes them infinite.",
-)
-STEP_NOT_SEEN = Symptom(
-    code="not-seen",
-    seen="No step of the optimizer is seen in {count:,} forwards.",
-    why="Steps are counted and measured where the watched optimizer makes them. Nothing is measured.",
-    advice="Pass ns.watch the optimizer that is stepped, and do not compile its step.",
-)
+from .forward_listening import compiled_functions
+
 STUCK_FORWARDS = 1000
 """How many forwards in train mode pass without a step of the optimizer before the watcher says so."""
 LISTENED_FORWARDS = 3

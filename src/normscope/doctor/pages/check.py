@@ -30,9 +30,10 @@ from ...report.document import (
 from ...report.words import LEVELS, factor, listed, memory, pluralise, shape
 from ..checking.checked import Check
 from ..checking.signal import FLOAT16_LARGEST, INPUT, Signal, SignalRow
-from ..checking.verdict import Findings, clause, groups, is_name, place, places, sentence
+from ..checking.verdict import Findings, clause, groups, places, sentence
 from ..findings.facts import BECAUSE, loose
 from ..findings.facts import CODE as LOOSE
+from ..symptoms.symptom import is_name, place
 
 
 def check_document(check: Check, *, brief: bool = False) -> Document:

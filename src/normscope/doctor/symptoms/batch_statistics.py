@@ -19,7 +19,22 @@ from ..checking.loss_facts import is_fresh
 from ..monitor.history import History
 from ..monitor.record import LayerRecord
 from .run_readings import find_lasting
-from .symptom import Symptom, others_likewise
+from .symptom import FindingWords, Symptom, others_likewise
+
+FINDING_WORDS = {
+    "tiny-sets": FindingWords(
+        "{where} normalizes sets of one or two values", "{norms} work on sets of one or two values"
+    ),
+    "stale-statistics": FindingWords(
+        "the stored statistics do not fit the data, from {where} on",
+        "the stored statistics of {norms} do not fit the data",
+        note=("the statistics of {where} were never taken", "the statistics of {norms} were never taken"),
+    ),
+    "wrong-mode": FindingWords(
+        "{where} is in train mode, the model is not", "{norms} are in train mode, the model is not"
+    ),
+    "small-batch": FindingWords("the batch is too small for {where}", "the batch is too small for {norms}"),
+}
 
 
 def is_tiny(seen: NormalizerOverData) -> bool:
@@ -28,7 +43,12 @@ def is_tiny(seen: NormalizerOverData) -> bool:
 
 
 def check_tiny_sets(examined: Examined) -> Iterator[Finding]:
-    """Normalizers over one or two values."""
+    """Normalizers over one or two values.
+
+    `tiny-sets` (error, warning): a normalizer works on sets of one element (its output is constant) or two (its
+    output is ±1); labels depend on the size or the mean of a sample's values, and a normalizer takes that away
+    before any layer reads it (warning)
+    """
     for place, seen in examined.normalizers():
         if not is_tiny(seen):
             continue
@@ -79,7 +99,11 @@ def _noise(seen: NormalizerOverData) -> float:
 
 
 def check_small_batch(examined: Examined) -> Iterator[Finding]:
-    """BatchNorm in train mode with too few values, or too few samples, for a variance."""
+    """BatchNorm in train mode with too few values, or too few samples, for a variance.
+
+    `small-batch` (warning): BatchNorm in train mode with too few values for a variance, or one that moves too much
+    from batch to batch
+    """
     for place, seen in examined.normalizers():
         if not is_noisy(seen):
             continue
@@ -133,7 +157,12 @@ ONE_VALUE = replace(
 
 
 def watch_small_batch(history: History) -> Iterator[Finding]:
-    """BatchNorm with too few values for a variance, or variances that move too much from batch to batch."""
+    """BatchNorm with too few values for a variance, or variances that move too much from batch to batch.
+
+    `small-batch` (warning): BatchNorm with values so few that a variance is off by sqrt(2/(m-1)) > 0.3, from one or
+    two samples, or with variances that lie a factor of 1.7 around the running ones; at the first record. Also other
+    normalizers of single values
+    """
     if history.has_raised("small-batch"):
         return
     single = [n for n in history.of("normalizer") if n.family in CENTRED and n.entries == 1]
@@ -181,7 +210,11 @@ def _describe_noise(layer: LayerRecord, spread: float | None) -> str | None:
 
 
 def check_wrong_mode(examined: Examined) -> Iterator[Finding]:
-    """BatchNorms that take the statistics of the batch, though the model is in eval mode and they keep others."""
+    """BatchNorms that take the statistics of the batch, though the model is in eval mode and they keep others.
+
+    `wrong-mode` (warning, info): a BatchNorm that normalizes with the statistics of the batch in a model that is in
+    eval mode (info: an optimizer is given, and the model, which has dropout or BatchNorm, is in eval mode)
+    """
     noisy = [
         place.path
         for place, seen in examined.normalizers()
@@ -237,7 +270,12 @@ PART_IN_EVAL_MODE = Symptom(
 
 
 def watch_part_in_eval_mode(history: History) -> Iterator[Finding]:
-    """BatchNorms that are trained in eval mode with the statistics of a new layer."""
+    """BatchNorms that are trained in eval mode with the statistics of a new layer.
+
+    `eval-mode` (warning): the optimizer takes three steps and every forward in between is in eval mode, though
+    something that is trained reads its mode; or BatchNorms alone are, with the statistics of a new layer and scales
+    that are trained; or two validations followed forwards without gradients in train mode, with dropout on
+    """
     names = find_lasting(history, history.standing.evaluated)
     if names and not history.has_raised("eval-mode"):
         others = ", ".join(f"`{name}`" for name in names[1:4])
@@ -256,7 +294,12 @@ MIN_STANDARD_ERRORS = 4.0
 
 
 def check_stale_statistics(examined: Examined) -> Iterator[Finding]:
-    """Running statistics that were never taken, or that disagree with the data."""
+    """Running statistics that were never taken, or that disagree with the data.
+
+    `stale-statistics` (warning, info): running statistics disagree with the data, beyond what chance explains, or
+    were never updated in a trained model, or in one that is given a loss (info: otherwise, and where the loss is
+    below a quarter of that of a blind guess); a momentum of 0, with which they never move
+    """
     for path, module in examined.model.named_modules():
         moves = isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum == 0.0
         if moves and examined.mode == "train" and all(p.requires_grad for p in module.parameters(recurse=False)):
@@ -365,7 +408,11 @@ STALE_DECADES = 0.3
 
 
 def watch_stale_statistics(history: History) -> Iterator[Finding]:
-    """Running statistics that stay far from those of the batches, beyond the first steps."""
+    """Running statistics that stay far from those of the batches, beyond the first steps.
+
+    `stale-statistics` (warning): the variances of the batches stay at twice or half the running ones, beyond the
+    first 100 steps; or running statistics are not finite while the loss is
+    """
     if history.has_raised("stale-statistics"):
         return
     broken = [

@@ -19,7 +19,21 @@ from ..checking.rows import constant_inputs, dead_filters, dead_scales
 from ..monitor.history import History
 from ..monitor.record import Kind
 from .graph_order import GraphOrder
-from .symptom import Symptom, others_likewise
+from .symptom import FindingWords, Symptom, others_likewise
+
+FINDING_WORDS = {
+    "dead-layer": FindingWords(
+        "layer {where} is dead",
+        "{count} layers are dead",
+        note=("layer {where} is zero as a whole", "{count} layers are zero as a whole"),
+    ),
+    "dead-channels": FindingWords(
+        "part of layer {where} is dead",
+        "parts of {count} layers are dead",
+        note=("a few channels of {where} carry nothing", "a few channels of {count} layers carry nothing"),
+    ),
+}
+
 
 MIN_PASSED_VARIANCE = 1e-3
 """var/(var + eps): below this the output of a normalizer is under 3 % of what it should be."""
@@ -49,7 +63,12 @@ DECOUPLE = (
 
 
 def check_dead_layer(examined: Examined) -> Iterator[Finding]:
-    """Layers through which nothing passes: collapsed variance, negligible scale or negligible weights."""
+    """Layers through which nothing passes: collapsed variance, negligible scale or negligible weights.
+
+    `dead-layer` (warning, info): nothing passes: variances far below eps in every channel, negligible scales (below
+    0.01 where everything passes through them), or negligible weights (info: exactly zero as a whole, an
+    initialisation)
+    """
     flow = GraphOrder(examined)
     norms = [place.row.norm.log10_upper for place in examined.places if place.row.norm is not None]
     typical = median(norms) if norms else math.nan
@@ -236,7 +255,11 @@ FAR_BELOW_EPS_DECADES = 3.0
 
 
 def watch_dead_layer(history: History) -> Iterator[Finding]:
-    """Layers through which nothing passes: variances far below eps, zero scales, zero weights, zero gradients."""
+    """Layers through which nothing passes: variances far below eps, zero scales, zero weights, zero gradients.
+
+    `dead-layer` (warning): variances a thousandfold below eps, scales or weights that stay exactly zero, weights
+    that shrink to nothing, or layers that get no gradient while others do (the one nearest to the output is named)
+    """
     means = history.courses("normalizer", "log10_variance").nows()
     for index, layer, largest in history.lasting("normalizer", "log10_variance_max"):
         if layer.eps is None or layer.eps <= 0.0:
@@ -309,7 +332,10 @@ def _zero_gradients(history: History) -> Iterator[Finding]:
 
 
 def check_dead_channels(examined: Examined) -> Iterator[Finding]:
-    """Part of a layer's channels carry nothing: zero scale, zero filter, constant input."""
+    """Part of a layer's channels carry nothing: zero scale, zero filter, constant input.
+
+    `dead-channels` (warning, info): part of a layer carries nothing: scale zero, filter zero, constant input
+    """
     fed = {feed.weight.name for feed in examined.feeds}
     weights = {place.path for place in examined.places if place.row.role == "weight"}
     for place in examined.places:
@@ -385,7 +411,11 @@ WAYS_TO_DIE: tuple[tuple[Kind, str, str], ...] = (
 
 
 def watch_dead_channels(history: History) -> Iterator[Finding]:
-    """Channels that have died since the start: constant inputs, negligible scales, zero filters."""
+    """Channels that have died since the start: constant inputs, negligible scales, zero filters.
+
+    `dead-channels` (warning): a tenth of the channels has died since the start: constant inputs, negligible scales,
+    zero filters
+    """
     for kind, quantity, what in WAYS_TO_DIE:
         starts = history.courses(kind, quantity).starts()
         for index, layer, shares in history.lasting(kind, quantity):

@@ -17,7 +17,16 @@ from ..monitor.history import History
 from ..monitor.record import Kind
 from .dead_layers import A_FEW_SAMPLES, ENOUGH_SAMPLES
 from .gradient_depth import check_fading_differences
-from .symptom import Symptom
+from .symptom import FindingWords, Symptom
+
+FINDING_WORDS = {
+    "dead-relu": FindingWords(
+        "many units of the ReLU in {where} never fire",
+        "many units of {count} ReLUs never fire",
+        note=("some units of the ReLU in {where} never fired", "some units of {count} ReLUs never fired"),
+    ),
+}
+
 
 HALF_OFF = 0.5
 """Inputs that are nearly alike switch half of a random layer off; beyond that and one standard error (in a fresh
@@ -38,7 +47,12 @@ CENTRED_OFF = 0.3
 
 
 def check_dead_relu(examined: Examined) -> Iterator[Finding]:
-    """ReLU channels that were positive for no sample."""
+    """ReLU channels that were positive for no sample.
+
+    `dead-relu` (warning, info): units that were positive for no sample, or a ReLU that hands on less than 3 % of
+    the size of what it reads, with the bias just before them if it holds them off; a ReLU with all units off
+    explains what follows it
+    """
     data = examined.data
     if data.not_finite is not None or data.samples < A_FEW_SAMPLES:
         return
@@ -179,7 +193,11 @@ SWITCHED_OFF_SHARE = 0.4
 
 
 def watch_dead_relu(history: History) -> Iterator[Finding]:
-    """ReLUs most of whose units are never on, and that were on before."""
+    """ReLUs most of whose units are never on, and that were on before.
+
+    `dead-relu` (warning): 70 % of the units are on for no sample of a batch, and 40 % more than at the start; or
+    all are off
+    """
     if any(f.code == "dead-layer" and "zero" in f.numbers for f in history.findings):
         return  # behind weights of zero no unit is on
     measured = bool(history.courses("units", "dead").starts())

@@ -11,14 +11,25 @@ from ...core.finding import Finding, Severity, figure, figures, percent
 from ..checking.examined import Examined
 from ..checking.signal import RANDOM, DropoutCall
 from ..monitor.history import History
-from .symptom import Symptom
+from .symptom import FindingWords, Symptom
+
+FINDING_WORDS = {
+    "strong-dropout": FindingWords(
+        "the dropout of {where} takes nearly everything away", "{count} dropouts take nearly everything away"
+    ),
+}
+
 
 STRONG_DROPOUT_RATE = 0.8
 """Beyond it; some published classifiers drop as much as this before their last layer."""
 
 
 def check_strong_dropout(examined: Examined) -> Iterator[Finding]:
-    """Dropout that takes nearly everything away, or drops in eval mode too."""
+    """Dropout that takes nearly everything away, or drops in eval mode too.
+
+    `strong-dropout` (warning): dropout of more than 80 %, or a function of dropout that drops in eval mode too;
+    dropout of the outputs themselves
+    """
     for call in () if examined.signal is None else examined.signal.dropouts:
         where = f"`{call.path}`" if call.path else "the model"
         if call.on_output:
@@ -83,7 +94,10 @@ STRONG_DROPOUT_IN_RUN_RATE = 0.85
 
 
 def watch_strong_dropout(history: History) -> Iterator[Finding]:
-    """Dropout that removes nearly everything."""
+    """Dropout that removes nearly everything.
+
+    `strong-dropout` (warning): dropout that removes 85 % or more
+    """
     share, path = history.standing.dropout
     if share >= STRONG_DROPOUT_IN_RUN_RATE and len(history.records) > 1:
         yield STRONG_DROPOUT.at(path, share=share)

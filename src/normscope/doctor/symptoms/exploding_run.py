@@ -12,6 +12,14 @@ from ...core.finding import Finding, Severity, figure, figures, power
 from ..checking.examined import Examined, WeightOverData
 from ..checking.signal import Signal
 from .graph_order import rows_of_weights
+from .symptom import FindingWords
+
+FINDING_WORDS = {
+    "exploding-run": FindingWords(
+        "the signal explodes from {where} on", "the signal explodes in {count} runs of layers"
+    ),
+}
+
 
 MIN_RUN_LAYERS = 4
 """A chain of fewer layers than this shows no trend."""
@@ -24,7 +32,11 @@ RUN_TOTAL_RATIO = 30.0
 
 
 def check_exploding_run(examined: Examined) -> Iterator[Finding]:
-    """Chains of weight layers without a normalizer through which the signal grows exponentially."""
+    """Chains of weight layers without a normalizer through which the signal grows exponentially.
+
+    `exploding-run` (warning): four or more layers without a normalizer in which the signal grows exponentially with
+    depth; where they are residual branches the advice is to scale these
+    """
     signal = examined.signal
     if signal is None or len(signal.feeds) != len(signal.rows):
         return

@@ -13,12 +13,24 @@ from ..checking.signal import ParameterRow, Signal
 from ..monitor.history import History
 from .check_readings import LOSS, find_last_linear, is_matrix, least_side, loss_facts_of, parameters_of
 from .graph_order import WEIGHT_KINDS
-from .symptom import Symptom, others_likewise
+from .symptom import FindingWords, Symptom, others_likewise
 from .weight_scale import find_normalized
+
+FINDING_WORDS = {
+    "equal-units": FindingWords("the units of {where} are all alike", "the units of {count} layers are alike"),
+    "zero-weights": FindingWords("all weights of {where} are zero", "all weights of {count} layers are zero"),
+    "rank-one-weights": FindingWords(
+        "the weights of {where} are of rank one", "the weights of {count} layers are of rank one"
+    ),
+    "units-alike": FindingWords("the units of {where} are alike", "the units of {count} layers are alike"),
+}
 
 
 def check_equal_units(examined: Examined) -> Iterator[Finding]:
-    """Weight layers whose units are all the same."""
+    """Weight layers whose units are all the same.
+
+    `equal-units` (warning): all units of a layer have the same weights, or the outputs of all classes are the same
+    """
     alike = [
         row for row in parameters_of(examined) if is_matrix(row) and row.used and row.row_deviation == 0.0 and row.least
     ]
@@ -65,14 +77,23 @@ UNITS_ALIKE = Symptom(
 
 
 def watch_units_alike(history: History) -> Iterator[Finding]:
-    """Several layers all of whose units began alike; of the last layer alone that is no harm."""
+    """Several layers all of whose units began alike; of the last layer alone that is no harm.
+
+    `units-alike` (warning): in two trained layers or more all units began with the same weights, which are not
+    zero, and the same bias
+    """
     names = history.standing.alike or ()
     if len(names) > 1 and len(history.records) > 1 and not history.has_raised("units-alike"):
         yield UNITS_ALIKE.at(names[0], {"also": others_likewise(len(names), "other layer")})
 
 
 def check_zero_weights(examined: Examined) -> Iterator[Finding]:
-    """Weight layers that are zero as a whole: a start, unless the network depends on its input through them alone."""
+    """Weight layers that are zero as a whole: a start, unless the network depends on its input through them alone.
+
+    `zero-weights` (warning, info): a layer of zeros through which all gradients have to pass (info: a branch or a
+    last layer that starts at zero), or whose own gradient is exactly zero, so that it stays so, or that does not
+    train (error: all layers are zero); weights that have decayed to a gain below 0.001
+    """
     signal = examined.signal
     if signal is None:
         return
@@ -188,7 +209,10 @@ FEWEST_ROWS = 6
 
 
 def check_rank_one(examined: Examined) -> Iterator[Finding]:
-    """Weight matrices that hand on a single direction of their input."""
+    """Weight matrices that hand on a single direction of their input.
+
+    `rank-one-weights` (warning): one direction carries 98 % of the squared weights of a matrix
+    """
     for row in parameters_of(examined):
         share = row.leading_share
         if (

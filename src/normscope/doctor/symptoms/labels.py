@@ -23,7 +23,16 @@ from .check_readings import (
     sample_facts_of,
     write_shape,
 )
-from .symptom import Symptom
+from .symptom import FindingWords, Symptom
+
+FINDING_WORDS = {
+    "targets-out-of-range": FindingWords("the targets lie outside what the model can put out"),
+    "targets-scale": FindingWords("the targets have another scale than the outputs"),
+    "one-class": FindingWords("all targets are the same", note=("nearly all targets are of one class",) * 2),
+    "labels-are-inputs": FindingWords("the targets are what the model is given"),
+    "sorted-batches": FindingWords("the batches are not shuffled"),
+}
+
 
 MAX_PADDING_SHARE = 0.5
 """The share of padding among the targets that count, beyond which it outweighs them."""
@@ -34,7 +43,12 @@ ONE_CLASS_SHARE = 0.95
 
 
 def check_one_class(examined: Examined) -> Iterator[Finding]:
-    """Targets that are all the same, or nearly."""
+    """Targets that are all the same, or nearly.
+
+    `one-class` (warning, info): all targets of the batch are the same or 95 % of them (info: of fewer than 48), or
+    half of them fill up the ends of rows and count in the loss; weights in the loss that make the rare class count
+    less (warning)
+    """
     facts = loss_facts_of(examined)
     if facts is None or examined.signal is None:
         return
@@ -101,7 +115,13 @@ MOVED_ERRORS = 4.0
 
 
 def watch_labels_alike(history: History) -> Iterator[Finding]:
-    """Labels of one class in all batches, or of few classes in each."""
+    """Labels of one class in all batches, or of few classes in each.
+
+    `one-class` (warning): all labels of the measured batches are the same: of more than two classes, or behind
+    batches of several, 60 labels, of two (one may be rare) 500
+
+    `sorted-batches` (warning): each batch has few of the classes, and others than the batch before
+    """
     few = len(history.repeated(SAME_RECORDS))
     rows = [r.total for r in history.records[-2 * SAME_RECORDS :] if r.total.get("outputs_label_low") is not None]
     if not 0 < few <= len(rows) or history.standing.others or min(_column(rows, "samples")) < MIN_BATCH_LABELS:
@@ -166,7 +186,15 @@ soon."""
 
 
 def check_targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
-    """Targets that the outputs cannot reach: another shape, outside the last activation's range, another scale."""
+    """Targets that the outputs cannot reach: another shape, outside the last activation's range, another scale.
+
+    `shapes-broadcast` (warning): output and target have different shapes, and the loss broadcasts them
+
+    `targets-out-of-range` (error, warning): labels that are none of the classes; targets outside the range of the
+    last activation, or of the loss (warning); 0 and 1 where a loss takes -1 and 1 (warning)
+
+    `targets-scale` (warning): targets thirty times as large as the outputs, or more, or below a thousandth
+    """
     for facts in every_loss(examined):
         if facts.name not in CLASSES:
             yield from _targets_beyond(facts)
@@ -255,7 +283,11 @@ def _targets_beyond(facts: LossFacts) -> Iterator[Finding]:
 
 
 def check_labels_are_inputs(examined: Examined) -> Iterator[Finding]:
-    """A model of sequences that reads the steps up to each alone, and whose label at a step is that step itself."""
+    """A model of sequences that reads the steps up to each alone, and whose label at a step is that step itself.
+
+    `labels-are-inputs` (warning): the target of a sequence model at each step is the input of that step, or that of
+    two steps or more later (labels shifted twice)
+    """
     facts, loss = sample_facts_of(examined), None if examined.signal is None else examined.signal.loss
     if loss is not None and loss.ahead > 1:
         yield Finding(

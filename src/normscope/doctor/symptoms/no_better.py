@@ -25,7 +25,13 @@ from .run_readings import (
     recent_loss,
     steps_at_rate,
 )
-from .symptom import Symptom
+from .symptom import FindingWords, Symptom
+
+FINDING_WORDS = {
+    "no-better-than-constant": FindingWords("the model does no better than a constant output"),
+    "first-loss": FindingWords("the first loss is far above that of a blind guess"),
+}
+
 
 BETTER_ACCURACY_RATIO = 2.0
 """A model's accuracy over the share of the largest class, from which it has learned something whatever its loss: where
@@ -41,7 +47,14 @@ FIRST_LOSS_RATIO = 10.0
 
 
 def check_no_better_than_constant(examined: Examined) -> Iterator[Finding]:
-    """A trained model that does no better than the best constant output, or a fresh one that starts far above it."""
+    """A trained model that does no better than the best constant output, or a fresh one that starts far above it.
+
+    `no-better-than-constant` (warning, info): a trained model whose loss is at least 97 % of that of the best
+    constant output; said only where nothing else is wrong (info: in train mode, where training may go on)
+
+    `first-loss` (warning): a classifier whose loss is ten times that of the best constant output (a regression: a
+    hundred times), if it is fresh or one of its layers makes values far larger
+    """
     facts = loss_facts_of(examined)
     if facts is None or facts.blind is None or not math.isfinite(facts.value) or facts.blind <= 1e-9:
         return
@@ -161,7 +174,13 @@ STILL_FALLING_SHARE = 0.02
 
 
 def watch_no_better_than_constant(history: History) -> Iterator[Finding]:
-    """A loss that is where one constant output would be, though the weights have moved."""
+    """A loss that is where one constant output would be, though the weights have moved.
+
+    `no-better-than-constant` (warning): after 100 steps or more the loss (cross entropy, binary cross entropy,
+    squared error, and nothing else) is no better than that of a constant output beyond its noise, does not fall,
+    weights have moved by a third of their size, and outputs do depend on the inputs: plateaus at the start are
+    silent
+    """
     if history.standing.others or any(map(history.has_raised, LOSS_EXPLAINED)):
         return  # losses that play against each other stay where they are
     begun, sizes = steps_at_rate(history), first_step_sizes(history)

@@ -15,7 +15,21 @@ from ...core.log10 import log10, power10
 from ..checking.examined import Examined, ExaminedRow, NormalizerOverData
 from ..monitor.history import History
 from ..monitor.record import LayerRecord
-from .symptom import Symptom, others_likewise
+from .symptom import FindingWords, Symptom, others_likewise
+
+FINDING_WORDS = {
+    "eps-scale": FindingWords(
+        "the eps of {where} does not fit its input", "the eps of {norms} does not fit their input"
+    ),
+    "eps-dominated": FindingWords(
+        "eps outweighs what {where} normalizes",
+        "eps outweighs what {norms} normalize",
+        note=("eps outweighs a little of {where}", "eps outweighs a little of what {norms} normalize"),
+    ),
+    "expanding-normalizer": FindingWords("{where} expands what it normalizes", "{norms} expand"),
+    "variance-collapse": FindingWords("the variance into {where} collapsed", "the variances into {norms} collapsed"),
+}
+
 
 MUCH_DOMINATED_SHARE = 0.2
 """A fifth of the sets ruled by eps changes what the layer computes; less is a few quiet channels or tokens."""
@@ -28,7 +42,11 @@ HALF_STEP = 2.0**-24
 
 
 def check_eps_scale(examined: Examined) -> Iterator[Finding]:
-    """An eps that is zero, vanishes in half precision, or is larger than the variances it protects."""
+    """An eps that is zero, vanishes in half precision, or is larger than the variances it protects.
+
+    `eps-scale` (warning, info): eps is zero, or large and above the typical variance it stabilises (info: below the
+    smallest float16 in a half-precision model)
+    """
     for place, seen in examined.normalizers():
         where, median = place.path, seen.log10_median
         if seen.eps == 0.0:
@@ -78,7 +96,11 @@ def _half(model: nn.Module, place: ExaminedRow) -> bool:
 
 
 def check_eps_dominated(examined: Examined) -> Iterator[Finding]:
-    """Normalizers that see variances which eps outweighs."""
+    """Normalizers that see variances which eps outweighs.
+
+    `eps-dominated` (warning, info): a share of the variances below 10 eps; a normalizer written by hand whose eps
+    is above the mean square of what it reads
+    """
     for place, seen in examined.normalizers():
         share = seen.share_eps
         if not share > 0.0 or seen.eps == 0.0:
@@ -138,7 +160,12 @@ HUGE_GAIN = 3.0
 
 
 def check_expanding_normalizer(examined: Examined) -> Iterator[Finding]:
-    """Normalizers that see variances below 1 and stretch a change a thousandfold with the weights before them."""
+    """Normalizers that see variances below 1 and stretch a change a thousandfold with the weights before them.
+
+    `expanding-normalizer` (warning): variances below 1, and the normalizer with the layer before it stretches a
+    change a thousandfold; what normalizers do short of that is said by `audit.normalizers` (see
+    [reports](report.md))
+    """
     for place, seen in examined.normalizers():
         row, share, where = place.row, seen.variance.share_below_one, place.path
         if row.log10_folded is None or not share >= EXPANDING_SETS:
@@ -198,7 +225,11 @@ class TypicalGain:
 
 
 def watch_expanding_normalizer(history: History) -> Iterator[Finding]:
-    """The normalizer that expands most, with the weights before it, if that is a thousandfold; once in a run."""
+    """The normalizer that expands most, with the weights before it, if that is a thousandfold; once in a run.
+
+    `expanding-normalizer` (warning): a normalizer with the weights before it expands a thousandfold; once in a run,
+    for the one that expands most
+    """
     if history.has_raised("expanding-normalizer"):
         return
     gains = [gain for gain in _typical_gains(history) if gain.log10 >= HUGE_GAIN]
@@ -289,7 +320,12 @@ class Shrunk:
 
 
 def watch_variance_collapse(history: History) -> Iterator[Finding]:
-    """Normalizers whose input variance falls by orders of magnitude, or to eps."""
+    """Normalizers whose input variance falls by orders of magnitude, or to eps.
+
+    `variance-collapse` (warning): the variance into a normalizer fell a thousandfold, or half of its channels to 10
+    eps; sixteenfold suffices where coupled L2 in an adaptive optimizer has halved the scale-invariant weight before
+    it, and is then named as the cause
+    """
     near = {i: (then, now) for i, _, then, now in history.then_and_now("normalizer", "dominated")}
     means, most = (history.courses("normalizer", q) for q in ("log10_variance", "log10_variance_max"))
     for index, layer in enumerate(history.of("normalizer")):

@@ -40,10 +40,13 @@ from . import (
     spectral_norms,
     still_weights,
     structure,
+    unseen_training,
     untrained,
+    validation,
     weight_scale,
 )
 from .precedence import EXPLAINED_BY_RAISED, unexplained
+from .symptom import FindingWords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +178,21 @@ RULES: tuple[Rule, ...] = (
     Rule(check=no_better.check_no_better_than_constant, watch=no_better.watch_no_better_than_constant),
 )
 """Every rule; what stands earlier is more likely the cause of what stands later."""
+FILES = (
+    batch_statistics, constant_output, dead_layers, dead_relus, dropout, exploding_run, gradient_depth,
+    gradient_reach, half_precision, initial_weights, inputs, labels, loss_function, no_better, normalizer_gain,
+    not_finite, optimizer_steps, rising_loss, samples, saturation, spectral_norms, still_weights, structure,
+    unseen_training, untrained, validation, weight_scale,
+)  # fmt: skip
+FINDING_WORDS = {code: words for file in FILES for code, words in file.FINDING_WORDS.items()} | {
+    "redundant-bias": FindingWords("the bias of {where} has no effect", "the biases of {count} layers have no effect"),
+    "not-lipschitz": FindingWords(
+        "{where} can amplify some inputs without limit", "{count} parts can amplify some inputs without limit"
+    ),
+    "loose-bound": FindingWords("there is no useful bound over all inputs"),
+    "no-rule": FindingWords("{where} runs an operator without a rule", "{count} parts run operators without a rule"),
+}
+"""The words of verdicts by code, those of codes that audits alone raise included."""
 EARLY_RECORDS = 5
 """The first records, at each of which all symptoms are looked for: most faults are there from the start."""
 

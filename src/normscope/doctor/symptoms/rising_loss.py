@@ -26,7 +26,15 @@ from .run_readings import (
     recent_loss,
     steps_at_rate,
 )
-from .symptom import Symptom
+from .symptom import FindingWords, Symptom
+
+FINDING_WORDS = {
+    "lr-too-high": FindingWords("the learning rate is too high"),
+    "edge-of-stability": FindingWords("the steps are too long for the curvature"),
+    "loss-rising": FindingWords("the loss rises"),
+    "loss-spike": FindingWords("the loss jumped"),
+}
+
 
 LOSS_LOST = Symptom(
     code="loss-rising",
@@ -75,7 +83,11 @@ GROWN_TARGETS_RATIO = 3.0
 
 
 def watch_loss_rising(history: History) -> Iterator[Finding]:
-    """The loss stays far above where it began, or where it was."""
+    """The loss stays far above where it began, or where it was.
+
+    `loss-rising` (warning): the loss stays at ten times its first values, or at four times the least so far and
+    half of the first: what was learned is lost; or no better than a constant output for four records, after it was
+    """
     targets = history.total("outputs_constant")
     if history.beats_constant and min(targets.last(), default=0.0) > GROWN_TARGETS_RATIO * max(targets.first):
         return  # the targets have grown, as the returns of a policy do
@@ -183,7 +195,12 @@ LOSS_OUTLIER = replace(
 
 
 def watch_loss_spike(history: History) -> Iterator[Finding]:
-    """A loss far above those around it, at whatever step."""
+    """A loss far above those around it, at whatever step.
+
+    `loss-spike` (warning): the loss of one step, measured or not, is far above all in the 64 records before (after
+    the first 100 steps): by half of the first loss, by ten times their usual spread, and half as far again as the
+    largest of them; or a thousand times that of the step before, which was usual; with its step
+    """
     spike = history.spikes.first
     if history.has_raised("loss-spike"):
         return
@@ -217,7 +234,11 @@ EDGE_LOOKS = 3
 
 
 def watch_edge_of_stability(history: History) -> Iterator[Finding]:
-    """A largest curvature that stays above 2 over the learning rate."""
+    """A largest curvature that stays above 2 over the learning rate.
+
+    `edge-of-stability` (info, warning from twice the edge on): with `sharpness=`: at the last three looks the
+    learning rate times the largest eigenvalue of the Hessian was above 2
+    """
     products = [r.metrics["effective_sharpness"] for r in history.records if "effective_sharpness" in r.metrics]
     looks = products[-EDGE_LOOKS:]
     if len(looks) < EDGE_LOOKS or not min(looks) > EDGE_PRODUCT:
@@ -255,7 +276,13 @@ THROWN_STEP_LOG10, THROWN_AT_ONCE_LOG10 = -0.8, -0.3
 
 
 def watch_steps_too_large(history: History) -> Iterator[Finding]:
-    """First steps that are a large part of the weights, and nothing that is learned since."""
+    """First steps that are a large part of the weights, and nothing that is learned since.
+
+    `lr-too-high` (warning): the loss stays at 90 % of the first or above, and was never below, after steps of a
+    sixth of the weights; or a first step of 4 % made the loss rise and outputs hardly depend on the inputs since;
+    or the loss is four times its least and a quarter of the first while the rate still grows; or it spikes, or is
+    lost likewise, behind a rate that has risen in mid-run to twice what it ever was
+    """
     if history.standing.others or any(map(history.has_raised, LOSS_EXPLAINED)):
         return
     begun, sizes = steps_at_rate(history), first_step_sizes(history)

@@ -13,7 +13,15 @@ from ..checking.signal import SignalRow
 from ..monitor.history import History
 from .gradient_depth import UNFITTED_SHARE
 from .graph_order import WEIGHT_KINDS
-from .symptom import Symptom, others_likewise
+from .symptom import FindingWords, Symptom, others_likewise
+
+FINDING_WORDS = {
+    "attention-saturated": FindingWords(
+        "the softmax of {where} looks at one entry in each row", "{count} softmaxes look at one entry in each row"
+    ),
+    "saturated-units": FindingWords("{where} is saturated", "{count} activations are saturated"),
+}
+
 
 MAX_SATURATED_SHARE = {"sigmoid": 0.5, "tanh": 0.5, "hardsigmoid": 0.5, "softmax": 0.75, "attention": 0.75, "lstm": 0.9,
                        "gru": 0.9, "rnn": 0.9, "hardtanh": 0.9}  # fmt: skip
@@ -30,7 +38,15 @@ NEARLY_ALL_SHARE = 0.9
 
 
 def check_saturated_units(examined: Examined) -> Iterator[Finding]:
-    """Sigmoid, tanh and softmax inside the network of which most lie in their flat parts."""
+    """Sigmoid, tanh and softmax inside the network of which most lie in their flat parts.
+
+    `saturated-units` (warning, info): nine in ten values of a sigmoid, tanh, hardtanh or ReLU6 inside the network,
+    or gates of a recurrent layer, lie within 1 % of its limits (info: half of a sigmoid or tanh); not those of
+    which a GELU, SiLU or Mish is written out
+
+    `attention-saturated` (warning): three in four rows of a softmax (half in a fresh model), or of an attention,
+    put more than 99 % on one entry
+    """
     signal, runs = examined.signal, Counter[tuple[str, str]]()
     layers = () if signal is None else signal.layers
     fresh = signal is not None and bool(signal.parameters) and is_fresh(examined.model)
@@ -117,7 +133,12 @@ GATE_SHUT_STEPS = 50
 
 
 def watch_saturated_units(history: History) -> Iterator[Finding]:
-    """Sigmoids and tanhs behind a weight that are flat for most samples, and gates of recurrent layers."""
+    """Sigmoids and tanhs behind a weight that are flat for most samples, and gates of recurrent layers.
+
+    `saturated-units` (warning): 80 % of the units of a sigmoid or tanh are in its flat parts, where it is not part
+    of another activation (GELU, SiLU, Mish written out); or the biases of an LSTM or GRU keep its gates shut and
+    nothing is learned
+    """
     if history.standing.shut and history.step >= GATE_SHUT_STEPS and history.is_unlearned:
         path, gate = next(iter(history.standing.shut.items()))
         yield GATE_SHUT.at(path, {"gate": gate, "steps": history.step})
@@ -149,7 +170,11 @@ ONE_PLACE_ROWS_SHARE = 0.9
 
 
 def watch_attention_saturated(history: History) -> Iterator[Finding]:
-    """Attention all of whose rows look at one entry though the model has not learned its task."""
+    """Attention all of whose rows look at one entry though the model has not learned its task.
+
+    `attention-saturated` (warning): 90 % of the rows of an attention (some are looked at) put more than 99 % on one
+    entry while the loss is not fitted
+    """
     places = history.last("weight", "one_place")
     sharp = [(layer, values) for layer, values in places if min(values) >= ONE_PLACE_ROWS_SHARE]
     loss, start = history.records[-1].loss, history.first_loss

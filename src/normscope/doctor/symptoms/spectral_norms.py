@@ -13,6 +13,15 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from ...core.finding import Finding, Severity, figure, figures
 from ...core.log10 import log10
 from ..checking.examined import Examined
+from .symptom import FindingWords
+
+FINDING_WORDS = {
+    "spectral-norm-off": FindingWords(
+        "the spectral norm of {where} is not the one it was made for",
+        "the spectral norms of {count} layers are not those they were made for",
+    ),
+}
+
 
 NORM_ERROR = 0.1
 """A relative error of a spectral norm that is worth knowing."""
@@ -25,7 +34,11 @@ ITERATIONS = 100
 
 
 def check_spectral_norm_off(examined: Examined) -> Iterator[Finding]:
-    """Spectral normalization whose power iteration is off, or whose norm is not that of the convolution."""
+    """Spectral normalization whose power iteration is off, or whose norm is not that of the convolution.
+
+    `spectral-norm-off` (warning, info): a `spectral_norm` parametrization whose power iteration has not found the
+    norm, or a convolution whose operator norm is above the one it controls
+    """
     norms = {place.path: place.row.norm for place in examined.places}
     for path, module in examined.model.named_modules():
         for weight, u, v in _spectral_norms(module, examined.mode):

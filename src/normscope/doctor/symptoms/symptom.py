@@ -1,4 +1,4 @@
-"""`Symptom`: one thing that can be wrong with a model or a run, in words."""
+"""One thing that can be wrong with a model or a run, in words: `Symptom`; and what verdicts say of its code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from typing import Any
 
 from ...core.finding import Finding, Severity, figure, figures, percent, power
 from ...report.words import pluralise
-from ..checking.verdict import place
+
+
+@dataclass(frozen=True, slots=True)
+class FindingWords:
+    """The words that verdicts use for all findings of one code."""
+
+    one: str  # what a verdict says of one place, in a clause; `{where}` stands for the place
+    # what it says of several places, if that differs; `{count}` stands for how many, `{norms}` for how many of all
+    # normalizers
+    many: str = ""
+    note: tuple[str, str] | None = None  # both for an info finding, where it says something else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +96,13 @@ WORDS = _Words()
 def others_likewise(count: int, noun: str) -> str:
     """Say that all but one of some layers are like the one that is named; nothing where there is no other."""
     return f" {pluralise(count - 1, noun)} likewise." if count > 1 else ""
+
+
+def place(where: str) -> str:
+    """Return a path as it stands in a sentence."""
+    return f"`{where}`" if is_name(where) else where or "the model"
+
+
+def is_name(where: str) -> bool:
+    """Return whether a place is the name of a module or parameter, not words such as `the loss`."""
+    return bool(where) and " " not in where

@@ -15,7 +15,13 @@ from ..monitor.history import History
 from ..monitor.parameter_follower import FAINT_ENTRIES, SLOW_GROUP_SHARE
 from .check_readings import is_matrix, step_facts_of
 from .run_readings import find_lasting, name_parameters
-from .symptom import Symptom
+from .symptom import FindingWords, Symptom
+
+FINDING_WORDS = {
+    "not-in-optimizer": FindingWords("the optimizer does not hold {where}"),
+    "frozen-layer": FindingWords("{where} does not train"),
+    "not-trained": FindingWords("no optimizer trains {where}", "no optimizer trains {count} layers"),
+}
 
 
 def check_unregistered_weights(examined: Examined) -> Iterator[Finding]:
@@ -46,7 +52,13 @@ def check_unregistered_weights(examined: Examined) -> Iterator[Finding]:
 
 
 def check_frozen_layer(examined: Examined) -> Iterator[Finding]:
-    """Layers that do not train between layers that do."""
+    """Layers that do not train between layers that do.
+
+    `frozen-layer` (error, warning, info): a model of which nothing trains, with a loss (error); weights that are no
+    parameters of the model (error: it has no others); a layer that does not train though its weights are those of a
+    random start (info: one that does not train behind layers that do); weights that are made anew inside of
+    `forward`, or that belong to no module of the model (such as layers in a Python list)
+    """
     signal = examined.signal
     if signal is None:
         return
@@ -141,7 +153,14 @@ FAINT_STEPS = 100
 
 
 def watch_frozen_layer(history: History) -> Iterator[Finding]:
-    """Layers that are frozen though they have the values of a new layer."""
+    """Layers that are frozen though they have the values of a new layer.
+
+    `frozen-layer` (warning, info): a layer behind trained ones, or all of two or more in front of them, requires no
+    gradient and has the random values of a new layer (info: of one or two without a bias, behind trained ones: a
+    fixed classifier, perhaps; in front they are random features, and nothing is said); or all layers do, where
+    other parameters are trained; or a table of embeddings with entries below 0.03 is frozen, and after 100 steps
+    nothing is learned
+    """
     if history.has_raised("frozen-layer"):
         return
     names = find_lasting(history, history.standing.frozen)
@@ -155,7 +174,12 @@ def watch_frozen_layer(history: History) -> Iterator[Finding]:
 
 
 def check_wrong_parameters(examined: Examined) -> Iterator[Finding]:
-    """An optimizer that does not hold the parameters of the model."""
+    """An optimizer that does not hold the parameters of the model.
+
+    `not-in-optimizer` (error, warning, info): with `optimizer=`: trainable parameters that a gradient of the loss
+    reaches and it does not hold (error: it holds none; info: those of a discriminator behind a generator, as
+    targets that are all alike show)
+    """
     signal, steps = examined.signal, step_facts_of(examined)
     if signal is None or steps is None or steps.optimizer is None or not steps.outside:
         return
@@ -198,7 +222,10 @@ NOT_TRAINED = Symptom(
 
 
 def watch_not_trained(history: History) -> Iterator[Finding]:
-    """Parameters that get gradients but that no optimizer changes."""
+    """Parameters that get gradients but that no optimizer changes.
+
+    `not-trained` (warning): a parameter gets gradients in three records, is in no optimizer, and nobody changes it
+    """
     names = find_lasting(history, history.standing.unmoved)
     if names and not history.has_raised("not-trained"):
         yield name_parameters(NOT_TRAINED, history, names, names[0], history.standing.unmoved[names[0]].step)
