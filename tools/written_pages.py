@@ -105,7 +105,7 @@ WHEN_RAISED = re.compile(r"^`([a-z-]+)` \((.*?)\): (.*)", flags=re.DOTALL)
 
 
 def findings_page(page: str) -> str:
-    """Return the page of findings with its tables: of a check and of a run, each code as the rules' docstrings say it."""
+    """Return the page of findings with its tables, of a check and of a run, as the docstrings of rules say them."""
     watched = (*(rule.watch for rule in RULES), validation.watch_validation, unseen_training)
     for title, sources in (("a check", [rule.check for rule in RULES]), ("a run", watched)):
         rows = ["| code | severity | what was seen |", "|---|---|---|"]

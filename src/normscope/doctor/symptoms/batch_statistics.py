@@ -163,8 +163,6 @@ def watch_small_batch(history: History) -> Iterator[Finding]:
     two samples, or with variances that lie a factor of 1.7 around the running ones; at the first record. Also other
     normalizers of single values
     """
-    if history.has_raised("small-batch"):
-        return
     single = [n for n in history.of("normalizer") if n.family in CENTRED and n.entries == 1]
     if single and len(history.records) > 1:
         also = others_likewise(len(single), "other normalizer")
@@ -277,7 +275,7 @@ def watch_part_in_eval_mode(history: History) -> Iterator[Finding]:
     that are trained; or two validations followed forwards without gradients in train mode, with dropout on
     """
     names = find_lasting(history, history.standing.evaluated)
-    if names and not history.has_raised("eval-mode"):
+    if names:
         others = ", ".join(f"`{name}`" for name in names[1:4])
         also = f" So are {others}{' and more' if len(names) > 4 else ''}." if others else ""
         yield PART_IN_EVAL_MODE.at(names[0], {"also": also}, count=len(names))
@@ -413,8 +411,6 @@ def watch_stale_statistics(history: History) -> Iterator[Finding]:
     `stale-statistics` (warning): the variances of the batches stay at twice or half the running ones, beyond the
     first 100 steps; or running statistics are not finite while the loss is
     """
-    if history.has_raised("stale-statistics"):
-        return
     broken = [
         layer
         for layer, values in history.last("normalizer", "log10_variance")

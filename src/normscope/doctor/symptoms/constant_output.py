@@ -13,7 +13,6 @@ from ..checking.loss_facts import is_fresh
 from ..checking.signal import Signal, SignalRow
 from ..monitor.history import History
 from .graph_order import WEIGHT_KINDS
-from .precedence import INPUTS_LOST
 from .run_readings import mean_loss
 from .symptom import FindingWords, Symptom
 
@@ -188,7 +187,7 @@ def watch_output_constant(history: History) -> Iterator[Finding]:
     reconstruction teaches the code, the advice says first how to see that)
     """
     zero = any(finding.code == "dead-layer" and "zero" in finding.numbers for finding in history.findings)
-    if history.standing.others or zero or any(map(history.has_raised, INPUTS_LOST)):
+    if history.standing.others or zero:
         return
     spreads = history.total("output_spread")
     collapsed, apart = spreads.last(3), max(spreads.first, default=0.0)

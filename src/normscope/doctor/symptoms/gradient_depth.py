@@ -446,15 +446,12 @@ MIN_DEPTH = 4
 
 
 def watch_gradient_explosion(history: History) -> Iterator[Finding]:
-    """Gradients that are NaN or infinite, far above those of the untrained model, or larger by decades in one layer.
+    """Gradients that are far above those of the untrained model, or larger by decades in one layer.
 
     `gradient-explosion` (warning, error): the gradient is 10,000 times that of the untrained model for three
     records, from the start 3,000 times what the loss of a constant output makes usual, or a layer's 10^4 (in two
     records 10^5) times that at the output (error: NaN or infinite for long)
     """
-    yield from _gradient_not_finite(history)
-    if history.has_raised("gradient-explosion"):
-        return
     latest = [record.total.get("log10_gradient") for record in history.records[-EXPLODED_RECORDS:]]
     recent, start = [v for v in latest if v is not None and not math.isnan(v)], _first_gradient(history)
     uneven = _find_uneven_layer(history, LAYER_GRADIENT_LARGE)
@@ -472,11 +469,9 @@ def watch_gradient_explosion(history: History) -> Iterator[Finding]:
         yield uneven
 
 
-def _gradient_not_finite(history: History) -> Iterator[Finding]:
+def watch_gradient_not_finite(history: History) -> Iterator[Finding]:
     """Gradients that stay NaN or infinite; one step that overflows under a loss scale is no fault."""
     values = [value for _, value in history.total("log10_gradient").latest()]
-    if history.has_raised("loss-not-finite"):
-        return  # that is why
     if values and not any(v < math.inf for v in values):
         layers = [
             layer.name
@@ -513,8 +508,6 @@ def watch_gradient_vanishing(history: History) -> Iterator[Finding]:
     learned); or it is a hundredth of the first while another optimizer trains and the loss is above its start: the
     other player wins
     """
-    if history.has_raised("gradient-vanishing"):
-        return
     losses, opening, loss = history.total("loss").lasting(), history.total("loss").first, history.total("loss").now
     start, top = _first_gradient(history), max(history.total("log10_gradient").lasting(), default=math.inf)
     uneven = _find_uneven_layer(history, LAYER_GRADIENT_SMALL)

@@ -327,7 +327,7 @@ def watch_no_gradient(history: History) -> Iterator[Finding]:
     after the first, and all steps in between
     """
     names = find_lasting(history, history.standing.ungraded)
-    if names and not history.has_raised("no-gradient") and history.records[-1].total.get("log10_gradient") is not None:
+    if names and history.records[-1].total.get("log10_gradient") is not None:
         yield name_parameters(
             PARAMETERS_WITHOUT_GRADIENT, history, names, names[-1], history.standing.ungraded[names[-1]].step
         )

@@ -83,7 +83,7 @@ def watch_units_alike(history: History) -> Iterator[Finding]:
     zero, and the same bias
     """
     names = history.standing.alike or ()
-    if len(names) > 1 and len(history.records) > 1 and not history.has_raised("units-alike"):
+    if len(names) > 1 and len(history.records) > 1:
         yield UNITS_ALIKE.at(names[0], {"also": others_likewise(len(names), "other layer")})
 
 

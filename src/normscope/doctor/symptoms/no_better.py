@@ -14,7 +14,6 @@ from ..checking.signal import INPUT
 from ..monitor.history import History, losses_beside_constant
 from .check_readings import LOSS, find_last_linear, loss_facts_of
 from .graph_order import WEIGHT_KINDS
-from .precedence import LOSS_EXPLAINED
 from .run_readings import (
     MIN_CONSTANTS,
     STAYS_STEPS,
@@ -181,7 +180,7 @@ def watch_no_better_than_constant(history: History) -> Iterator[Finding]:
     weights have moved by a third of their size, and outputs do depend on the inputs: plateaus at the start are
     silent
     """
-    if history.standing.others or any(map(history.has_raised, LOSS_EXPLAINED)):
+    if history.standing.others:
         return  # losses that play against each other stay where they are
     begun, sizes = steps_at_rate(history), first_step_sizes(history)
     now, start = recent_loss(history), history.first_loss

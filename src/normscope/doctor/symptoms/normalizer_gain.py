@@ -230,8 +230,6 @@ def watch_expanding_normalizer(history: History) -> Iterator[Finding]:
     `expanding-normalizer` (warning): a normalizer with the weights before it expands a thousandfold; once in a run,
     for the one that expands most
     """
-    if history.has_raised("expanding-normalizer"):
-        return
     gains = [gain for gain in _typical_gains(history) if gain.log10 >= HUGE_GAIN]
     if gains:
         most = max(gains, key=lambda gain: gain.log10)

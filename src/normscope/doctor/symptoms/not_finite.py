@@ -263,7 +263,7 @@ def watch_loss_not_finite(history: History) -> Iterator[Finding]:
     that were too large and to inputs that are not scaled; a rate that had just jumped is named
     """
     record = history.records[-1]
-    if not is_broken(record) or history.has_raised("loss-not-finite"):
+    if not is_broken(record):
         return
     weights = _broken_weights(record)
     before = history.records[-2] if len(history.records) > 1 else None

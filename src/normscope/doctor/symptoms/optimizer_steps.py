@@ -324,7 +324,7 @@ def watch_decay_too_strong(history: History) -> Iterator[Finding]:
     """
     decays = [layer.weight_decay for layer in history.of("weight") if layer.weight_decay]
     coupled = any(layer.coupled for layer in history.of("weight"))
-    if not decays or len(history.records) < 2 or history.has_raised("decay-too-strong"):
+    if not decays or len(history.records) < 2:
         return
     decay, rates = max(decays), [max(r.lr, default=0.0) for r in history.records[-2:]]
     share = min(1.0, min(rates) * decay)
@@ -351,7 +351,7 @@ PENALTY_RATIO, SHRUNK_BY_PENALTY_LOG10 = 3.0, -0.7
 def watch_penalty_outweighs(history: History) -> Iterator[Finding]:
     """A penalty in the loss that shrinks a layer while nothing is learned."""
     loss, own = history.records[-1].loss, history.records[-1].total.get("outputs_own")
-    if loss is None or own is None or not loss >= PENALTY_RATIO * own > 0.0 or history.has_raised("decay-too-strong"):
+    if loss is None or own is None or not loss >= PENALTY_RATIO * own > 0.0:
         return
     shrunk = [
         (min(latest) - course.first[0], layer)

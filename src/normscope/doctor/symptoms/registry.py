@@ -45,7 +45,7 @@ from . import (
     validation,
     weight_scale,
 )
-from .precedence import EXPLAINED_BY_RAISED, unexplained
+from .precedence import EXPLAINED_BY_RAISED, INPUTS_LOST, LOSS_EXPLAINED, unexplained
 from .symptom import FindingWords
 
 
@@ -57,11 +57,13 @@ class Rule:
         check: yields what is wrong with a model.
         watch: yields what goes wrong in a run.
         urgent: whether `watch` is cheap, for it reads no figures layer by layer, and is asked at every record.
+        unless: codes of a run after any of which `watch` is not asked any more: they say it already, or say why.
     """
 
     check: Callable[[Examined], Iterator[Finding]] | None = None
     watch: Callable[[History], Iterator[Finding]] | None = None
     urgent: bool = False
+    unless: tuple[str, ...] = ()
 
 
 RULES: tuple[Rule, ...] = (
@@ -69,7 +71,7 @@ RULES: tuple[Rule, ...] = (
     Rule(check=gradient_reach.check_backward_raises),
     Rule(check=loss_function.check_activation_before_loss),
     Rule(check=labels.check_targets_do_not_fit),
-    Rule(watch=not_finite.watch_loss_not_finite, urgent=True),
+    Rule(watch=not_finite.watch_loss_not_finite, urgent=True, unless=("loss-not-finite",)),
     Rule(watch=inputs.watch_constant_input, urgent=True),
     Rule(watch=inputs.watch_same_batch),
     Rule(check=labels.check_one_class, watch=labels.watch_labels_alike, urgent=True),
@@ -103,12 +105,17 @@ RULES: tuple[Rule, ...] = (
     Rule(check=gradient_reach.check_lost_draws),
     Rule(check=gradient_reach.check_unused_parameters),
     Rule(watch=gradient_reach.watch_gradient_missing, urgent=True),
-    Rule(watch=gradient_reach.watch_no_gradient, urgent=True),
-    Rule(watch=untrained.watch_not_trained, urgent=True),
+    Rule(watch=gradient_reach.watch_no_gradient, urgent=True, unless=("no-gradient",)),
+    Rule(watch=untrained.watch_not_trained, urgent=True, unless=("not-trained",)),
     Rule(watch=untrained.watch_slow_groups),
-    Rule(watch=untrained.watch_frozen_layer, urgent=True),
-    Rule(watch=batch_statistics.watch_part_in_eval_mode, urgent=True),
-    Rule(check=initial_weights.check_equal_units, watch=initial_weights.watch_units_alike, urgent=True),
+    Rule(watch=untrained.watch_frozen_layer, urgent=True, unless=("frozen-layer",)),
+    Rule(watch=batch_statistics.watch_part_in_eval_mode, urgent=True, unless=("eval-mode",)),
+    Rule(
+        check=initial_weights.check_equal_units,
+        watch=initial_weights.watch_units_alike,
+        urgent=True,
+        unless=("units-alike",),
+    ),
     Rule(check=initial_weights.check_zero_weights),
     Rule(check=initial_weights.check_decayed_weights),
     Rule(check=weight_scale.check_recurrent_scale),
@@ -122,20 +129,20 @@ RULES: tuple[Rule, ...] = (
     Rule(check=structure.check_hidden_softmax),
     Rule(check=structure.check_softmax_axis),
     Rule(watch=still_weights.watch_no_zero_grad, urgent=True),
-    Rule(watch=still_weights.watch_rate_zero, urgent=True),
+    Rule(watch=still_weights.watch_rate_zero, urgent=True, unless=("rate-decayed",)),
     Rule(watch=still_weights.watch_rate_decayed),
-    Rule(watch=rising_loss.watch_rate_rose, urgent=True),
+    Rule(watch=rising_loss.watch_rate_rose, urgent=True, unless=("loss-spike",)),
     Rule(check=dropout.check_strong_dropout, watch=dropout.watch_strong_dropout),
     Rule(check=batch_statistics.check_tiny_sets),
     Rule(check=normalizer_gain.check_eps_scale),
     Rule(check=spectral_norms.check_spectral_norm_off),
-    Rule(watch=optimizer_steps.watch_decay_too_strong),
-    Rule(watch=optimizer_steps.watch_penalty_outweighs),
-    Rule(watch=still_weights.watch_weights_put_back, urgent=True),
-    Rule(watch=still_weights.watch_weights_still),
-    Rule(watch=rising_loss.watch_steps_too_large),
+    Rule(watch=optimizer_steps.watch_decay_too_strong, unless=("decay-too-strong",)),
+    Rule(watch=optimizer_steps.watch_penalty_outweighs, unless=("decay-too-strong",)),
+    Rule(watch=still_weights.watch_weights_put_back, urgent=True, unless=("weights-put-back",)),
+    Rule(watch=still_weights.watch_weights_still, unless=("weights-put-back",)),
+    Rule(watch=rising_loss.watch_steps_too_large, unless=LOSS_EXPLAINED),
     Rule(watch=rising_loss.watch_edge_of_stability),
-    Rule(watch=batch_statistics.watch_small_batch),
+    Rule(watch=batch_statistics.watch_small_batch, unless=("small-batch",)),
     Rule(watch=inputs.watch_left_domain),
     Rule(watch=normalizer_gain.watch_variance_collapse),
     Rule(check=dead_layers.check_dead_layer, watch=dead_layers.watch_dead_layer),
@@ -144,11 +151,20 @@ RULES: tuple[Rule, ...] = (
     Rule(check=exploding_run.check_exploding_run),
     Rule(check=gradient_depth.check_batch_norm_depth),
     Rule(watch=weight_scale.watch_norm_growth),
-    Rule(check=gradient_depth.check_gradient_explosion, watch=gradient_depth.watch_gradient_explosion),
+    Rule(watch=gradient_depth.watch_gradient_not_finite, unless=("loss-not-finite",)),
+    Rule(
+        check=gradient_depth.check_gradient_explosion,
+        watch=gradient_depth.watch_gradient_explosion,
+        unless=("gradient-explosion",),
+    ),
     Rule(check=gradient_reach.check_no_gradient),
     Rule(check=gradient_reach.check_starved_layers),
     Rule(check=saturation.check_saturated_units),
-    Rule(check=gradient_depth.check_gradient_vanishing, watch=gradient_depth.watch_gradient_vanishing),
+    Rule(
+        check=gradient_depth.check_gradient_vanishing,
+        watch=gradient_depth.watch_gradient_vanishing,
+        unless=("gradient-vanishing",),
+    ),
     Rule(check=gradient_depth.check_shrinking_values),
     Rule(check=half_precision.check_half_precision),
     Rule(watch=still_weights.watch_effective_lr),
@@ -156,13 +172,21 @@ RULES: tuple[Rule, ...] = (
     Rule(check=batch_statistics.check_wrong_mode),
     Rule(watch=dead_relus.watch_dead_relu),
     Rule(watch=saturation.watch_saturated_units),
-    Rule(watch=saturation.watch_attention_saturated),
-    Rule(check=batch_statistics.check_stale_statistics, watch=batch_statistics.watch_stale_statistics),
+    Rule(watch=saturation.watch_attention_saturated, unless=("attention-saturated",)),
+    Rule(
+        check=batch_statistics.check_stale_statistics,
+        watch=batch_statistics.watch_stale_statistics,
+        unless=("stale-statistics",),
+    ),
     Rule(check=batch_statistics.check_small_batch),
     Rule(check=normalizer_gain.check_eps_dominated),
     Rule(check=normalizer_gain.check_written_eps),
     Rule(check=dead_relus.check_dead_relu),
-    Rule(check=normalizer_gain.check_expanding_normalizer, watch=normalizer_gain.watch_expanding_normalizer),
+    Rule(
+        check=normalizer_gain.check_expanding_normalizer,
+        watch=normalizer_gain.watch_expanding_normalizer,
+        unless=("expanding-normalizer",),
+    ),
     Rule(check=untrained.check_frozen_layer),
     Rule(check=redundant_bias),
     Rule(check=not_lipschitz),
@@ -172,10 +196,14 @@ RULES: tuple[Rule, ...] = (
     Rule(check=untrained.check_resting_group),
     Rule(check=gradient_depth.check_gradient_jump),
     Rule(watch=rising_loss.watch_loss_rising, urgent=True),
-    Rule(watch=rising_loss.watch_loss_spike, urgent=True),
-    Rule(watch=constant_output.watch_output_constant),
+    Rule(watch=rising_loss.watch_loss_spike, urgent=True, unless=("loss-spike",)),
+    Rule(watch=constant_output.watch_output_constant, unless=INPUTS_LOST),
     Rule(watch=half_precision.watch_half_precision),
-    Rule(check=no_better.check_no_better_than_constant, watch=no_better.watch_no_better_than_constant),
+    Rule(
+        check=no_better.check_no_better_than_constant,
+        watch=no_better.watch_no_better_than_constant,
+        unless=LOSS_EXPLAINED,
+    ),
 )
 """Every rule; what stands earlier is more likely the cause of what stands later."""
 FILES = (
@@ -267,13 +295,15 @@ def look_for_alarms(history: History, *, thorough: bool = True) -> list[Finding]
     if not history.records:
         return []
     everything = thorough or len(history.records) <= EARLY_RECORDS
-    looks = [rule.watch for rule in RULES if rule.watch is not None and (everything or rule.urgent)]
+    rules = [rule for rule in RULES if everything or rule.urgent]
     if not_finite.is_broken(history.records[-1]):
-        looks = [not_finite.watch_loss_not_finite]
+        rules = [rule for rule in RULES if rule.watch is not_finite.watch_loss_not_finite]
     raised: list[Finding] = []
     told = {finding.code for finding in history.findings}
-    for look in looks:
-        for finding in look(history):
+    for rule in rules:
+        if rule.watch is None or told.intersection(rule.unless):
+            continue
+        for finding in rule.watch(history):
             finding = replace(finding, step=history.step)
             follows = any(finding.code in EXPLAINED_BY_RAISED[code] for code in told & EXPLAINED_BY_RAISED.keys())
             if not follows and history.raised(finding):

@@ -13,7 +13,6 @@ from ...core.finding import Finding, Severity, figure
 from ..monitor.courses import PLAIN_STEPS
 from ..monitor.history import GUESSING_SHARE, History, losses_beside_constant
 from .not_finite import LOOK_AT_BATCH, describe_outlier
-from .precedence import LOSS_EXPLAINED
 from .run_readings import (
     HIGHER_RATE_RATIO,
     INPUTS_USED_SHARE,
@@ -104,7 +103,7 @@ def watch_loss_rising(history: History) -> Iterator[Finding]:
 def watch_rate_rose(history: History) -> Iterator[Finding]:
     """A loss that jumps when the learning rate has just risen far above all that it was."""
     spike = history.spikes.first
-    if spike is None or history.has_raised("loss-spike") or history.standing.others:
+    if spike is None or history.standing.others:
         return
     rise = find_rate_rise(history)
     if rise is not None and rise.explains(spike.step):
@@ -202,8 +201,6 @@ def watch_loss_spike(history: History) -> Iterator[Finding]:
     largest of them; or a thousand times that of the step before, which was usual; with its step
     """
     spike = history.spikes.first
-    if history.has_raised("loss-spike"):
-        return
     outlier = describe_outlier(history, history.records[-1])
     if outlier:
         yield LOSS_OUTLIER.at(words={"outlier": outlier})
@@ -283,7 +280,7 @@ def watch_steps_too_large(history: History) -> Iterator[Finding]:
     or the loss is four times its least and a quarter of the first while the rate still grows; or it spikes, or is
     lost likewise, behind a rate that has risen in mid-run to twice what it ever was
     """
-    if history.standing.others or any(map(history.has_raised, LOSS_EXPLAINED)):
+    if history.standing.others:
         return
     begun, sizes = steps_at_rate(history), first_step_sizes(history)
     now, start = recent_loss(history), history.first_loss

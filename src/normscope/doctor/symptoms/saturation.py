@@ -179,7 +179,7 @@ def watch_attention_saturated(history: History) -> Iterator[Finding]:
     sharp = [(layer, values) for layer, values in places if min(values) >= ONE_PLACE_ROWS_SHARE]
     loss, start = history.records[-1].loss, history.first_loss
     fitted = loss is not None and start is not None and loss < UNFITTED_SHARE * start
-    if sharp and not fitted and not history.has_raised("attention-saturated"):
+    if sharp and not fitted:
         layer, values = sharp[0]
         words = {"records": len(values), "also": others_likewise(len(sharp), "other layer")}
         yield ATTENTION_SATURATED.at(layer.name, words, share=min(values), count=len(sharp))

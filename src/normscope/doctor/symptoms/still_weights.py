@@ -69,7 +69,7 @@ def watch_rate_zero(history: History) -> Iterator[Finding]:
     """
     rates = [(r.step, max(r.lr)) for r in history.records[-12:] if r.lr]
     zeros = rates[max((i + 1 for i, (_, rate) in enumerate(rates) if rate != 0.0), default=0) :]
-    if len(zeros) >= 2 and zeros[-1][0] - zeros[0][0] >= PLAIN_STEPS and not history.has_raised("rate-decayed"):
+    if len(zeros) >= 2 and zeros[-1][0] - zeros[0][0] >= PLAIN_STEPS:
         yield RATE_ZERO.at(words={"first": zeros[0][0], "last": zeros[-1][0]}, lr=0.0)
 
 
@@ -164,7 +164,7 @@ def watch_weights_still(history: History) -> Iterator[Finding]:
     if len(records) < 2 or records[-1] is not history.records[-1] or history.step < PLAIN_STEPS:
         return
     rates = [max(r.lr) for r in records]
-    if rates[-1] < history.peak_lr / 2 or history.has_raised("weights-put-back"):
+    if rates[-1] < history.peak_lr / 2:
         return  # the end of a schedule
     steps = [value for r in records if (value := r.total.get("log10_step")) is not None]
     gradient = records[-1].total.get("log10_gradient")
@@ -254,7 +254,7 @@ def watch_weights_put_back(history: History) -> Iterator[Finding]:
     # a way lies between two steps that were measured: the rate may have changed at one of them
     smaller = [None if one is None or two is None else min(one, two) for one, two in pairwise(steps)]
     pairs = list(zip(smaller, (r.total.get("log10_drift") for r in records[1:]), strict=True))
-    if not records or history.step - records[0].step < PLAIN_STEPS or history.has_raised("weights-put-back"):
+    if not records or history.step - records[0].step < PLAIN_STEPS:
         return
     written = [name for name, since in history.standing.overwritten.items() if since.records >= len(records)]
     unlearned = history.is_unlearned and (bool(history.over_constant()) or not had_learned(history))

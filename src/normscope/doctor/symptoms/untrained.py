@@ -161,8 +161,6 @@ def watch_frozen_layer(history: History) -> Iterator[Finding]:
     other parameters are trained; or a table of embeddings with entries below 0.03 is frozen, and after 100 steps
     nothing is learned
     """
-    if history.has_raised("frozen-layer"):
-        return
     names = find_lasting(history, history.standing.frozen)
     unmeant = [name for name in names if name in history.standing.unmeant]
     if unmeant:
@@ -227,7 +225,7 @@ def watch_not_trained(history: History) -> Iterator[Finding]:
     `not-trained` (warning): a parameter gets gradients in three records, is in no optimizer, and nobody changes it
     """
     names = find_lasting(history, history.standing.unmoved)
-    if names and not history.has_raised("not-trained"):
+    if names:
         yield name_parameters(NOT_TRAINED, history, names, names[0], history.standing.unmoved[names[0]].step)
 
 
