@@ -19,7 +19,7 @@ from ..checking.loss_facts import is_fresh
 from ..monitor.history import History
 from ..monitor.record import LayerRecord
 from .run_readings import find_lasting
-from .symptom import FindingWords, Symptom, others_likewise
+from .symptom import FindingWords, Symptom, finding, others_likewise
 
 FINDING_WORDS = {
     "tiny-sets": FindingWords(
@@ -57,15 +57,15 @@ def check_tiny_sets(examined: Examined) -> Iterator[Finding]:
         effect = "its own mean leaves zero" if constant else "only the sign of their difference is left (-1 or +1)"
         if seen.kind == "rms":
             effect = "only the sign is left (-1 or +1)"
-        yield Finding(
-            code="tiny-sets",
-            severity=Severity.ERROR if constant else Severity.WARNING,
-            where=where,
-            seen=f"`{where}` normalizes over sets of {pluralise(seen.entries, 'value')}.",
-            why=f"A set of {seen.entries} cannot be standardised: {effect}"
+        yield finding(
+            "tiny-sets",
+            where,
+            f"`{where}` normalizes over sets of {pluralise(seen.entries, 'value')}.",
+            f"A set of {seen.entries} cannot be standardised: {effect}"
             + (", so the output is constant." if constant else ", and no gradient passes."),
-            advice=_larger_sets(seen),
-            numbers=figures(entries=seen.entries, samples=seen.samples),
+            _larger_sets(seen),
+            figures(entries=seen.entries, samples=seen.samples),
+            severity=Severity.ERROR if constant else Severity.WARNING,
         )
 
 
@@ -115,16 +115,15 @@ def check_small_batch(examined: Examined) -> Iterator[Finding]:
             words = f"sees variances that move by {percent(spread)} from batch to batch ({shown})"
         else:
             words = f"has {shown}: the positions of one sample are alike, so the variance is that of the sample"
-        yield Finding(
-            code="small-batch",
-            severity=Severity.WARNING,
-            where=where,
-            seen=f"BatchNorm `{where}` {words}.",
-            why="In train mode every sample is divided by a deviation estimated from its batch; with few values that "
+        yield finding(
+            "small-batch",
+            where,
+            f"BatchNorm `{where}` {words}.",
+            "In train mode every sample is divided by a deviation estimated from its batch; with few values that "
             "is noise, and the running statistics used later describe another function.",
-            advice="Use batches of 32 or more (torch.nn.SyncBatchNorm joins devices), drop a small last batch "
+            "Use batches of 32 or more (torch.nn.SyncBatchNorm joins devices), drop a small last batch "
             "(drop_last=True), or use GroupNorm or LayerNorm, which do not look at the batch.",
-            numbers=figures(entries=seen.entries, samples=seen.samples, relative_error=noise, batch_spread=spread),
+            figures(entries=seen.entries, samples=seen.samples, relative_error=noise, batch_spread=spread),
         )
 
 
@@ -219,34 +218,33 @@ def check_wrong_mode(examined: Examined) -> Iterator[Finding]:
         if examined.mode == "eval" and not seen.uses_running and seen.running_mean is not None
     ]
     if noisy:
-        yield Finding(
-            code="wrong-mode",
-            severity=Severity.WARNING,
-            where=noisy[0],
-            seen=f"The model is in eval mode, and {listed([f'`{path}`' for path in noisy], most=3)} "
+        yield finding(
+            "wrong-mode",
+            noisy[0],
+            f"The model is in eval mode, and {listed([f'`{path}`' for path in noisy], most=3)} "
             f"{'normalizes' if len(noisy) == 1 else 'normalize'} with the statistics of the batch.",
-            why="What the model says of one sample then depends on the others of the batch, and its running statistics "
+            "What the model says of one sample then depends on the others of the batch, and its running statistics "
             "move.",
-            advice="Call model.eval() after whatever switched this part back to train mode; in F.batch_norm pass "
+            "Call model.eval() after whatever switched this part back to train mode; in F.batch_norm pass "
             "training=self.training.",
-            numbers=figures(count=len(noisy)),
+            figures(count=len(noisy)),
         )
     steps = None if examined.signal is None else examined.signal.steps
     if steps is None or steps.optimizer is None or examined.model.training or examined.mode != "eval":
         return
     stopped = [path for path, module in examined.model.named_modules() if _trains_otherwise(module)]
     if stopped:
-        yield Finding(
-            code="wrong-mode",
-            severity=Severity.INFO,
-            where=stopped[0],
-            seen="The model is in eval mode beside an optimizer that is to train it, and "
+        yield finding(
+            "wrong-mode",
+            stopped[0],
+            "The model is in eval mode beside an optimizer that is to train it, and "
             f"{listed([f'`{path}`' for path in stopped], most=3)} {'works' if len(stopped) == 1 else 'work'} otherwise "
             "in train mode.",
-            why="Dropout is off in eval mode, and running statistics do not move.",
-            advice="Call model.train() before the steps, and check the model in that mode. If it is in eval mode to be "
+            "Dropout is off in eval mode, and running statistics do not move.",
+            "Call model.train() before the steps, and check the model in that mode. If it is in eval mode to be "
             "looked at, or its statistics are kept on purpose, there is nothing to do.",
-            numbers=figures(count=len(stopped)),
+            figures(count=len(stopped)),
+            severity=Severity.INFO,
         )
 
 
@@ -301,14 +299,12 @@ def check_stale_statistics(examined: Examined) -> Iterator[Finding]:
     for path, module in examined.model.named_modules():
         moves = isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum == 0.0
         if moves and examined.mode == "train" and all(p.requires_grad for p in module.parameters(recurse=False)):
-            yield Finding(
-                code="stale-statistics",
-                severity=Severity.WARNING,
-                where=path,
-                seen=f"The running statistics of `{path}` have a momentum of 0: they never move.",
-                why="In eval mode the network then computes another function than it was trained as.",
-                advice="Set the momentum to 0.1, torch's default: it is the share of each batch that enters.",
-                numbers={},
+            yield finding(
+                "stale-statistics",
+                path,
+                f"The running statistics of `{path}` have a momentum of 0: they never move.",
+                "In eval mode the network then computes another function than it was trained as.",
+                "Set the momentum to 0.1, torch's default: it is the share of each batch that enters.",
             )
     stale: list[tuple[str, float, float]] = []
     for place, seen in examined.normalizers():
@@ -329,36 +325,34 @@ def check_stale_statistics(examined: Examined) -> Iterator[Finding]:
         loss = None if examined.signal is None else examined.signal.loss
         harmless = loss is not None and loss.share_of_blind is not None and loss.share_of_blind < LITTLE_LOSS
         also = f" {pluralise(later, 'later normalizer')} disagree{'s' if later == 1 else ''} as well." if later else ""
-        yield Finding(
-            code="stale-statistics",
-            severity=Severity.INFO if harmless else Severity.WARNING,
-            where=where,
-            seen=f"Over {pluralise(examined.data.samples, 'sample')} a typical channel of `{where}` differs from "
+        yield finding(
+            "stale-statistics",
+            where,
+            f"Over {pluralise(examined.data.samples, 'sample')} a typical channel of `{where}` differs from "
             "what it "
             f"stores by a factor of {figure(2.0**variance)} in its variance and by {figure(mean)} stored deviations in "
             f"its mean.{also}",
-            why="In eval mode the stored statistics are used whatever the data, so the network computes another "
+            "In eval mode the stored statistics are used whatever the data, so the network computes another "
             "function than it was trained as; what comes after sees shifted values and is thrown off too.",
-            advice="Take them again over training data: torch.optim.swa_utils.update_bn(loader, model). If they drift "
+            "Take them again over training data: torch.optim.swa_utils.update_bn(loader, model). If they drift "
             "again, training ended too early for their momentum, or these data are not what the model was trained on.",
-            numbers=figures(log2_variance=variance, mean_shift=mean, count=len(stale)),
+            figures(log2_variance=variance, mean_shift=mean, count=len(stale)),
+            severity=Severity.INFO if harmless else Severity.WARNING,
         )
 
 
 def _never_updated(where: str, *, trained: bool, training: bool) -> Finding:
     seen = f"The running statistics of `{where}` were never updated: mean 0 and variance 1 everywhere"
-    return Finding(
-        code="stale-statistics",
-        severity=Severity.WARNING if trained or training else Severity.INFO,
-        where=where,
-        seen=f"{seen}, though the model was trained." if trained else f"{seen}, and it is in eval mode.",
-        why="In eval mode such a normalizer does not normalize: the network computes another function than in "
-        "training.",
-        advice="Take the statistics over training data: torch.optim.swa_utils.update_bn(loader, model). They are "
+    return finding(
+        "stale-statistics",
+        where,
+        f"{seen}, though the model was trained." if trained else f"{seen}, and it is in eval mode.",
+        "In eval mode such a normalizer does not normalize: the network computes another function than in training.",
+        "Take the statistics over training data: torch.optim.swa_utils.update_bn(loader, model). They are "
         "lost where a checkpoint was loaded without its buffers, or the model was trained in eval mode."
         if trained
         else 'A fresh model is to be trained, and looked at, in train mode: model.train(), or mode="train" here.',
-        numbers={},
+        severity=Severity.WARNING if trained or training else Severity.INFO,
     )
 
 

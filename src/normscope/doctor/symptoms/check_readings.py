@@ -13,6 +13,7 @@ from ..checking.examined import Examined
 from ..checking.loss_facts import LossFacts
 from ..checking.sample_pass import SampleFacts
 from ..checking.signal import ParameterRow
+from .symptom import finding
 
 
 def parameters_of(examined: Examined) -> Sequence[ParameterRow]:
@@ -68,7 +69,7 @@ def describe_mismatch(
 ) -> Finding:
     """What does not fit the loss: the place is the module that made the outputs, if there is one."""
     where = where or facts.made_by or LOSS
-    return Finding(code=code, severity=severity, where=where, seen=seen, why=why, advice=advice, numbers={})
+    return finding(code, where, seen, why, advice, severity=severity)
 
 
 def step_facts_of(examined: Examined) -> StepFacts | None:

@@ -14,7 +14,7 @@ from ..checking.signal import Signal, SignalRow
 from ..monitor.history import History
 from .graph_order import WEIGHT_KINDS
 from .run_readings import mean_loss
-from .symptom import FindingWords, Symptom
+from .symptom import FindingWords, Symptom, finding
 
 FINDING_WORDS = {
     "output-constant": FindingWords("the output does not depend on the input, from {where} on"),
@@ -38,16 +38,15 @@ def check_constant_output(examined: Examined) -> Iterator[Finding]:
         return
     centred = _mean_of_centred(signal, culprit)
     if centred is not None:
-        yield Finding(
-            code="output-constant",
-            severity=Severity.WARNING,
-            where=centred.path,
-            seen=f"What `{culprit.path}` reads of `{centred.path}` ({centred.kind}) is the same for all "
+        yield finding(
+            "output-constant",
+            centred.path,
+            f"What `{culprit.path}` reads of `{centred.path}` ({centred.kind}) is the same for all "
             f"{pluralise(signal.samples, 'sample')}.",
-            why="The normalizer makes the mean of every sample zero, and a mean over the same entries, which comes "
+            "The normalizer makes the mean of every sample zero, and a mean over the same entries, which comes "
             "after it, takes just that.",
-            advice=f"Put an activation between `{centred.path}` and the mean, or use BatchNorm in its place.",
-            numbers=figures(samples=signal.samples),
+            f"Put an activation between `{centred.path}` and the mean, or use BatchNorm in its place.",
+            figures(samples=signal.samples),
         )
         return
     zeros = {row.module for row in signal.parameters if len(row.shape) > 1 and row.is_zero}
@@ -55,37 +54,36 @@ def check_constant_output(examined: Examined) -> Iterator[Finding]:
     varying = [signal.rows[feed] for feed in signal.feeds[place] if signal.rows[feed].varies] if signal.feeds else []
     if varying and culprit.kind in WEIGHT_KINDS and culprit.path not in zeros:
         before = varying[-1]
-        yield Finding(
-            code="output-constant",
-            severity=Severity.WARNING,
-            where=culprit.path,
-            seen=f"What `{culprit.path}` reads is the same for all {pluralise(signal.samples, 'sample')}, though "
+        yield finding(
+            "output-constant",
+            culprit.path,
+            f"What `{culprit.path}` reads is the same for all {pluralise(signal.samples, 'sample')}, though "
             f"`{before.path}` ({before.kind}), which lies before it, differs from sample to sample.",
-            why="An output that does not depend on the input has learned nothing about it, and no gradient tells the "
+            "An output that does not depend on the input has learned nothing about it, and no gradient tells the "
             "layers before what to change.",
-            advice=f"Look at what stands between `{before.path}` and `{culprit.path}`: a place of a sequence that sees "
+            f"Look at what stands between `{before.path}` and `{culprit.path}`: a place of a sequence that sees "
             "nothing of the others (check the mask: behind a causal one the first place sees itself alone), a mean "
             "or a softmax over the wrong dim (dim 0 is the batch), a difference of one value with itself (an input "
             "that `forward` does not use), a product with zero, units that "
             "are all off or saturated (rescale what they read, or initialise the layer before them anew).",
-            numbers=figures(samples=signal.samples),
+            figures(samples=signal.samples),
         )
         return
     zero_head = culprit is last and last.path in zeros and is_fresh(examined.model)
-    yield Finding(
-        code="output-constant",
-        severity=Severity.INFO if zero_head else Severity.WARNING,
-        where=culprit.path,
-        seen=f"The output is the same for all {pluralise(signal.samples, 'sample')}: from `{culprit.path}` "
+    yield finding(
+        "output-constant",
+        culprit.path,
+        f"The output is the same for all {pluralise(signal.samples, 'sample')}: from `{culprit.path}` "
         f"({culprit.kind}) on nothing varies from sample to sample (a value there is {figure(culprit.mean or 0.0)}).",
-        why="An output that does not depend on the input has learned nothing about it, and no gradient tells the "
+        "An output that does not depend on the input has learned nothing about it, and no gradient tells the "
         "layers before what to change.",
-        advice="A last layer that starts at zero opens with the first step: nothing to do for a fresh model."
+        "A last layer that starts at zero opens with the first step: nothing to do for a fresh model."
         if zero_head
         else f"Look at what `{culprit.path}` is given and at its weights: biases far below zero before a ReLU (reset "
         "them to zero), weights that are zero or have decayed to nothing (initialise them again, lower the weight "
         "decay), a saturated activation, a multiplication by zero, data that are overwritten.",
-        numbers=figures(samples=signal.samples),
+        figures(samples=signal.samples),
+        severity=Severity.INFO if zero_head else Severity.WARNING,
     )
 
 

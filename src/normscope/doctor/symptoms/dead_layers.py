@@ -19,7 +19,7 @@ from ..checking.rows import constant_inputs, dead_filters, dead_scales
 from ..monitor.history import History
 from ..monitor.record import Kind
 from .graph_order import GraphOrder
-from .symptom import FindingWords, Symptom, others_likewise
+from .symptom import FindingWords, Symptom, finding, others_likewise
 
 FINDING_WORDS = {
     "dead-layer": FindingWords(
@@ -151,16 +151,15 @@ def _negligible_scale(place: ExaminedRow, seen: NormalizerOverData, flow: GraphO
         words = f"The largest scale of `{place.path}` is {figure(scale)}."
         yield _dead(place.path, words, figures(log10_scale=log10(scale)))
     elif scale < SMALL_SCALE and flow.cuts(place.path) and not flow.is_normalized(place.path):
-        yield Finding(
-            code="dead-layer",
-            severity=Severity.WARNING,
-            where=place.path,
-            seen=f"The largest scale of `{place.path}` is {figure(scale)}, and everything passes through it.",
-            why="Next to nothing of what is normalized is left for the layers behind, and as little of the gradient "
+        yield finding(
+            "dead-layer",
+            place.path,
+            f"The largest scale of `{place.path}` is {figure(scale)}, and everything passes through it.",
+            "Next to nothing of what is normalized is left for the layers behind, and as little of the gradient "
             "comes back.",
-            advice="Set its scales back to 1 (torch.nn.init.ones_(module.weight)) or restore an earlier checkpoint, "
+            "Set its scales back to 1 (torch.nn.init.ones_(module.weight)) or restore an earlier checkpoint, "
             "and exclude the scales of normalizers from weight decay.",
-            numbers=figures(log10_scale=log10(scale)),
+            figures(log10_scale=log10(scale)),
         )
 
 
@@ -172,16 +171,15 @@ def _log10_loudest(seen: NormalizerOverData) -> float:
 
 
 def _dead(where: str, seen: str, numbers: dict[str, float | int | None], *, fresh: bool = False) -> Finding:
-    return Finding(
-        code="dead-layer",
-        severity=Severity.WARNING,
-        where=where,
-        seen=seen,
-        why="Nothing of the input passes this layer."
+    return finding(
+        "dead-layer",
+        where,
+        seen,
+        "Nothing of the input passes this layer."
         if fresh
         else f"Nothing of the input passes this layer any more. {L2}",
-        advice=LIVELIER if fresh else DECOUPLE,
-        numbers=numbers,
+        LIVELIER if fresh else DECOUPLE,
+        numbers,
     )
 
 
@@ -189,24 +187,23 @@ def _zero_scales(place: ExaminedRow, cuts: bool) -> Finding:
     """Scales that are all zero: an initialisation, unless the network depends on its input through this layer alone."""
     where = place.path
     if not cuts:
-        return Finding(
-            code="dead-layer",
-            severity=Severity.INFO,
-            where=where,
-            seen=f"All scales of `{where}` are exactly zero.",
-            why="This is how residual branches and last layers are often initialised: the branch adds nothing at first "
+        return finding(
+            "dead-layer",
+            where,
+            f"All scales of `{where}` are exactly zero.",
+            "This is how residual branches and last layers are often initialised: the branch adds nothing at first "
             "and opens with the first steps.",
-            advice="Nothing to do for a fresh model. After training it means that the layer got no gradient.",
-            numbers=figures(zero=1),
+            "Nothing to do for a fresh model. After training it means that the layer got no gradient.",
+            figures(zero=1),
+            severity=Severity.INFO,
         )
-    return Finding(
-        code="dead-layer",
-        severity=Severity.WARNING,
-        where=where,
-        seen=f"All scales of `{where}` are exactly zero, and every path from the input to the output leads through it.",
-        why="The output does not depend on the input, and no gradient reaches the layers before.",
-        advice="Initialise them: torch.nn.init.ones_(module.weight).",
-        numbers=figures(zero=1),
+    return finding(
+        "dead-layer",
+        where,
+        f"All scales of `{where}` are exactly zero, and every path from the input to the output leads through it.",
+        "The output does not depend on the input, and no gradient reaches the layers before.",
+        "Initialise them: torch.nn.init.ones_(module.weight).",
+        figures(zero=1),
     )
 
 
@@ -351,20 +348,20 @@ def check_dead_channels(examined: Examined) -> Iterator[Finding]:
                 continue
             shown = ", ".join(map(str, torch.nonzero(dead).flatten()[:8].tolist()))
             many = own and count / size >= MANY_CHANNELS
-            yield Finding(
-                code="dead-channels",
-                severity=Severity.WARNING if many else Severity.INFO,
-                where=place.path,
-                seen=f"{count:,} of the {size:,} channels of `{place.path}` carry nothing: {what} "
+            yield finding(
+                "dead-channels",
+                place.path,
+                f"{count:,} of the {size:,} channels of `{place.path}` carry nothing: {what} "
                 f"({shown}{', ...' if count > 8 else ''}).",
-                why=why,
-                advice="If you pruned them, remove them for good. If not, exclude this layer from weight decay and "
+                why,
+                "If you pruned them, remove them for good. If not, exclude this layer from weight decay and "
                 "lower the learning rate, or initialise these channels again."
                 if many
                 else "A few are common after training; watch that they do not become more."
                 if own
                 else "Look at what comes before: features that are constant in the data, or ReLUs that are never on.",
-                numbers=figures(dead=count, channels=size, share=count / size),
+                figures(dead=count, channels=size, share=count / size),
+                severity=Severity.WARNING if many else Severity.INFO,
             )
 
 

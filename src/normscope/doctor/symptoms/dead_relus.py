@@ -17,7 +17,7 @@ from ..monitor.history import History
 from ..monitor.record import Kind
 from .dead_layers import A_FEW_SAMPLES, ENOUGH_SAMPLES
 from .gradient_depth import check_fading_differences
-from .symptom import FindingWords, Symptom
+from .symptom import FindingWords, Symptom, finding
 
 FINDING_WORDS = {
     "dead-relu": FindingWords(
@@ -104,25 +104,24 @@ def _dead_relu(where: str, dead: Tensor, samples: int, many: bool, cause: _Bias 
         )
     elif many:
         advice = "Lower the learning rate, start biases at zero, normalize before the ReLU, or use LeakyReLU or GELU."
-    return Finding(
-        code="dead-relu",
-        severity=Severity.WARNING if many else Severity.INFO,
-        where=where,
-        seen=f"{pluralise(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU "
+    return finding(
+        "dead-relu",
+        where,
+        f"{pluralise(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU "
         f"{'after' if many else 'in'} {f'`{where}`' if where else 'the model'} "
         f"{'was' if count == 1 else 'were'} positive for none of {samples:,} samples."
         + (f" It hands on {percent(passing)} of the size of what reaches it." if passing < LITTLE_PASSES else "")
         + ("" if cause is None else f" {cause.said}"),
-        why="A ReLU that is never positive outputs zero and passes no gradient, so the weights before it stop "
-        "learning.",
-        advice=advice,
-        numbers=figures(
+        "A ReLU that is never positive outputs zero and passes no gradient, so the weights before it stop learning.",
+        advice,
+        figures(
             dead=count,
             channels=size,
             share=count / size,
             samples=samples,
             bias=None if cause is None else cause.bias,
         ),
+        severity=Severity.WARNING if many else Severity.INFO,
     )
 
 

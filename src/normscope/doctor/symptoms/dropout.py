@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from ...core.finding import Finding, Severity, figure, figures, percent
+from ...core.finding import Finding, figure, figures, percent
 from ..checking.examined import Examined
 from ..checking.signal import RANDOM, DropoutCall
 from ..monitor.history import History
-from .symptom import FindingWords, Symptom
+from .symptom import FindingWords, Symptom, finding
 
 FINDING_WORDS = {
     "strong-dropout": FindingWords(
@@ -36,50 +36,46 @@ def check_strong_dropout(examined: Examined) -> Iterator[Finding]:
             if examined.signal is not None and examined.signal.gradient_of != RANDOM:
                 yield _output_dropout(call)
         elif call.in_eval or call.rate > STRONG_DROPOUT_RATE:
-            yield Finding(
-                code="strong-dropout",
-                severity=Severity.WARNING,
-                where=call.path,
-                seen=f"A dropout in the forward of {where} drops {percent(call.rate)} of the values"
+            yield finding(
+                "strong-dropout",
+                call.path,
+                f"A dropout in the forward of {where} drops {percent(call.rate)} of the values"
                 + (" in eval mode too." if call.in_eval else "."),
-                why="What a model says in use is then drawn at random."
+                "What a model says in use is then drawn at random."
                 if call.in_eval
                 else "What is left is noise: each step trains on a few of the units.",
-                advice="Pass training=self.training to F.dropout, so that model.eval() switches it off, or use "
-                "nn.Dropout."
+                "Pass training=self.training to F.dropout, so that model.eval() switches it off, or use nn.Dropout."
                 if call.in_eval
                 else "Lower the dropout to 0.5 or less.",
-                numbers=figures(rate=call.rate),
+                figures(rate=call.rate),
             )
     for path, module in examined.model.named_modules():
         inside = isinstance(module, nn.MultiheadAttention) or (isinstance(module, nn.RNNBase) and module.num_layers > 1)
         rate = vars(module).get("p") if isinstance(module, _DropoutNd) else vars(module).get("dropout") if inside else 0
         if not isinstance(rate, int | float) or rate <= STRONG_DROPOUT_RATE:
             continue
-        yield Finding(
-            code="strong-dropout",
-            severity=Severity.WARNING,
-            where=path,
-            seen=f"`{path}` drops {percent(rate)} of the values in training.",
-            why="What is left is noise: each step trains on a few of the units, and their values are multiplied by "
+        yield finding(
+            "strong-dropout",
+            path,
+            f"`{path}` drops {percent(rate)} of the values in training.",
+            "What is left is noise: each step trains on a few of the units, and their values are multiplied by "
             f"{figure(1.0 / (1.0 - rate)) if rate < 1.0 else 'infinity'}.",
-            advice=f"Lower the dropout to 0.5 or less. p is the share that is dropped: to keep {percent(rate)}, set "
+            f"Lower the dropout to 0.5 or less. p is the share that is dropped: to keep {percent(rate)}, set "
             f"p={1.0 - rate:.2g}.",
-            numbers=figures(rate=rate),
+            figures(rate=rate),
         )
 
 
 def _output_dropout(call: DropoutCall) -> Finding:
     """A dropout between the last layer and the loss."""
-    return Finding(
-        code="strong-dropout",
-        severity=Severity.WARNING,
-        where=call.path,
-        seen=f"A dropout in {f'`{call.path}`' if call.path else 'the model'} sets {percent(call.rate)} of the outputs "
+    return finding(
+        "strong-dropout",
+        call.path,
+        f"A dropout in {f'`{call.path}`' if call.path else 'the model'} sets {percent(call.rate)} of the outputs "
         "themselves to zero in training.",
-        why="The loss then compares targets with zeros, and the scores of classes are taken away at random.",
-        advice="Remove this dropout: the last one stands before the last layer, not after it.",
-        numbers=figures(rate=call.rate),
+        "The loss then compares targets with zeros, and the scores of classes are taken away at random.",
+        "Remove this dropout: the last one stands before the last layer, not after it.",
+        figures(rate=call.rate),
     )
 
 

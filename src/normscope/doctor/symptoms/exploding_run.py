@@ -8,11 +8,11 @@ import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...core.finding import Finding, Severity, figure, figures, power
+from ...core.finding import Finding, figure, figures, power
 from ..checking.examined import Examined, WeightOverData
 from ..checking.signal import Signal
 from .graph_order import rows_of_weights
-from .symptom import FindingWords
+from .symptom import FindingWords, finding
 
 FINDING_WORDS = {
     "exploding-run": FindingWords(
@@ -48,25 +48,24 @@ def check_exploding_run(examined: Examined) -> Iterator[Finding]:
         step = math.exp(log_growth / len(chain))
         branches = [paths[number] for number in chain if number in ends]
         residual = len(branches) >= MIN_RESIDUAL_BLOCKS
-        yield Finding(
-            code="exploding-run",
-            severity=Severity.WARNING,
-            where=first,
-            seen=f"From {first} to {last} the signal grows {power(total)} times over {len(chain)} weight layers with "
+        yield finding(
+            "exploding-run",
+            first,
+            f"From {first} to {last} the signal grows {power(total)} times over {len(chain)} weight layers with "
             f"no normalizer between them: {figure(step)} times per layer"
             + (f", {figure(math.exp(log_growth / len(branches)))} times per residual block." if residual else "."),
-            why=(
+            (
                 "Every block adds its branch to what it was given, so the signal grows from block to block even where "
                 "each layer keeps its size"
                 if residual
                 else "A factor above 1 per layer is exponential in depth"
             )
             + ": activations and gradients overflow or saturate, and the Lipschitz constant grows alike.",
-            advice=_scaled_branches(branches)
+            _scaled_branches(branches)
             if residual
             else "Initialise with gain 1 (torch.nn.init.kaiming_normal_(weight, nonlinearity='relu')), or put a "
             "normalizer between these layers.",
-            numbers=figures(
+            figures(
                 log10_growth=total, growth_per_layer=step, layers=len(chain), blocks=len(branches) if residual else None
             ),
         )

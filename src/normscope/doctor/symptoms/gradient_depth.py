@@ -25,7 +25,7 @@ from ..monitor.history import History
 from .constant_output import check_constant_output
 from .exploding_run import check_exploding_run
 from .graph_order import KINDS_WITH_WEIGHTS, WEIGHT_KINDS, GraphOrder, rows_of_weights
-from .symptom import FindingWords, Symptom, others_likewise
+from .symptom import FindingWords, Symptom, finding, others_likewise
 
 FINDING_WORDS = {
     "gradient-explosion": FindingWords("the gradient of {where} explodes", "the gradients of {count} layers explode"),
@@ -88,16 +88,15 @@ def check_gradient_vanishing(examined: Examined) -> Iterator[Finding]:
         if squashing
         else "Initialise with gain 1 (torch.nn.init.kaiming_normal_(weight, nonlinearity='relu'))"
     )
-    yield Finding(
-        code="gradient-vanishing",
-        severity=Severity.WARNING,
-        where=first.path,
-        seen=f"Of a gradient at the output {power(left)} is left at `{first.path}`, the first of {count}: on its way "
+    yield finding(
+        "gradient-vanishing",
+        first.path,
+        f"Of a gradient at the output {power(left)} is left at `{first.path}`, the first of {count}: on its way "
         f"back a typical layer keeps {step} of it (the gradient is that of {signal.gradient_of}).",
-        why="A factor below 1 per layer is exponential in depth: the first layers get no gradient and do not learn, "
+        "A factor below 1 per layer is exponential in depth: the first layers get no gradient and do not learn, "
         "and the output hardly depends on the input.",
-        advice=f"{mend}, or add skip connections or normalizers between the layers.",
-        numbers=figures(log10_gradient=left, log10_typical=-back, layers=len(signal.layers)),
+        f"{mend}, or add skip connections or normalizers between the layers.",
+        figures(log10_gradient=left, log10_typical=-back, layers=len(signal.layers)),
     )
 
 
@@ -121,17 +120,16 @@ def check_gradient_explosion(examined: Examined) -> Iterator[Finding]:
     first = _first(signal) if runs < MIN_DEEP_LAYERS else next(row for row in signal.layers if row.path == repeated)
     grown = [f"values grow {power(forth)} times"] if forth >= EXPLODED_BOTH_WAYS_DECADES else []
     grown += [f"the gradient grows {power(back)} times on its way back"] if back >= EXPLODED_BOTH_WAYS_DECADES else []
-    yield Finding(
-        code="gradient-explosion",
-        severity=Severity.WARNING,
-        where=first.path,
-        seen=f"From `{first.path}` to the output, over {pluralise(len(signal.layers), 'layer')}, "
+    yield finding(
+        "gradient-explosion",
+        first.path,
+        f"From `{first.path}` to the output, over {pluralise(len(signal.layers), 'layer')}, "
         f"{' and '.join(grown)} by the typical step of a layer.",
-        why="A factor above 1 per layer is exponential in depth: values overflow or saturate, and one learning rate "
+        "A factor above 1 per layer is exponential in depth: values overflow or saturate, and one learning rate "
         "cannot suit the first layers and the last.",
-        advice="Initialise with gain 1 (torch.nn.init.kaiming_normal_(weight, nonlinearity='relu')), put normalizers "
+        "Initialise with gain 1 (torch.nn.init.kaiming_normal_(weight, nonlinearity='relu')), put normalizers "
         "between the layers, or scale the branches of a residual network by 1/sqrt(number of blocks).",
-        numbers=figures(log10_gradient=back, log10_growth=forth, layers=len(signal.layers)),
+        figures(log10_gradient=back, log10_growth=forth, layers=len(signal.layers)),
     )
 
 
@@ -158,16 +156,15 @@ def check_gradient_jump(examined: Examined) -> Iterator[Finding]:
     level, place = max(few, key=operator.itemgetter(1))
     near, neighbour = min(many, key=lambda other: abs(other[1] - place))
     where, other = rows[place].path, rows[neighbour].path
-    yield Finding(
-        code="gradient-jump",
-        severity=Severity.WARNING,
-        where=where,
-        seen=f"The gradient at `{where}` is {power(level - near)} times that at `{other}`.",
-        why="Layers whose gradients lie so far apart cannot learn at one learning rate: some do not move, or others "
+    yield finding(
+        "gradient-jump",
+        where,
+        f"The gradient at `{where}` is {power(level - near)} times that at `{other}`.",
+        "Layers whose gradients lie so far apart cannot learn at one learning rate: some do not move, or others "
         "diverge.",
-        advice=f"Look between `{where}` and `{other}` for a factor, a hook on a gradient or a backward of your own "
+        f"Look between `{where}` and `{other}` for a factor, a hook on a gradient or a backward of your own "
         "that changes its scale, and for weights of another size; rescale them, or put a normalizer between.",
-        numbers=figures(log10_gradient=level - near),
+        figures(log10_gradient=level - near),
     )
 
 
@@ -194,19 +191,18 @@ def check_batch_norm_depth(examined: Examined) -> Iterator[Finding]:
     entries = min(seen.entries for seen in norms)
     law = batch_norm_growth(entries) if entries > 3 else math.inf
     first = rows[0].path
-    yield Finding(
-        code="batch-norm-depth",
-        severity=Severity.WARNING,
-        where=first,
-        seen=f"On its way back through {pluralise(len(rows), 'BatchNorm')} the gradient grows {power(back)} times "
+    yield finding(
+        "batch-norm-depth",
+        first,
+        f"On its way back through {pluralise(len(rows), 'BatchNorm')} the gradient grows {power(back)} times "
         "by the "
         f"typical step: its squared norm {measured:.3g} times a layer. In wide fresh ReLU networks without skips the "
         f"law is {law:.3g} with {entries} independent values a channel, and {LIMIT:.3g} with many.",
-        why="BatchNorm keeps the values at their size and pays for it with the gradient, exponentially in depth: one "
+        "BatchNorm keeps the values at their size and pays for it with the gradient, exponentially in depth: one "
         "learning rate cannot suit the first layers and the last.",
-        advice="Add skip connections around every one or two BatchNorms (with the scale of the last BatchNorm of each "
+        "Add skip connections around every one or two BatchNorms (with the scale of the last BatchNorm of each "
         "block at 0 if there are many blocks), use LayerNorm, or make the network shallower.",
-        numbers=figures(log10_gradient=back, growth=measured, law=law, layers=len(rows), entries=entries),
+        figures(log10_gradient=back, growth=measured, law=law, layers=len(rows), entries=entries),
     )
 
 
@@ -272,17 +268,16 @@ def check_fading_differences(examined: Examined) -> Iterator[Finding]:
     if any(check_gradient_vanishing(examined)):
         return  # which says the same of the way back
     first, last = chain[0].path, chain[-1].path
-    yield Finding(
-        code="gradient-vanishing",
-        severity=Severity.WARNING,
-        where=last,
-        seen=f"From `{first}` to `{last}`, over {len(chain)} weight layers, samples become alike: what differs between "
+    yield finding(
+        "gradient-vanishing",
+        last,
+        f"From `{first}` to `{last}`, over {len(chain)} weight layers, samples become alike: what differs between "
         f"them falls from {percent(shares[0])} to {percent(shares[-1])} of the values.",
-        why="Every layer keeps what samples have in common and mixes what tells them apart: little of it is left for "
+        "Every layer keeps what samples have in common and mixes what tells them apart: little of it is left for "
         "the output to read.",
-        advice="Add skip connections around the layers, use fewer layers, or put a normalizer over the samples "
+        "Add skip connections around the layers, use fewer layers, or put a normalizer over the samples "
         "(BatchNorm) between them.",
-        numbers=figures(layers=len(chain), share_left=shares[-1]),
+        figures(layers=len(chain), share_left=shares[-1]),
     )
 
 
@@ -317,17 +312,16 @@ def check_shrinking_values(examined: Examined) -> Iterator[Finding]:
     factor, before, after = min(falls, default=(1.0, "", ""))
     if factor >= VANISHED_RATIO:
         return
-    yield Finding(
-        code="gradient-vanishing",
-        severity=Severity.WARNING,
-        where=before or after,
-        seen=f"Values are multiplied by {figure(factor)} on their way from "
+    yield finding(
+        "gradient-vanishing",
+        before or after,
+        f"Values are multiplied by {figure(factor)} on their way from "
         f"{f'`{before}`' if before else 'layers before'} to {f'`{after}`' if after else 'what reads them'}.",
-        why="Values that nearly vanish on their way hardly count in the outputs, and their gradients vanish alike.",
-        advice="Look at what lies between: a softmax or a mean over the wrong axis (check its dim), a factor or a step "
+        "Values that nearly vanish on their way hardly count in the outputs, and their gradients vanish alike.",
+        "Look at what lies between: a softmax or a mean over the wrong axis (check its dim), a factor or a step "
         "of time far below 1 that keeps a recurrent state (carry more of the state on, or use a GRU); or rescale the "
         "layer behind it.",
-        numbers=figures(factor=factor),
+        figures(factor=factor),
     )
 
 

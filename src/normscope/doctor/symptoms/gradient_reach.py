@@ -18,7 +18,7 @@ from .gradient_depth import FADED_DECADES, decades_lost, deep_signal
 from .graph_order import WEIGHT_KINDS, without_numbers
 from .run_readings import PLAIN_RECORDS, find_lasting, name_parameters
 from .samples import check_input_ignored
-from .symptom import FindingWords, Symptom
+from .symptom import FindingWords, Symptom, finding
 
 FINDING_WORDS = {
     "gradient-mismatch": FindingWords(
@@ -46,16 +46,15 @@ def check_backward_raises(examined: Examined) -> Iterator[Finding]:
     where, error, line = signal.raises
     trains = examined.mode == "train" or signal.gradient_of != RANDOM
     in_backward = "The backward" if line else "The forward, while gradients are taken,"
-    yield Finding(
-        code="backward-raises",
-        severity=Severity.ERROR if trains else Severity.INFO,  # in eval mode nobody may want a gradient
-        where=where,
-        seen=f"{in_backward} raises {error}" + (f", at the derivative of {line}." if line else "."),
-        why="Without a gradient the model cannot be trained, and nothing here could be said of its gradients.",
-        advice="Mend that line: no in-place change (`+=`, `relu_()`) of what the derivative still needs, no `.numpy()` "
+    yield finding(
+        "backward-raises",
+        where,
+        f"{in_backward} raises {error}" + (f", at the derivative of {line}." if line else "."),
+        "Without a gradient the model cannot be trained, and nothing here could be said of its gradients.",
+        "Mend that line: no in-place change (`+=`, `relu_()`) of what the derivative still needs, no `.numpy()` "
         "of a tensor that requires a gradient, and in an `autograd.Function` a `backward` that returns one gradient "
         "for each argument of `forward`.",
-        numbers={},
+        severity=Severity.ERROR if trains else Severity.INFO,
     )
 
 
@@ -74,18 +73,17 @@ def check_gradient_mismatch(examined: Examined) -> Iterator[Finding]:
             what = "no gradient comes back along a direction in which the output changes"
         else:
             what = f"along one direction autograd gives {figure(mismatch.share)} times the change of the output"
-        yield Finding(
-            code="gradient-mismatch",
-            severity=Severity.WARNING,
-            where=mismatch.path,
-            seen=f"The backward of {name} is not the derivative of its forward: {what}.",
-            why="Training follows this gradient and not that of the loss, and whatever differentiates the model "
+        yield finding(
+            "gradient-mismatch",
+            mismatch.path,
+            f"The backward of {name} is not the derivative of its forward: {what}.",
+            "Training follows this gradient and not that of the loss, and whatever differentiates the model "
             "(attacks, saliency maps, gradient penalties) sees another function. The Jacobians of this audit are those "
             "of the forward.",
-            advice="Straight-through estimators, gradient reversal and stopped gradients do this on purpose: then "
+            "Straight-through estimators, gradient reversal and stopped gradients do this on purpose: then "
             "there is nothing to do. Otherwise check the custom autograd.Function with torch.autograd.gradcheck, and "
             "look for tensor hooks, detach() and no_grad() on the path.",
-            numbers=figures(factor=None if math.isinf(mismatch.share) else mismatch.share),
+            figures(factor=None if math.isinf(mismatch.share) else mismatch.share),
         )
 
 
@@ -107,16 +105,16 @@ def check_unused_parameters(examined: Examined) -> Iterator[Finding]:
         chosen = (
             "expert" in module or drawn or len(ran) > 1
         )  # one of several that the samples, or random numbers, choose from
-        yield Finding(
-            code="unused-parameter",
-            severity=Severity.WARNING if whole and not chosen else Severity.INFO,
-            where=module or rows[0].name,
-            seen=f"The forward never uses {listed([f'`{row.name}`' for row in rows])} "
+        yield finding(
+            "unused-parameter",
+            module or rows[0].name,
+            f"The forward never uses {listed([f'`{row.name}`' for row in rows])} "
             f"({pluralise(sum(math.prod(row.shape) for row in rows), 'value')}).",
-            why="What is not used gets no gradient and never learns: either the layer was forgotten in `forward`, or "
+            "What is not used gets no gradient and never learns: either the layer was forgotten in `forward`, or "
             "it is not needed.",
-            advice="Call it in `forward`, or remove it. If it is used only for some inputs, there is nothing to do.",
-            numbers=figures(parameters=len(rows), size=sum(math.prod(row.shape) for row in rows)),
+            "Call it in `forward`, or remove it. If it is used only for some inputs, there is nothing to do.",
+            figures(parameters=len(rows), size=sum(math.prod(row.shape) for row in rows)),
+            severity=Severity.WARNING if whole and not chosen else Severity.INFO,
         )
 
 
@@ -148,18 +146,17 @@ def check_cut_gradient(examined: Examined) -> Iterator[Finding]:
             continue
         inside = any(_is_inside(path, lost.path) for path in modules)
         where = lost.path if inside else max(modules, key=lambda path: order.get(path, -1))
-        yield Finding(
-            code="unused-parameter",
+        yield finding(
+            "unused-parameter",
+            where,
+            f"`{where}` runs, and nothing reads what it returns."
+            if inside
+            else f"`{where}` runs, and nothing reads what `{lost.path}` makes of it.",
+            "What it computes is lost, and it never learns: the forward goes on with something else.",
+            f"Use the result of `{lost.path}` in `forward`, or remove it.",
             severity=Severity.WARNING  # in eval mode it may be read in training
             if examined.mode == "train" and not lost.offered
             else Severity.INFO,
-            where=where,
-            seen=f"`{where}` runs, and nothing reads what it returns."
-            if inside
-            else f"`{where}` runs, and nothing reads what `{lost.path}` makes of it.",
-            why="What it computes is lost, and it never learns: the forward goes on with something else.",
-            advice=f"Use the result of `{lost.path}` in `forward`, or remove it.",
-            numbers={},
         )
     cut = [row for row in cut if not any(row.name in lost.names for lost in signal.lost)]
     if not cut:
@@ -174,31 +171,30 @@ def check_cut_gradient(examined: Examined) -> Iterator[Finding]:
         and any(r.name not in signal.steps.outside for r in cut)
     )
     if signal.discriminator and not is_to_learn:
-        yield Finding(
-            code="gradient-cut",
-            severity=Severity.INFO,
-            where=last,
-            seen=f"No gradient reaches {pluralise(len(cut), 'trainable parameter')} of "
+        yield finding(
+            "gradient-cut",
+            last,
+            f"No gradient reaches {pluralise(len(cut), 'trainable parameter')} of "
             f"{listed([f'`{path}`' for path in modules], most=3)}: `{signal.discriminator}` reads inputs of the "
             f"model, and beside them the values of `{last}`, cut off from autograd's graph.",
-            why="In the step of a discriminator it is meant so: the generator learns in a step of its own.",
-            advice=f"Nothing to do if another loss trains `{last}`; otherwise remove the detach() or torch.no_grad() "
+            "In the step of a discriminator it is meant so: the generator learns in a step of its own.",
+            f"Nothing to do if another loss trains `{last}`; otherwise remove the detach() or torch.no_grad() "
             f"behind it.",
-            numbers=figures(parameters=len(cut), share=share),
+            figures(parameters=len(cut), share=share),
+            severity=Severity.INFO,
         )
         return
-    yield Finding(
-        code="gradient-cut",
-        severity=Severity.WARNING,
-        where=last,
-        seen=f"No gradient can reach {pluralise(len(cut), 'trainable parameter')} of "
+    yield finding(
+        "gradient-cut",
+        last,
+        f"No gradient can reach {pluralise(len(cut), 'trainable parameter')} of "
         f"{listed([f'`{path}`' for path in modules], most=3)}: autograd's graph ends behind `{last}`.",
-        why="What no gradient reaches never learns, however long the training is.",
-        advice=f"Remove what cuts it behind `{last}`: detach(), .data, .item(), torch.no_grad(), a tensor built anew "
+        "What no gradient reaches never learns, however long the training is.",
+        f"Remove what cuts it behind `{last}`: detach(), .data, .item(), torch.no_grad(), a tensor built anew "
         "from values; checkpoint(..., use_reentrant=True) of inputs without a gradient (use False); for argmax or "
         "rounding use a softmax or a straight-through estimator. If these layers are frozen on purpose, set "
         "requires_grad_(False).",
-        numbers=figures(parameters=len(cut), share=share),
+        figures(parameters=len(cut), share=share),
     )
 
 
@@ -219,18 +215,17 @@ def check_lost_draws(examined: Examined) -> Iterator[Finding]:
     paths = list(dict.fromkeys(cut.path for cut in cuts)) or untaught[-1:]
     if not paths or (not cuts and any(check_input_ignored(examined))):
         return  # a code that no output depends on has no gradient to lose
-    yield Finding(
-        code="gradient-cut",
-        severity=Severity.WARNING,
-        where=paths[0],
-        seen=f"What {listed([f'`{path}`' for path in paths], most=3)} made goes on to `{cuts[0].reader}` without its "
+    yield finding(
+        "gradient-cut",
+        paths[0],
+        f"What {listed([f'`{path}`' for path in paths], most=3)} made goes on to `{cuts[0].reader}` without its "
         "graph: no gradient comes back from there."
         if cuts
         else f"All of the gradient of {listed([f'`{path}`' for path in untaught], most=3)} comes from one part of the "
         "loss, the divergence from a standard normal code: none comes back from the error of the output.",
-        why="What is read of these values does not teach the layers that make them: other terms of the loss alone do.",
-        advice=f"{KEEP_GRAPH}; of draws of zeros and ones use the straight-through estimator.",
-        numbers=figures(layers=len(paths) if cuts else len(untaught)),
+        "What is read of these values does not teach the layers that make them: other terms of the loss alone do.",
+        f"{KEEP_GRAPH}; of draws of zeros and ones use the straight-through estimator.",
+        figures(layers=len(paths) if cuts else len(untaught)),
     )
 
 
@@ -257,18 +252,18 @@ def check_no_gradient(examined: Examined) -> Iterator[Finding]:
     zeros = {p.module for p in signal.parameters if len(p.shape) > 1 and p.is_zero}
     cut = place == blocked and row.kind in WEIGHT_KINDS and row.path not in zeros  # then the fault lies before it
     last = not cut and not any(later.kind in WEIGHT_KINDS for later in rows[place + 1 :])
-    yield Finding(
-        code="no-gradient",
-        severity=Severity.INFO if last else Severity.WARNING,
-        where=(rows[place - 1].path if cut else row.path) or next((r.path for r in rows[place::-1] if r.path), ""),
-        seen=f"The gradient ends at `{row.path}` ({row.kind}): it is exactly zero in "
+    yield finding(
+        "no-gradient",
+        (rows[place - 1].path if cut else row.path) or next((r.path for r in rows[place::-1] if r.path), ""),
+        f"The gradient ends at `{row.path}` ({row.kind}): it is exactly zero in "
         f"{pluralise(place, 'layer')} before it, from `{rows[place - 1].path}` on.",
-        why="Nothing before this layer learns, and at this batch the output does not depend on the input.",
-        advice="A last layer that starts at zero opens with the first step: nothing to do for a fresh model."
+        "Nothing before this layer learns, and at this batch the output does not depend on the input.",
+        "A last layer that starts at zero opens with the first step: nothing to do for a fresh model."
         if last
         else f"Look between `{rows[place - 1].path}` and `{row.path}` for weights that are all zero, a ReLU that is "
         "never on, or a rounding, sign or argmax (use a straight-through estimator or a softmax instead).",
-        numbers=figures(layers=place),
+        figures(layers=place),
+        severity=Severity.INFO if last else Severity.WARNING,
     )
 
 
@@ -285,19 +280,19 @@ def check_starved_layers(examined: Examined) -> Iterator[Finding]:
         paths = list(dict.fromkeys(row.path for row in starved))
         learning = {without_numbers(row.module) for row in signal.parameters if row.gradient}
         chosen = all(without_numbers(path) in learning for path in paths)  # others of a list of experts learn
-        yield Finding(
-            code="no-gradient",
-            severity=Severity.INFO if chosen else Severity.WARNING,
-            where=paths[-1],
-            seen=f"The gradient of {listed([f'`{path}`' for path in paths], most=3)} is exactly zero, that of other "
+        yield finding(
+            "no-gradient",
+            paths[-1],
+            f"The gradient of {listed([f'`{path}`' for path in paths], most=3)} is exactly zero, that of other "
             "layers is not.",
-            why="What they compute has no influence on the output at this batch, and they do not learn.",
-            advice=_zero_buffers(examined)
+            "What they compute has no influence on the output at this batch, and they do not learn.",
+            _zero_buffers(examined)
             + f"Look at what reads `{paths[-1]}`: a softmax over an axis of one entry (check its dim), a factor "
             "of zero, a mask that hides everything, a rounding, sign or argmax."
             if not chosen
             else "Nothing to do for experts that no sample of this batch has chosen; see that all of them get some.",
-            numbers=figures(layers=len(paths)),
+            figures(layers=len(paths)),
+            severity=Severity.INFO if chosen else Severity.WARNING,
         )
 
 
@@ -394,19 +389,18 @@ def check_no_loss_gradient(examined: Examined) -> Iterator[Finding]:
     idle = idle and is_fresh(examined.model) and not _head_is_biased(examined)
     if not cut and not masked and not idle and (signal.loss_value is None or not signal.loss_value > NOT_FITTED):
         return  # a loss at its minimum has no gradient either
-    yield Finding(
-        code="no-loss-gradient",
-        severity=Severity.INFO if cut and examined.mode == "eval" else Severity.ERROR,
-        where=ended or LOSS,
-        seen=f"No gradient of the loss reaches any parameter: autograd's graph ends behind `{ended}`."
+    yield finding(
+        "no-loss-gradient",
+        ended or LOSS,
+        f"No gradient of the loss reaches any parameter: autograd's graph ends behind `{ended}`."
         if ended
         else "No gradient of the loss reaches any parameter: it is not differentiable, or autograd's graph is cut."
         if cut
         else "The gradient of the loss is exactly zero for every parameter."
         + (f" The loss is 0, and {signal.loss.name} gave {figure(inner)}." if masked and signal.loss else "")
         + (" The loss is 0, though the model looks fresh." if idle else ""),
-        why="No step changes anything, however long the training is.",
-        advice=f"Remove what cuts it behind `{ended}`: detach(), .data, .item(), numpy(), torch.no_grad(), a tensor "
+        "No step changes anything, however long the training is.",
+        f"Remove what cuts it behind `{ended}`: detach(), .data, .item(), numpy(), torch.no_grad(), a tensor "
         "built anew from values; for argmax or rounding use a softmax or a straight-through estimator."
         if ended
         else "Train on a loss that is differentiable in the outputs: use cross_entropy or mse in place of a rate of "
@@ -422,7 +416,8 @@ def check_no_loss_gradient(examined: Examined) -> Iterator[Finding]:
         else "Look at what stands between the last layer and the loss: a clamp that holds every output, a softmax over "
         "one output, a ReLU that is never positive, a rounding or a sign. Remove it, let the last layer be linear, and "
         "use a loss that is differentiable in the outputs.",
-        numbers=figures(parameters=len(trained)),
+        figures(parameters=len(trained)),
+        severity=Severity.INFO if cut and examined.mode == "eval" else Severity.ERROR,
     )
 
 

@@ -12,7 +12,7 @@ from ..checking.signal import BFLOAT16_LARGEST, FLOAT16_LARGEST, FLOAT16_NORMAL,
 from ..monitor.history import History
 from .graph_order import WEIGHT_KINDS
 from .precedence import LOST_BY_HALF_PRECISION
-from .symptom import FindingWords, Symptom
+from .symptom import FindingWords, Symptom, finding
 
 FINDING_WORDS = {
     "half-precision": FindingWords(
@@ -49,16 +49,14 @@ def check_half_precision(examined: Examined) -> Iterator[Finding]:
     assert examined.signal is not None
     if examined.signal.rounded is not None:
         where, dtype, share = examined.signal.rounded
-        yield Finding(
-            code="half-precision",
-            severity=Severity.WARNING,
-            where=where or "the model",
-            seen=f"Values that are rounded to {dtype} in {f'`{where}`' if where else 'the model'} lose "
+        yield finding(
+            "half-precision",
+            where or "the model",
+            f"Values that are rounded to {dtype} in {f'`{where}`' if where else 'the model'} lose "
             f"{percent(share)} of what varies in them: they lie far from zero, where such numbers are coarse.",
-            why="What was to be learned from lies in the digits that are cut off.",
-            advice="Keep float32 until these values are small: subtract their mean, or take differences, before the "
-            "cast.",
-            numbers=figures(share=share),
+            "What was to be learned from lies in the digits that are cut off.",
+            "Keep float32 until these values are small: subtract their mean, or take differences, before the cast.",
+            figures(share=share),
         )
         return
     largest = max(rows, key=_size)
@@ -70,42 +68,38 @@ def check_half_precision(examined: Examined) -> Iterator[Finding]:
     ]
     zeros = any(row.is_zero for row in examined.signal.parameters if len(row.shape) > 1)
     if lost and not zeros and any(row.log10_gradient not in (None, -math.inf) for row in rows):
-        yield Finding(
-            code="half-precision",
-            severity=Severity.WARNING,
-            where=lost[-1].path,
-            seen=f"In float16 the gradient is exactly zero at `{lost[-1].path}`, though it is not behind it.",
-            why="Gradients below 6e-8 become zero in float16: the layers before get none.",
-            advice="Scale the loss (torch.amp.GradScaler), or train in bfloat16 or float32.",
-            numbers={},
+        yield finding(
+            "half-precision",
+            lost[-1].path,
+            f"In float16 the gradient is exactly zero at `{lost[-1].path}`, though it is not behind it.",
+            "Gradients below 6e-8 become zero in float16: the layers before get none.",
+            "Scale the loss (torch.amp.GradScaler), or train in bfloat16 or float32.",
         )
         return
     halves = [row for row in rows if row.dtype == "float16" and row.kind != "softmax"]
     faint = _faint_gradients(examined) if halves and not zeros else None
     if faint is not None:
         last = next((row.path for row in reversed(halves) if row.kind in WEIGHT_KINDS), halves[-1].path)
-        yield Finding(
-            code="half-precision",
-            severity=Severity.WARNING,
-            where=last,
-            seen=f"In float16 the gradients of a typical weight are {figure(faint)}, and the loss is "
+        yield finding(
+            "half-precision",
+            last,
+            f"In float16 the gradients of a typical weight are {figure(faint)}, and the loss is "
             f"{figure(examined.signal.loss_value or 0.0)}.",
-            why="Below 6e-8 a number becomes zero in float16, and close to it no digits are left: steps are lost.",
-            advice="Scale the loss (torch.amp.GradScaler), or train in bfloat16 or float32.",
-            numbers=figures(gradient=faint),
+            "Below 6e-8 a number becomes zero in float16, and close to it no digits are left: steps are lost.",
+            "Scale the loss (torch.amp.GradScaler), or train in bfloat16 or float32.",
+            figures(gradient=faint),
         )
         return
     small = max(halves, key=lambda row: row.below_float16 or 0.0, default=None)
     if small is not None and small.below_float16 is not None and small.below_float16 > SMALL_VALUES_SHARE:
-        yield Finding(
-            code="half-precision",
-            severity=Severity.WARNING,
-            where=small.path,
-            seen=f"{percent(small.below_float16)} of the values that `{small.path}` ({small.kind}) hands on in float16 "
+        yield finding(
+            "half-precision",
+            small.path,
+            f"{percent(small.below_float16)} of the values that `{small.path}` ({small.kind}) hands on in float16 "
             f"are below {figure(FLOAT16_NORMAL)}, its smallest normal number.",
-            why="Below it digits are lost one by one, and below 6e-8 the value becomes zero.",
-            advice="Run this part in float32 or bfloat16, or raise the scale of what comes before it.",
-            numbers=figures(share_below=small.below_float16, largest=small.largest),
+            "Below it digits are lost one by one, and below 6e-8 the value becomes zero.",
+            "Run this part in float32 or bfloat16, or raise the scale of what comes before it.",
+            figures(share_below=small.below_float16, largest=small.largest),
         )
 
 
@@ -128,17 +122,17 @@ def _overflow(row: SignalRow, name: str, limit: float, severity: Severity) -> Fi
     beyond = size > limit
     place = f"The largest value that `{row.path}` ({row.kind}) hands on is {figure(size)}"
     runs = severity is Severity.WARNING
-    return Finding(
-        code="half-precision",
-        severity=severity,
-        where=row.path,
-        seen=f"{place}, {'beyond' if beyond else 'close to'} the largest {name}, {figure(limit)}.",
-        why=f"In {name} larger values are infinite, and everything computed from them is lost."
+    return finding(
+        "half-precision",
+        row.path,
+        f"{place}, {'beyond' if beyond else 'close to'} the largest {name}, {figure(limit)}.",
+        f"In {name} larger values are infinite, and everything computed from them is lost."
         + ("" if runs else f" The model runs in {row.dtype}, where this is no problem."),
-        advice=f"Run this part in float32{' or bfloat16' if name == 'float16' else ''}, or put a normalizer before it."
+        f"Run this part in float32{' or bfloat16' if name == 'float16' else ''}, or put a normalizer before it."
         if runs
         else "Do not run this model in float16, also not by autocast: take bfloat16, or keep this part in float32.",
-        numbers=figures(largest=size, log10_room=math.log10(limit / size)),
+        figures(largest=size, log10_room=math.log10(limit / size)),
+        severity=severity,
     )
 
 

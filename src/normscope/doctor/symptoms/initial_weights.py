@@ -13,7 +13,7 @@ from ..checking.signal import ParameterRow, Signal
 from ..monitor.history import History
 from .check_readings import LOSS, find_last_linear, is_matrix, least_side, loss_facts_of, parameters_of
 from .graph_order import WEIGHT_KINDS
-from .symptom import FindingWords, Symptom, others_likewise
+from .symptom import FindingWords, Symptom, finding, others_likewise
 from .weight_scale import find_normalized
 
 FINDING_WORDS = {
@@ -36,17 +36,15 @@ def check_equal_units(examined: Examined) -> Iterator[Finding]:
     ]
     for row in alike:
         one = row.least == row.greatest
-        yield Finding(
-            code="equal-units",
-            severity=Severity.WARNING,
-            where=row.module or row.name,
-            seen=f"All {row.shape[0]:,} units of `{row.name}` have the same weights"
+        yield finding(
+            "equal-units",
+            row.module or row.name,
+            f"All {row.shape[0]:,} units of `{row.name}` have the same weights"
             + (f": every entry is {figure(row.least)}." if one else "."),
-            why="Units that start alike get the same gradient and stay alike: the layer computes one feature, however "
+            "Units that start alike get the same gradient and stay alike: the layer computes one feature, however "
             "wide it is.",
-            advice="Initialise the weights at random: torch.nn.init.kaiming_normal_(weight) or "
-            "xavier_uniform_(weight).",
-            numbers=figures(units=row.shape[0], value=row.least if one else None),
+            "Initialise the weights at random: torch.nn.init.kaiming_normal_(weight) or xavier_uniform_(weight).",
+            figures(units=row.shape[0], value=row.least if one else None),
         )
 
 
@@ -55,15 +53,14 @@ def check_equal_outputs(examined: Examined) -> Iterator[Finding]:
     facts = loss_facts_of(examined)
     if facts is None or not facts.alike or facts.output_least == facts.output_greatest:
         return
-    yield Finding(
-        code="equal-units",
-        severity=Severity.WARNING,
-        where=find_last_linear(examined) or LOSS,
-        seen=f"In every sample the outputs for all {facts.output_shape[1]} classes are the same.",
-        why="Outputs that are copies of each other get the same gradient: no class is ever preferred.",
-        advice="Give every output weights of its own, drawn at random: nn.ModuleList([head] * n) holds one layer n "
+    yield finding(
+        "equal-units",
+        find_last_linear(examined) or LOSS,
+        f"In every sample the outputs for all {facts.output_shape[1]} classes are the same.",
+        "Outputs that are copies of each other get the same gradient: no class is ever preferred.",
+        "Give every output weights of its own, drawn at random: nn.ModuleList([head] * n) holds one layer n "
         "times; initialise n of them, or use one layer with n outputs.",
-        numbers=figures(classes=facts.output_shape[1]),
+        figures(classes=facts.output_shape[1]),
     )
 
 
@@ -115,11 +112,10 @@ def check_zero_weights(examined: Examined) -> Iterator[Finding]:
         closed = closed or stuck or frozen
         nothing_learns = closed and number == 0 and len(layers) > 1 and all(other.is_zero for other in layers)
         where = row.module or row.name
-        yield Finding(
-            code="zero-weights",
-            severity=Severity.ERROR if nothing_learns else Severity.WARNING if closed else Severity.INFO,
-            where=where,
-            seen=f"All {math.prod(row.shape):,} weights of `{where}` are exactly zero"
+        yield finding(
+            "zero-weights",
+            where,
+            f"All {math.prod(row.shape):,} weights of `{where}` are exactly zero"
             + (
                 ", and they do not train (requires_grad is False)."
                 if frozen
@@ -130,7 +126,7 @@ def check_zero_weights(examined: Examined) -> Iterator[Finding]:
                 else ", and no gradient gets past it to the layers before." * closed
             )
             + ("" if closed else "."),
-            why="What it is given has no influence on the output, and no training changes that."
+            "What it is given has no influence on the output, and no training changes that."
             if frozen
             else "It is zero because another factor is zero as well: neither of them can open."
             if stuck
@@ -138,11 +134,11 @@ def check_zero_weights(examined: Examined) -> Iterator[Finding]:
             if closed
             else "This is how residual branches and last layers are often initialised: the branch adds nothing at "
             "first and opens with the first steps.",
-            advice="Initialise it at random: torch.nn.init.kaiming_normal_(weight)"
+            "Initialise it at random: torch.nn.init.kaiming_normal_(weight)"
             + (", and call requires_grad_(True) on it." if frozen else ".")
             if closed
             else "Nothing to do for a fresh model. After training it means that the layer got no gradient.",
-            numbers={},
+            severity=Severity.ERROR if nothing_learns else Severity.WARNING if closed else Severity.INFO,
         )
 
 
@@ -189,16 +185,15 @@ def check_decayed_weights(examined: Examined) -> Iterator[Finding]:
     small = [(size, module) for module, size in sizes.values() if size < DECAYED_GAIN]
     if small:
         size, where = min(small)
-        yield Finding(
-            code="zero-weights",
-            severity=Severity.WARNING,
-            where=where,
-            seen=f"The weights of {listed([f'`{module}`' for _, module in small], most=3)} are next to nothing: those "
+        yield finding(
+            "zero-weights",
+            where,
+            f"The weights of {listed([f'`{module}`' for _, module in small], most=3)} are next to nothing: those "
             f"of `{where}` multiply values by about {figure(size)}.",
-            why="What they hand on hardly depends on the input, and the layers before get no gradient.",
-            advice="Lower the weight decay, which most likely took them away, and restore the weights of an earlier "
+            "What they hand on hardly depends on the input, and the layers before get no gradient.",
+            "Lower the weight decay, which most likely took them away, and restore the weights of an earlier "
             "checkpoint or initialise them again.",
-            numbers=figures(gain=size),
+            figures(gain=size),
         )
 
 
@@ -223,14 +218,13 @@ def check_rank_one(examined: Examined) -> Iterator[Finding]:
             or least_side(row) < FEWEST_ROWS
         ):
             continue
-        yield Finding(
-            code="rank-one-weights",
-            severity=Severity.WARNING,
-            where=row.module or row.name,
-            seen=f"`{row.name}`, {' x '.join(map(str, row.shape))}, is nearly of rank one: one direction carries "
+        yield finding(
+            "rank-one-weights",
+            row.module or row.name,
+            f"`{row.name}`, {' x '.join(map(str, row.shape))}, is nearly of rank one: one direction carries "
             f"{percent(share)} of its squared weights.",
-            why="The layer hands on one number per input: everything else about the input is lost behind it.",
-            advice="Initialise the weights again at random (torch.nn.init.kaiming_normal_ or orthogonal_); after "
+            "The layer hands on one number per input: everything else about the input is lost behind it.",
+            "Initialise the weights again at random (torch.nn.init.kaiming_normal_ or orthogonal_); after "
             "training, lower the learning rate or the weight decay that made them collapse.",
-            numbers=figures(share=share),
+            figures(share=share),
         )

@@ -25,7 +25,7 @@ from .check_readings import describe_overflow, sample_facts_of
 from .graph_order import WEIGHT_KINDS, rows_of_weights
 from .labels import SAME_RECORDS
 from .run_readings import CONSECUTIVE_RECORDS
-from .symptom import FindingWords, Symptom
+from .symptom import FindingWords, Symptom, finding
 from .validation import BY_HEART_SHARE, FAR_SHARE, is_held_out_loss
 
 FINDING_WORDS = {
@@ -79,11 +79,10 @@ def check_input_scale(examined: Examined) -> Iterator[Finding]:
         twice = row.least >= 0.0 and 0.5 < row.greatest * LARGEST_BYTE <= 1.001 and len(row.shape) > 3
         stale = next((f.where for f in check_stale_statistics(examined) if f.severity > Severity.INFO), "")
         overflow = describe_overflow(examined)
-        yield Finding(
-            code="input-scale",
-            severity=Severity.ERROR if overflow else Severity.WARNING,
-            where=stale or (reader if examined.signal is not None and len(examined.signal.inputs) > 1 else row.path),
-            seen=f"The {row.path} runs from {figure(row.least)} to {row.greatest:.3g} (mean {row.mean:.3g}, deviation "
+        yield finding(
+            "input-scale",
+            stale or (reader if examined.signal is not None and len(examined.signal.inputs) > 1 else row.path),
+            f"The {row.path} runs from {figure(row.least)} to {row.greatest:.3g} (mean {row.mean:.3g}, deviation "
             f"{row.deviation:.3g})"
             + (
                 ": these look like bytes."
@@ -94,10 +93,10 @@ def check_input_scale(examined: Examined) -> Iterator[Finding]:
             )
             + (f" The statistics that `{stale}` keeps are those of other values." if stale else "")
             + overflow,
-            why="Networks are usually trained on inputs of size 1: pixels in [0, 1] or standardised features. At "
+            "Networks are usually trained on inputs of size 1: pixels in [0, 1] or standardised features. At "
             "another scale a trained network, and the running statistics in it, see values they were not made for, and "
             "a fresh one learns badly.",
-            advice=(
+            (
                 "Divide the pixels by 255 and standardise them"
                 if bytes_
                 else "Divide the pixels by 255 once, and standardise the input"
@@ -106,7 +105,8 @@ def check_input_scale(examined: Examined) -> Iterator[Finding]:
             )
             + " as in training, before anything else that this report advises."
             + (BEGIN_AGAIN if overflow else "" if stale else NOTHING_TO_DO),
-            numbers=figures(least=row.least, greatest=row.greatest, mean=row.mean, deviation=row.deviation),
+            figures(least=row.least, greatest=row.greatest, mean=row.mean, deviation=row.deviation),
+            severity=Severity.ERROR if overflow else Severity.WARNING,
         )
         return
 
@@ -149,16 +149,15 @@ def check_unscaled_numbers(examined: Examined) -> Iterator[Finding]:
         read = weights[number].rms_input
         largest_input = max((signal.rows[feed].root_mean_square or 0.0 for feed in feeds), default=1.0)
         if LARGE_INPUT < read < math.inf and read > LARGER_THAN_INPUTS_RATIO * max(largest_input, 1.0):
-            yield Finding(
-                code="input-scale",
-                severity=Severity.WARNING,
-                where=row.path,
-                seen=f"`{row.path}` reads values of size {figure(read)} that are no float input of the model.",
-                why="Whole numbers such as ids, times and years that a layer reads as they are decide what its units "
+            yield finding(
+                "input-scale",
+                row.path,
+                f"`{row.path}` reads values of size {figure(read)} that are no float input of the model.",
+                "Whole numbers such as ids, times and years that a layer reads as they are decide what its units "
                 "compute, and a fresh network learns badly.",
-                advice="Standardise these numbers before the layer (divide the data by their range), or read ids and "
+                "Standardise these numbers before the layer (divide the data by their range), or read ids and "
                 "steps of time by an nn.Embedding.",
-                numbers=figures(size=read),
+                figures(size=read),
             )
             return
 
@@ -176,21 +175,21 @@ def check_one_column(examined: Examined) -> Iterator[Finding]:
     for name, column, normalizer in _raw_columns(examined):
         if column.size >= LARGE_COLUMN_RATIO * column.usual:
             overflow = describe_overflow(examined)
-            yield Finding(
-                code="input-columns",
-                severity=Severity.ERROR if overflow else Severity.WARNING,
-                where=normalizer or name,
-                seen=f"Column {column.index} of the {name} has values of size {figure(column.size)}, a usual column of "
+            yield finding(
+                "input-columns",
+                normalizer or name,
+                f"Column {column.index} of the {name} has values of size {figure(column.size)}, a usual column of "
                 f"size {figure(column.usual)}."
                 + (f" `{normalizer}` normalizes the columns together, not each by itself." if normalizer else "")
                 + overflow,
-                why="One large column decides what every unit of the first layer computes: the others are as good as "
+                "One large column decides what every unit of the first layer computes: the others are as good as "
                 "absent, and the learning rate that suits them is far too high for it.",
-                advice="Standardise every column of the data (subtract its mean, divide by its deviation); for amounts "
+                "Standardise every column of the data (subtract its mean, divide by its deviation); for amounts "
                 "over several decades take the logarithm first."
                 + (" A BatchNorm that is to do it needs the columns on axis 1 (transpose)." if normalizer else "")
                 + (BEGIN_AGAIN if overflow else ""),
-                numbers=figures(column=column.index, size=column.size, usual=column.usual),
+                figures(column=column.index, size=column.size, usual=column.usual),
+                severity=Severity.ERROR if overflow else Severity.WARNING,
             )
 
 
@@ -253,15 +252,13 @@ def check_constant_input(examined: Examined) -> Iterator[Finding]:
     facts, signal = sample_facts_of(examined), examined.signal
     if facts is None or signal is None or not facts.identical:
         return
-    yield Finding(
-        code="constant-input",
-        severity=Severity.WARNING,
-        where="input",
-        seen=f"All {pluralise(signal.samples, 'sample')} of the batch are the same.",
-        why="From samples that do not differ nothing about their differences can be learned.",
-        advice="Look at how the data are loaded: an index that does not move, a division of integers, an augmentation "
+    yield finding(
+        "constant-input",
+        "input",
+        f"All {pluralise(signal.samples, 'sample')} of the batch are the same.",
+        "From samples that do not differ nothing about their differences can be learned.",
+        "Look at how the data are loaded: an index that does not move, a division of integers, an augmentation "
         "that wipes everything out, a path that always gives the same file.",
-        numbers={},
     )
 
 

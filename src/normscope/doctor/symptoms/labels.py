@@ -23,7 +23,7 @@ from .check_readings import (
     sample_facts_of,
     write_shape,
 )
-from .symptom import FindingWords, Symptom
+from .symptom import FindingWords, Symptom, finding
 
 FINDING_WORDS = {
     "targets-out-of-range": FindingWords("the targets lie outside what the model can put out"),
@@ -76,16 +76,16 @@ def check_one_class(examined: Examined) -> Iterator[Finding]:
             where=LOSS,
         )
     elif facts.largest_class is not None and facts.largest_class > ONE_CLASS_SHARE:
-        yield Finding(
-            code="one-class",
+        yield finding(
+            "one-class",
+            "the targets",
+            f"{percent(facts.largest_class)} of the targets are of one class.",
+            "Always guessing this class is hard to beat, and accuracy says little.",
+            "Weigh the classes in the loss, or draw batches with equal shares; judge by balanced accuracy.",
+            figures(share=facts.largest_class),
             severity=Severity.WARNING
             if examined.signal.samples >= MIN_LABELS and not several and not facts.weighted
-            else Severity.INFO,  # of many labels each is rare
-            where="the targets",
-            seen=f"{percent(facts.largest_class)} of the targets are of one class.",
-            why="Always guessing this class is hard to beat, and accuracy says little.",
-            advice="Weigh the classes in the loss, or draw batches with equal shares; judge by balanced accuracy.",
-            numbers=figures(share=facts.largest_class),
+            else Severity.INFO,
         )
 
 
@@ -161,17 +161,17 @@ def check_labels_outside(examined: Examined) -> Iterator[Finding]:
     if labels is None:
         return
     from_one = labels.least == 1 and labels.greatest == labels.classes
-    yield Finding(
-        code="targets-out-of-range",
-        severity=Severity.ERROR,
-        where=find_last_linear(examined) or LOSS,
-        seen=f"{labels.said[0].upper()}{labels.said[1:]}.",
-        why="The loss cannot be taken: it raises an error, or stops the device.",
-        advice="Subtract 1 from the labels: classes count from 0."
+    yield finding(
+        "targets-out-of-range",
+        find_last_linear(examined) or LOSS,
+        f"{labels.said[0].upper()}{labels.said[1:]}.",
+        "The loss cannot be taken: it raises an error, or stops the device.",
+        "Subtract 1 from the labels: classes count from 0."
         if from_one
         else "Check the labels: number the classes from 0 without gaps, and give labels that shall not count the value "
         f"of ignore_index; or give the last layer one output per class, {labels.greatest + 1} in all.",
-        numbers=figures(least=labels.least, greatest=labels.greatest, classes=labels.classes),
+        figures(least=labels.least, greatest=labels.greatest, classes=labels.classes),
+        severity=Severity.ERROR,
     )
 
 
@@ -290,25 +290,22 @@ def check_labels_are_inputs(examined: Examined) -> Iterator[Finding]:
     """
     facts, loss = sample_facts_of(examined), None if examined.signal is None else examined.signal.loss
     if loss is not None and loss.ahead > 1:
-        yield Finding(
-            code="labels-are-inputs",
-            severity=Severity.WARNING,
-            where="the targets",
-            seen=f"The target of each step is the input {loss.ahead} steps later.",
-            why="What comes next is skipped: models of transformers shift the labels themselves, and labels that are "
+        yield finding(
+            "labels-are-inputs",
+            "the targets",
+            f"The target of each step is the input {loss.ahead} steps later.",
+            "What comes next is skipped: models of transformers shift the labels themselves, and labels that are "
             "shifted before are shifted twice.",
-            advice="Shift the targets by one step in all: give a model that computes its own loss labels=input_ids.",
-            numbers=figures(ahead=loss.ahead),
+            "Shift the targets by one step in all: give a model that computes its own loss labels=input_ids.",
+            figures(ahead=loss.ahead),
         )
         return
     if facts is None or not facts.copies or loss is None or math.prod(loss.target_shape) != math.prod(facts.copies):
         return  # a loss that shifts the labels itself reads fewer
-    yield Finding(
-        code="labels-are-inputs",
-        severity=Severity.WARNING,
-        where="the targets",
-        seen="The target of each step is the input of that step itself, and the model reads it.",
-        why="The model learns to copy: its loss goes to zero, and it cannot say what comes next.",
-        advice="Shift the targets by one step: tokens[:, :-1] as input, tokens[:, 1:] as targets.",
-        numbers={},
+    yield finding(
+        "labels-are-inputs",
+        "the targets",
+        "The target of each step is the input of that step itself, and the model reads it.",
+        "The model learns to copy: its loss goes to zero, and it cannot say what comes next.",
+        "Shift the targets by one step: tokens[:, :-1] as input, tokens[:, 1:] as targets.",
     )

@@ -14,7 +14,7 @@ from ..checking.loss_facts import BINARY, CLASSES, CONTRACTS, LossFacts, is_fres
 from ..monitor.history import History
 from .check_readings import LOSS, describe_mismatch, describe_overflow, every_loss, loss_facts_of, write_shape
 from .gradient_reach import KEEP_GRAPH
-from .symptom import FindingWords, Symptom
+from .symptom import FindingWords, Symptom, finding
 
 FINDING_WORDS = {
     "activation-before-loss": FindingWords("the last activation does not fit the loss"),
@@ -56,15 +56,14 @@ def _wrong_kind(examined: Examined) -> Iterator[Finding]:
     if signal is None:
         return
     if broken is not None and not broken.last:
-        yield Finding(
-            code="targets-out-of-range",
-            severity=Severity.WARNING,
-            where=LOSS,
-            seen=f"The targets run from {figure(broken.least)} to {figure(broken.greatest)}, and {broken.name} takes "
+        yield finding(
+            "targets-out-of-range",
+            LOSS,
+            f"The targets run from {figure(broken.least)} to {figure(broken.greatest)}, and {broken.name} takes "
             f"{' and '.join(f'{value:g}' for value in CONTRACTS[broken.name][1])} alone.",
-            why="For any other target it computes something else, such as nothing at all for a target of 0.",
-            advice="Change the targets to those values, such as 2 * y - 1 for labels of 0 and 1, or use another loss.",
-            numbers=figures(least=broken.least, greatest=broken.greatest),
+            "For any other target it computes something else, such as nothing at all for a target of 0.",
+            "Change the targets to those values, such as 2 * y - 1 for labels of 0 and 1, or use another loss.",
+            figures(least=broken.least, greatest=broken.greatest),
         )
         return
     last = broken.last if broken is not None else "" if signal.loss is None else signal.loss.last
@@ -72,34 +71,27 @@ def _wrong_kind(examined: Examined) -> Iterator[Finding]:
     activation = f"the {last.lower()}" if last in RANGES else "what bounds the outputs"
     if broken is not None or signal.wanted == "scores":
         name = "the loss" if broken is None else broken.name
-        yield Finding(
-            code="activation-before-loss",
-            severity=Severity.WARNING,
-            where=made_by or LOSS,
-            seen=(
-                f"The outputs come out of {activation} and run from {figure(broken.least)} to "
-                f"{figure(broken.greatest)}, and {name} takes scores without limits."
-                if broken is not None
-                else "The outputs lie between 0 and 1, and even right and certain ones leave most of the loss: "
-                "it is small for scores far from zero."
-            ),
-            why="What the loss asks for lies outside of what the activation can reach, or at its flat ends: the loss "
+        yield finding(
+            "activation-before-loss",
+            made_by or LOSS,
+            f"The outputs come out of {activation} and run from {figure(broken.least)} to "
+            f"{figure(broken.greatest)}, and {name} takes scores without limits."
+            if broken is not None
+            else "The outputs lie between 0 and 1, and even right and certain ones leave most of the loss: "
+            "it is small for scores far from zero.",
+            "What the loss asks for lies outside of what the activation can reach, or at its flat ends: the loss "
             "cannot fall far, and gradients are small.",
-            advice=f"Remove {activation}, the last activation: this loss takes the scores of the last layer.",
-            numbers={},
+            f"Remove {activation}, the last activation: this loss takes the scores of the last layer.",
         )
     elif signal.wanted == "probabilities":
-        yield Finding(
-            code="loss-does-not-fit",
-            severity=Severity.WARNING,
-            where=LOSS,
-            seen="The loss is next to nothing where the outputs are the labels, zeros and ones, and smaller still "
+        yield finding(
+            "loss-does-not-fit",
+            LOSS,
+            "The loss is next to nothing where the outputs are the labels, zeros and ones, and smaller still "
             "beyond them; the outputs have no limits.",
-            why="Such a loss, as those of overlap (Dice, IoU), measures what it is meant to between 0 and 1 alone: "
+            "Such a loss, as those of overlap (Dice, IoU), measures what it is meant to between 0 and 1 alone: "
             "with other outputs it has no lower limit, and falls for answers that are wrong.",
-            advice="Apply a sigmoid to the outputs before the loss (a softmax over the classes, if they exclude each "
-            "other).",
-            numbers={},
+            "Apply a sigmoid to the outputs before the loss (a softmax over the classes, if they exclude each other).",
         )
 
 
@@ -397,32 +389,31 @@ def check_wrong_sign(examined: Examined) -> Iterator[Finding]:
     if divergence is not None and divergence.weight < 0.0:
         overflow = describe_overflow(examined)
         broken = overflow or (signal is not None and not math.isfinite(signal.loss_value or 0.0))
-        yield Finding(
-            code="loss-does-not-fit",
-            severity=Severity.INFO if examined.mode != "train" else Severity.ERROR if broken else Severity.WARNING,
-            where=LOSS,
-            seen=f"The loss counts the divergence of the drawn code from a standard normal one "
+        yield finding(
+            "loss-does-not-fit",
+            LOSS,
+            f"The loss counts the divergence of the drawn code from a standard normal one "
             f"{figure(divergence.weight)} times, by the mean and the spread that the model returns: the larger the "
             f"divergence, the smaller the loss.{overflow}",
-            why="A divergence has no upper limit: the steps make it, and the code with it, larger without end, until "
+            "A divergence has no upper limit: the steps make it, and the code with it, larger without end, until "
             "values overflow.",
-            advice=RIGHT_SIGN,
-            numbers=figures(weight=divergence.weight),
+            RIGHT_SIGN,
+            figures(weight=divergence.weight),
+            severity=Severity.INFO if examined.mode != "train" else Severity.ERROR if broken else Severity.WARNING,
         )
     if signal is None or signal.loss_value is None:
         return
     ascends = signal.steps is not None and (signal.steps.promised_fall or 0.0) < 0.0  # what is given is a reward
     if facts is None and signal.pushed_away > PUSHED_AWAY_SHARE and is_fresh(examined.model) and not ascends:
-        yield Finding(
-            code="loss-does-not-fit",
-            severity=Severity.WARNING,
-            where=LOSS,
-            seen=f"A step against the gradient of the loss moves {percent(signal.pushed_away)} of the outputs away "
+        yield finding(
+            "loss-does-not-fit",
+            LOSS,
+            f"A step against the gradient of the loss moves {percent(signal.pushed_away)} of the outputs away "
             "from their targets.",
-            why="The steps make the error larger, without limit.",
-            advice="Change the sign of the loss: minimise the error, not minus the error. If it is meant to grow, "
+            "The steps make the error larger, without limit.",
+            "Change the sign of the loss: minimise the error, not minus the error. If it is meant to grow, "
             "there is nothing to do.",
-            numbers=figures(share=signal.pushed_away),
+            figures(share=signal.pushed_away),
         )
     if (
         divergence is None
@@ -431,15 +422,15 @@ def check_wrong_sign(examined: Examined) -> Iterator[Finding]:
         and facts.rest < -NEGATIVE_PART_SHARE * abs(signal.loss_value)
         and not facts.negated
     ):
-        yield Finding(
-            code="loss-does-not-fit",
-            severity=Severity.WARNING if examined.mode == "train" else Severity.INFO,
-            where=LOSS,
-            seen=f"Besides {facts.name} the loss has a part of {figure(facts.rest)}, and the model draws random "
+        yield finding(
+            "loss-does-not-fit",
+            LOSS,
+            f"Besides {facts.name} the loss has a part of {figure(facts.rest)}, and the model draws random "
             "numbers, as a variational autoencoder does.",
-            why="A divergence is never below zero: with the wrong sign it is made larger without limit.",
-            advice=f"{RIGHT_SIGN} If it is an entropy that is to grow, there is nothing to do.",
-            numbers=figures(rest=facts.rest),
+            "A divergence is never below zero: with the wrong sign it is made larger without limit.",
+            f"{RIGHT_SIGN} If it is an entropy that is to grow, there is nothing to do.",
+            figures(rest=facts.rest),
+            severity=Severity.WARNING if examined.mode == "train" else Severity.INFO,
         )
 
 
@@ -447,15 +438,13 @@ def check_means_compared(examined: Examined) -> Iterator[Finding]:
     """A loss that reads the mean of the outputs over the samples alone."""
     if examined.signal is None or not examined.signal.means_alone:
         return
-    yield Finding(
-        code="loss-does-not-fit",
-        severity=Severity.WARNING,
-        where=LOSS,
-        seen="The loss stays the same with quite other outputs, as long as their mean over the samples is the same.",
-        why="Errors of single samples cancel before they are counted: a constant output is perfect for it.",
-        advice="Use a loss that compares each output with its own target and takes the mean last, such as mse_loss: "
+    yield finding(
+        "loss-does-not-fit",
+        LOSS,
+        "The loss stays the same with quite other outputs, as long as their mean over the samples is the same.",
+        "Errors of single samples cancel before they are counted: a constant output is perfect for it.",
+        "Use a loss that compares each output with its own target and takes the mean last, such as mse_loss: "
         "(output - target).square().mean().",
-        numbers={},
     )
 
 
@@ -464,15 +453,14 @@ def check_idle_label(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None or signal.idle_label is None or signal.loss is not None or not is_fresh(examined.model):
         return  # torch's own losses have a gradient for every label; outputs that are certain may round it to zero
-    yield Finding(
-        code="no-loss-gradient",
-        severity=Severity.WARNING,
-        where=LOSS,
-        seen=f"No sample with the label {signal.idle_label:g} gets a gradient from the loss, all others do.",
-        why="Nothing is learned from samples without a gradient.",
-        advice="Change the targets to what the loss takes: a hinge loss takes -1 and 1, and a label of 0 makes it "
+    yield finding(
+        "no-loss-gradient",
+        LOSS,
+        f"No sample with the label {signal.idle_label:g} gets a gradient from the loss, all others do.",
+        "Nothing is learned from samples without a gradient.",
+        "Change the targets to what the loss takes: a hinge loss takes -1 and 1, and a label of 0 makes it "
         "constant; or use a loss for labels of 0 and 1 (bce_with_logits).",
-        numbers=figures(label=signal.idle_label),
+        figures(label=signal.idle_label),
     )
 
 

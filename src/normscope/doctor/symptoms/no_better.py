@@ -24,7 +24,7 @@ from .run_readings import (
     recent_loss,
     steps_at_rate,
 )
-from .symptom import FindingWords, Symptom
+from .symptom import FindingWords, Symptom, finding
 
 FINDING_WORDS = {
     "no-better-than-constant": FindingWords("the model does no better than a constant output"),
@@ -68,35 +68,32 @@ def check_no_better_than_constant(examined: Examined) -> Iterator[Finding]:
     steepest = _steepest(examined) if far_above else LOSS
     if not fresh and share >= (FAR_WORSE_LOSS_RATIO if knows else NO_BETTER) and steepest == LOSS:
         layer, left = _forgetting_layer(examined)
-        yield Finding(
-            code="no-better-than-constant",
-            severity=Severity.INFO if examined.mode == "train" and share < FAR_WORSE_LOSS_RATIO else Severity.WARNING,
-            where=layer or LOSS,
-            seen=f"{losses}."
+        yield finding(
+            "no-better-than-constant",
+            layer or LOSS,
+            f"{losses}."
             + (
                 f" The outputs hardly differ from sample to sample, and in `{layer}` most of that is lost."
                 * bool(layer)
             ),
-            why="The model has learned nothing about its input, or forgets it: a constant would do as well.",
-            advice=f"Look at the weights of `{layer}`, which hand on {percent(left)} of what varies: lower the weight "
+            "The model has learned nothing about its input, or forgets it: a constant would do as well.",
+            f"Look at the weights of `{layer}`, which hand on {percent(left)} of what varies: lower the weight "
             "decay or the learning rate that made them so, and initialise them again or load an earlier checkpoint."
             if layer
             else "Check the labels first: do they belong to these rows, in this order, from class 0? Then try to fit "
             "ten samples: if even their loss does not fall, the fault is in the model or the loss; if it does, lower "
             "the learning rate.",
-            numbers=figures(loss=facts.value, blind=facts.blind),
+            figures(loss=facts.value, blind=facts.blind),
+            severity=Severity.INFO if examined.mode == "train" and share < FAR_WORSE_LOSS_RATIO else Severity.WARNING,
         )
     elif far_above and (fresh or steepest != LOSS):
-        yield Finding(
-            code="first-loss",
-            severity=Severity.WARNING,
-            where=steepest,
-            seen=f"{losses}"
-            + (", and the model looks fresh." if fresh else f", and `{steepest}` makes values far larger."),
-            why="A fresh model that is sure of wrong answers spends the first steps on unlearning them, and they are "
-            "long.",
-            advice="Make the last layer's weights smaller at the start, or standardise the input and the targets.",
-            numbers=figures(loss=facts.value, blind=facts.blind),
+        yield finding(
+            "first-loss",
+            steepest,
+            f"{losses}" + (", and the model looks fresh." if fresh else f", and `{steepest}` makes values far larger."),
+            "A fresh model that is sure of wrong answers spends the first steps on unlearning them, and they are long.",
+            "Make the last layer's weights smaller at the start, or standardise the input and the targets.",
+            figures(loss=facts.value, blind=facts.blind),
         )
 
 

@@ -15,7 +15,7 @@ from ...core.log10 import log10, power10
 from ..checking.examined import Examined, ExaminedRow, NormalizerOverData
 from ..monitor.history import History
 from ..monitor.record import LayerRecord
-from .symptom import FindingWords, Symptom, others_likewise
+from .symptom import FindingWords, Symptom, finding, others_likewise
 
 FINDING_WORDS = {
     "eps-scale": FindingWords(
@@ -83,7 +83,7 @@ def check_eps_scale(examined: Examined) -> Iterator[Finding]:
 def _finding(
     where: str, severity: Severity, seen: str, why: str, advice: str, numbers: dict[str, float | int | None]
 ) -> Finding:
-    return Finding(code="eps-scale", severity=severity, where=where, seen=seen, why=why, advice=advice, numbers=numbers)
+    return finding("eps-scale", where, seen, why, advice, numbers, severity=severity)
 
 
 def _half(model: nn.Module, place: ExaminedRow) -> bool:
@@ -107,16 +107,15 @@ def check_eps_dominated(examined: Examined) -> Iterator[Finding]:
             continue
         where, much = place.path, share >= MUCH_DOMINATED_SHARE
         median, raw = seen.log10_median, examined.reads_input(place)
-        yield Finding(
-            code="eps-dominated",
-            severity=Severity.WARNING if much else Severity.INFO,
-            where=where,
-            seen=f"{percent(share)} of the {'stored variances' if seen.uses_running else 'sets'} of `{where}` "
+        yield finding(
+            "eps-dominated",
+            where,
+            f"{percent(share)} of the {'stored variances' if seen.uses_running else 'sets'} of `{where}` "
             f"{'are' if seen.uses_running else 'have a variance'} below 10 eps = {figure(10.0 * seen.eps)} (median "
             f"{power(median)}).",
-            why="There eps decides the result: the output is smaller than normalized, and rescaling the weights before "
+            "There eps decides the result: the output is smaller than normalized, and rescaling the weights before "
             "the layer changes the function.",
-            advice=(
+            (
                 "Scale the input (divide it by its deviation over the data)"
                 if raw
                 else "Raise the scale of what comes before (its weights, or a skip that carries them), exclude those "
@@ -125,7 +124,8 @@ def check_eps_dominated(examined: Examined) -> Iterator[Finding]:
             + f", or lower eps below {power(median - 2)}."
             if math.isfinite(median) and much
             else "Look at the quiet sets: constant channels, padded positions or empty patches end up here.",
-            numbers=figures(share=share, eps=seen.eps, log10_median=median),
+            figures(share=share, eps=seen.eps, log10_median=median),
+            severity=Severity.WARNING if much else Severity.INFO,
         )
 
 
@@ -141,15 +141,14 @@ def check_written_eps(examined: Examined) -> Iterator[Finding]:
         read, made = signal.rows[feeds[0]].root_mean_square or 0.0, row.root_mean_square or 0.0
         gains = [p.root_mean_square for p in signal.parameters if p.module == row.path and "bias" not in p.name]
         if eps > read**2 > 0.0 and made < LITTLE_SIZE * max(gains, default=1.0):
-            yield Finding(
-                code="eps-dominated",
-                severity=Severity.WARNING,
-                where=row.path,
-                seen=f"`{row.path}` has an eps of {figure(eps)}, reads values of size {figure(read)}, and hands on "
+            yield finding(
+                "eps-dominated",
+                row.path,
+                f"`{row.path}` has an eps of {figure(eps)}, reads values of size {figure(read)}, and hands on "
                 f"values of size {figure(made)}.",
-                why="There eps decides the result: the layer normalizes nothing and makes values far smaller.",
-                advice="Lower eps to 1e-5, or to a hundredth of the mean square of what it reads.",
-                numbers=figures(eps=eps, size=read),
+                "There eps decides the result: the layer normalizes nothing and makes values far smaller.",
+                "Lower eps to 1e-5, or to a hundredth of the mean square of what it reads.",
+                figures(eps=eps, size=read),
             )
 
 
@@ -174,17 +173,16 @@ def check_expanding_normalizer(examined: Examined) -> Iterator[Finding]:
         if typical < HUGE_GAIN:
             continue
         together = "" if row.folded_with is None else f"`{row.folded_with}` followed by "
-        yield Finding(
-            code="expanding-normalizer",
-            severity=Severity.WARNING,
-            where=where,
-            seen=f"{percent(share)} of what `{where}` normalizes has a variance below 1, and {together}`{where}` can "
+        yield finding(
+            "expanding-normalizer",
+            where,
+            f"{percent(share)} of what `{where}` normalizes has a variance below 1, and {together}`{where}` can "
             f"stretch a change {power(row.log10_folded)} times.",
-            why="A normalizer divides by the deviation of its input: what enters it as noise leaves it as signal, and "
+            "A normalizer divides by the deviation of its input: what enters it as noise leaves it as signal, and "
             "gradients grow by the same factor on their way back.",
-            advice="Find out why its input hardly varies (dead or constant features before it), or raise eps, which "
+            "Find out why its input hardly varies (dead or constant features before it), or raise eps, which "
             "caps the gain at the largest scale over sqrt(eps).",
-            numbers=figures(
+            figures(
                 log10_folded=row.log10_folded,
                 log10_typical=typical,
                 share_below_one=share,

@@ -24,7 +24,7 @@ from ..monitor.record import Kind, Record
 from .check_readings import LOSS, find_overflow, loss_facts_of
 from .loss_function import WRONG_SIGNS
 from .run_readings import describe_large_inputs, find_rate_rise
-from .symptom import FindingWords, Symptom
+from .symptom import FindingWords, Symptom, finding
 
 FINDING_WORDS = {
     "non-finite-weights": FindingWords(
@@ -60,14 +60,14 @@ def check_non_finite_weights(examined: Examined) -> Iterator[Finding]:
     nans = sum(int(torch.isnan(part).sum()) for part in parts)
     shown = f" Of its {size:,} values {nans:,} are NaN and {bad - nans:,} infinite." if bad else ""
     others = f" {pluralise(len(broken) - 1, 'other tensor')} of the model are broken too." if len(broken) > 1 else ""
-    yield Finding(
-        code="non-finite-weights",
+    yield finding(
+        "non-finite-weights",
+        first,
+        f"`{first}` {what}.{shown}{others}",
+        "One such value makes everything computed from it NaN, so the model's output carries nothing.",
+        RESTORE,
+        figures(values=bad, nan=nans, size=size, count=len(broken)),
         severity=Severity.ERROR,
-        where=first,
-        seen=f"`{first}` {what}.{shown}{others}",
-        why="One such value makes everything computed from it NaN, so the model's output carries nothing.",
-        advice=RESTORE,
-        numbers=figures(values=bad, nan=nans, size=size, count=len(broken)),
     )
 
 
@@ -101,34 +101,28 @@ def check_non_finite_activations(examined: Examined) -> Iterator[Finding]:
         return  # no function made them: they stood in the weights
     spoiled = next((row.path for row in examined.signal.inputs if not row.finite), None) if examined.signal else None
     if spoiled is not None:
-        yield Finding(
-            code="non-finite-activations",
-            severity=Severity.ERROR,
-            where=spoiled,
-            seen=f"The {spoiled} itself holds NaN or infinite values; {f'`{where}`' if where else 'the model'} is the "
+        yield finding(
+            "non-finite-activations",
+            spoiled,
+            f"The {spoiled} itself holds NaN or infinite values; {f'`{where}`' if where else 'the model'} is the "
             "first module that returns some.",
-            why="What is computed from such a sample is lost: the loss, its gradient and, after a step, all weights.",
-            advice="Look at the data: find these samples with torch.isfinite, and drop or fill them; look for missing "
+            "What is computed from such a sample is lost: the loss, its gradient and, after a step, all weights.",
+            "Look at the data: find these samples with torch.isfinite, and drop or fill them; look for missing "
             "values in a table, a division by a deviation of zero, or a logarithm of zero.",
-            numbers={},
+            severity=Severity.ERROR,
         )
         return
     grown = origin.function in WEIGHT_FUNCTIONS
-    yield Finding(
-        code="non-finite-activations",
-        severity=Severity.ERROR,
-        where=where,
-        seen=origin.describe(),
-        why="A sum of products left the range of the number format: weights, or the values that they multiply, are far "
+    yield finding(
+        "non-finite-activations",
+        where,
+        origin.describe(),
+        "A sum of products left the range of the number format: weights, or the values that they multiply, are far "
         "too large, and everything computed from it is lost."
         if grown
         else "A value overflowed or was divided by zero here, and everything computed from it is lost.",
-        advice=TOO_LARGE
-        if grown
-        else GUARD_FUNCTION.format(function=origin.function)
-        if origin.is_guardable
-        else LOOK_INSIDE,
-        numbers={},
+        TOO_LARGE if grown else GUARD_FUNCTION.format(function=origin.function) if origin.is_guardable else LOOK_INSIDE,
+        severity=Severity.ERROR,
     )
 
 
@@ -169,17 +163,16 @@ def check_loss_not_finite(examined: Examined) -> Iterator[Finding]:
     largest = (layers[-1].largest or 0.0) if layers else 0.0
     if largest > LARGEST_EXPONENT and not limits:
         limits = f"; the last layer hands on values up to {figure(largest)}"
-    yield Finding(
-        code="loss-not-finite",
-        severity=Severity.ERROR,
-        where=LOSS,
-        seen=f"The loss{name} is {value}{limits}.",
-        why="Its gradient is no number either: one step makes every weight NaN.",
-        advice=LOSS_TOO_LARGE
+    yield finding(
+        "loss-not-finite",
+        LOSS,
+        f"The loss{name} is {value}{limits}.",
+        "Its gradient is no number either: one step makes every weight NaN.",
+        LOSS_TOO_LARGE
         if value != -math.inf and find_overflow(examined) is not None
         else (NO_LOWER_LIMIT if value == -math.inf else EXPONENTIAL_OVERFLOWS if largest > LARGEST_EXPONENT else "")
         + LOOK_AT_LOSS,
-        numbers={},
+        severity=Severity.ERROR,
     )
 
 
@@ -430,14 +423,14 @@ def check_gradient_not_finite(examined: Examined) -> Iterator[Finding]:
         return
     order = {row.path: number for number, row in enumerate(signal.rows)}
     last = max(broken, key=lambda row: order.get(row.module, -1))
-    yield Finding(
-        code="gradient-not-finite",
-        severity=Severity.ERROR,
-        where=last.module or last.name,
-        seen=f"All values are finite, and the gradient of {pluralise(len(broken), 'parameter')} is NaN or infinite: "
+    yield finding(
+        "gradient-not-finite",
+        last.module or last.name,
+        f"All values are finite, and the gradient of {pluralise(len(broken), 'parameter')} is NaN or infinite: "
         f"`{last.name}` is the one nearest to the output.",
-        why="One step with such a gradient makes the weights NaN.",
-        advice="Look behind this layer for a root or a norm of zero, 0/0 hidden by torch.where, or a power below 1: "
+        "One step with such a gradient makes the weights NaN.",
+        "Look behind this layer for a root or a norm of zero, 0/0 hidden by torch.where, or a power below 1: "
         "add a small eps inside the root (torch.sqrt(x + 1e-12)), or clamp before it.",
-        numbers=figures(parameters=len(broken)),
+        figures(parameters=len(broken)),
+        severity=Severity.ERROR,
     )

@@ -14,7 +14,7 @@ from ..monitor.history import History
 from .check_readings import LOSS, step_facts_of
 from .gradient_depth import check_shrinking_values
 from .gradient_reach import NOT_FITTED
-from .symptom import FindingWords, Symptom
+from .symptom import FindingWords, Symptom, finding
 
 FINDING_WORDS = {
     "decay-too-strong": FindingWords("the weight decay is far too strong"),
@@ -215,7 +215,7 @@ def _of_optimizer(
     severity: Severity = Severity.WARNING,
 ) -> Finding:
     where = "the optimizer"
-    return Finding(code=code, severity=severity, where=where, seen=seen, why=why, advice=advice, numbers=numbers)
+    return finding(code, where, seen, why, advice, numbers, severity=severity)
 
 
 def compute_decay_at_usual_rate(share: float, rate: float, optimizer: str) -> float:
@@ -267,32 +267,30 @@ def check_loss_rises(examined: Examined) -> Iterator[Finding]:
     if steps.step_share is not None and steps.step_share > 1.0 and _is_untrained(examined):
         if any(check_shrinking_values(examined)):
             return
-        yield Finding(
-            code="no-loss-gradient",
-            severity=Severity.WARNING,
-            where=LOSS,
-            seen="The gradient of the loss is next to nothing: to lower the loss by a hundredth along it, the weights "
+        yield finding(
+            "no-loss-gradient",
+            LOSS,
+            "The gradient of the loss is next to nothing: to lower the loss by a hundredth along it, the weights "
             f"would have to change by {figure(steps.step_share)} times their size.",
-            why="Steps along such a gradient hardly change the loss.",
-            advice="Look at what stands between the last layer and the loss: outputs that are all alike, a factor or "
+            "Steps along such a gradient hardly change the loss.",
+            "Look at what stands between the last layer and the loss: outputs that are all alike, a factor or "
             "a temperature that makes them tiny, a softmax or sigmoid that is applied twice; scale the outputs up.",
-            numbers=figures(step_share=steps.step_share),
+            figures(step_share=steps.step_share),
         )
         return
     half = any("16" in row.dtype for row in examined.signal.rows)  # where a short step is lost in rounding
     short = steps.step_share is not None and SHORTEST * steps.step_share < 0.01
     if steps.fall > -0.5 or half or not short:
         return
-    yield Finding(
-        code="gradient-does-not-descend",
-        severity=Severity.WARNING,
-        where=LOSS,
-        seen="A short step along the negative gradient, which should lower the loss by a millionth, "
+    yield finding(
+        "gradient-does-not-descend",
+        LOSS,
+        "A short step along the negative gradient, which should lower the loss by a millionth, "
         + ("raises it." if math.isfinite(steps.fall) else "makes it infinite."),
-        why="The gradient is then not that of the loss, or the loss is so rough that gradients say nothing of it.",
-        advice="Look for a backward that was written by hand, for values that are rounded, sorted or looked up, and "
+        "The gradient is then not that of the loss, or the loss is so rough that gradients say nothing of it.",
+        "Look for a backward that was written by hand, for values that are rounded, sorted or looked up, and "
         "for a layer whose weights are far too large.",
-        numbers=figures(fall=steps.fall),
+        figures(fall=steps.fall),
     )
 
 

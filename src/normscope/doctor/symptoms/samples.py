@@ -11,7 +11,7 @@ from ...report.words import listed
 from ..checking.examined import Examined
 from ..checking.signal import MOST_SILENT, Signal, is_generator_step
 from .check_readings import sample_facts_of
-from .symptom import FindingWords
+from .symptom import FindingWords, finding
 
 FINDING_WORDS = {
     "samples-mixed": FindingWords("the samples of a batch are mixed in {where}"),
@@ -33,19 +33,18 @@ def check_samples_mixed(examined: Examined) -> Iterator[Finding]:
     if facts is None or facts.mixed_at is None:
         return
     place = f"`{facts.mixed_at}` is the first module where" if facts.mixed_at else "In the model itself"
-    yield Finding(
-        code="samples-mixed",
-        severity=Severity.WARNING if facts.certain else Severity.INFO,
-        where=facts.mixed_at,
-        seen=f"In eval mode the output for one sample changes with the other samples of the batch. {place} one sample "
+    yield finding(
+        "samples-mixed",
+        facts.mixed_at,
+        f"In eval mode the output for one sample changes with the other samples of the batch. {place} one sample "
         "shows in another.",
-        why="Labels are then compared with what belongs to several samples, and a prediction depends on what else is "
+        "Labels are then compared with what belongs to several samples, and a prediction depends on what else is "
         "in the batch.",
-        advice="Check the dim of every softmax, mean, sum, norm, reshape, flatten and transpose at or before this "
+        "Check the dim of every softmax, mean, sum, norm, reshape, flatten and transpose at or before this "
         "place: dim 0 is the batch. Recurrent and attention layers need batch_first=True for inputs (batch, time, "
         "features), and flatten needs start_dim=1. If samples are meant to meet (a graph, a set), there is nothing "
         "to do.",
-        numbers={},
+        severity=Severity.WARNING if facts.certain else Severity.INFO,
     )
 
 
@@ -100,16 +99,15 @@ def _silent_places(signal: Signal) -> Iterator[Finding]:
         if row.cut is not None and row.log10_gradient not in (None, -math.inf):
             path, share = row.cut
             place = f"`{path}`" if path else "the forward of the model"
-            yield Finding(
-                code="gradient-cut",
-                severity=Severity.WARNING,
-                where=path or row.path,
-                seen=f"No gradient comes back to {percent(share)} of the places of `{row.path}` that differ from "
+            yield finding(
+                "gradient-cut",
+                path or row.path,
+                f"No gradient comes back to {percent(share)} of the places of `{row.path}` that differ from "
                 f"sample to sample, though the output depends on them: values are detached in or behind {place}.",
-                why="What the network makes of these places is not learned.",
-                advice="Remove the detach (or .data, no_grad) if this is not meant: a state that is detached at each "
+                "What the network makes of these places is not learned.",
+                "Remove the detach (or .data, no_grad) if this is not meant: a state that is detached at each "
                 "step learns nothing over time; detach it between batches alone.",
-                numbers=figures(share=share),
+                figures(share=share),
             )
         if row.silent is not None and row.silent > MOST_SILENT and row.log10_gradient not in (None, -math.inf):
             yield _ignored(
@@ -129,14 +127,13 @@ def _silent_places(signal: Signal) -> Iterator[Finding]:
 
 
 def _ignored(where: str, seen: str, advice: str, severity: Severity = Severity.WARNING) -> Finding:
-    return Finding(
-        code="input-ignored",
+    return finding(
+        "input-ignored",
+        where,
+        seen,
+        "What should steer the network has no influence on it, and what reads it learns nothing.",
+        advice,
         severity=severity,
-        where=where,
-        seen=seen,
-        why="What should steer the network has no influence on it, and what reads it learns nothing.",
-        advice=advice,
-        numbers={},
     )
 
 
@@ -146,16 +143,14 @@ def check_erased_by_norm(examined: Examined) -> Iterator[Finding]:
     if facts is None or signal is None or not facts.erased:
         return
     where = next((row.path for row in signal.layers if row.kind in NORMALIZERS), "")
-    yield Finding(
-        code="tiny-sets",
-        severity=Severity.WARNING,
-        where=where or "input",
-        seen=f"The labels go with the {facts.erased} of the values of a sample, and the output stays the same when "
+    yield finding(
+        "tiny-sets",
+        where or "input",
+        f"The labels go with the {facts.erased} of the values of a sample, and the output stays the same when "
         "that changes" + (f": `{where}` takes it away." if where else "."),
-        why="What a normalizer takes away from each sample by itself no later layer can read.",
-        advice="Use BatchNorm in its place, which standardises each channel over many samples, or standardise the data "
+        "What a normalizer takes away from each sample by itself no later layer can read.",
+        "Use BatchNorm in its place, which standardises each channel over many samples, or standardise the data "
         f"by figures of the whole training set; or hand the {facts.erased} on as an input of its own.",
-        numbers={},
     )
 
 
@@ -169,18 +164,16 @@ def check_reads_ahead(examined: Examined) -> Iterator[Finding]:
     if facts is None or facts.reads_ahead is None:
         return
     where = facts.reads_ahead
-    yield Finding(
-        code="mask-leaks",
-        severity=Severity.WARNING,
-        where=where or "the model",
-        seen="An argument of the model holds the labels, and the output at a step depends on the label of that step"
+    yield finding(
+        "mask-leaks",
+        where or "the model",
+        "An argument of the model holds the labels, and the output at a step depends on the label of that step"
         f"{f', from `{where}` on' if where else ''}.",
-        why="The model reads the answer: its loss goes to zero in training, and in use, where the next step is not "
+        "The model reads the answer: its loss goes to zero in training, and in use, where the next step is not "
         "there yet, it knows nothing.",
-        advice="Use a causal mask: is_causal=True in scaled_dot_product_attention, or scores.masked_fill(~ones.tril(), "
+        "Use a causal mask: is_causal=True in scaled_dot_product_attention, or scores.masked_fill(~ones.tril(), "
         "-inf) before the softmax. Pad convolutions on the left alone, and do not use bidirectional recurrent layers. "
         "Give a decoder the labels of the steps before: tokens[:, :-1] as input, tokens[:, 1:] as labels.",
-        numbers={},
     )
 
 
@@ -189,15 +182,13 @@ def check_inverted_mask(examined: Examined) -> Iterator[Finding]:
     facts = sample_facts_of(examined)
     if facts is None or facts.inverted_mask is None:
         return
-    yield Finding(
-        code="mask-leaks",
-        severity=Severity.WARNING,
-        where=facts.inverted_mask,
-        seen=f"`{facts.inverted_mask}` is 0 at most of the positions that labels count or words stand at, and 1 at the "
+    yield finding(
+        "mask-leaks",
+        facts.inverted_mask,
+        f"`{facts.inverted_mask}` is 0 at most of the positions that labels count or words stand at, and 1 at the "
         "others.",
-        why="What should be read is hidden, and what fills the rows up is read in its place.",
-        advice="Invert the mask: in the attention_mask of transformers 1 shows a position and 0 hides it.",
-        numbers={},
+        "What should be read is hidden, and what fills the rows up is read in its place.",
+        "Invert the mask: in the attention_mask of transformers 1 shows a position and 0 hides it.",
     )
 
 
@@ -212,15 +203,14 @@ def check_mask_leaks(examined: Examined) -> Iterator[Finding]:
     for row in () if examined.signal is None else examined.signal.rows:
         if row.leak is not None and row.leak > MAX_LEAK_SHARE:
             where = f"the softmax of `{row.path}`" if row.path else "a softmax of the model"
-            yield Finding(
-                code="mask-leaks",
-                severity=Severity.WARNING,
-                where=row.path or "the model",
-                seen=f"Entries that masked_fill was to hide get {percent(row.leak)} of {where}.",
-                why="What is hidden takes part all the same, and what is not is drowned by it.",
-                advice="Check the value of the mask: fill with -inf or -1e9 (not 1e-9, 0 or -1) before the softmax, so "
+            yield finding(
+                "mask-leaks",
+                row.path or "the model",
+                f"Entries that masked_fill was to hide get {percent(row.leak)} of {where}.",
+                "What is hidden takes part all the same, and what is not is drowned by it.",
+                "Check the value of the mask: fill with -inf or -1e9 (not 1e-9, 0 or -1) before the softmax, so "
                 "that hidden entries get nothing.",
-                numbers=figures(share=row.leak),
+                figures(share=row.leak),
             )
 
 
@@ -239,26 +229,25 @@ def check_padding_read(examined: Examined) -> Iterator[Finding]:
     inverted = padding.share > PADDING_SHARE and padding.words_read < 0.5 < padding.pads_read
     if not inverted and (facts.padding_moves or 0.0) < MOVED_BY_PADDING_RATIO:
         return
-    yield Finding(
-        code="mask-leaks",
-        severity=Severity.WARNING,
-        where=(attention if inverted else None) or padding.path,
-        seen=f"{percent(padding.share)} of the positions of `{padding.path}` fill up the rows with one value. "
+    yield finding(
+        "mask-leaks",
+        (attention if inverted else None) or padding.path,
+        f"{percent(padding.share)} of the positions of `{padding.path}` fill up the rows with one value. "
         + (
             f"The output reads {percent(padding.pads_read)} of them, and {percent(padding.words_read)} of the others."
             if inverted
             else "When some of that is taken away from the ends of all rows, the output changes by more than other "
             "samples change it."
         ),
-        why="What tells the samples apart is hidden, and the padding is read in its place."
+        "What tells the samples apart is hidden, and the padding is read in its place."
         if inverted
         else "The output depends on how long the longest row of the batch is: what tells the samples apart drowns in "
         "the padding, or is forgotten while it is read.",
-        advice="Invert the mask: in torch's key_padding_mask True hides a position, in the attention_mask of "
+        "Invert the mask: in torch's key_padding_mask True hides a position, in the attention_mask of "
         "transformers 1 shows one. The padding is what must be masked."
         if inverted
         else "Use a mask that hides the padding: key_padding_mask in attention, a mean over the words alone, "
         "pack_padded_sequence or the state at the last word in recurrent layers; and pad to the longest row of "
         "each batch.",
-        numbers=figures(share=padding.share, moved=facts.padding_moves),
+        figures(share=padding.share, moved=facts.padding_moves),
     )

@@ -13,7 +13,7 @@ from ..checking.signal import SignalRow
 from ..monitor.history import History
 from .gradient_depth import UNFITTED_SHARE
 from .graph_order import WEIGHT_KINDS
-from .symptom import FindingWords, Symptom, others_likewise
+from .symptom import FindingWords, Symptom, finding, others_likewise
 
 FINDING_WORDS = {
     "attention-saturated": FindingWords(
@@ -67,36 +67,35 @@ def check_saturated_units(examined: Examined) -> Iterator[Finding]:
         if row.kind in ("softmax", "attention"):
             yield _one_place(row, path, where)
             continue
-        yield Finding(
-            code="saturated-units",
-            severity=Severity.WARNING
-            if row.saturated > NEARLY_ALL_SHARE or row in fresh_outputs or useless
-            else Severity.INFO,
-            where=path,
-            seen=f"{percent(row.saturated)} of the {_counted(row)} of the {row.kind} in {where} "
+        yield finding(
+            "saturated-units",
+            path,
+            f"{percent(row.saturated)} of the {_counted(row)} of the {row.kind} in {where} "
             "lie within 1 % of its limits.",
-            why=f"There the {row.kind} is flat: hardly any gradient passes, and what comes before it stops learning.",
-            advice=GATES
+            f"There the {row.kind} is flat: hardly any gradient passes, and what comes before it stops learning.",
+            GATES
             if row.kind in ("lstm", "gru")
             else "Initialise the weights before it smaller (xavier_uniform_) and reset its bias to zero, put a "
             "normalizer before it, standardise the inputs, or use ReLU or GELU.",
-            numbers=figures(share=row.saturated),
+            figures(share=row.saturated),
+            severity=Severity.WARNING
+            if row.saturated > NEARLY_ALL_SHARE or row in fresh_outputs or useless
+            else Severity.INFO,
         )
 
 
 def _one_place(row: SignalRow, path: str, where: str) -> Finding:
     """Attention, or another softmax, whose rows look at one entry each."""
     assert row.saturated is not None
-    return Finding(
-        code="attention-saturated",
-        severity=Severity.WARNING,
-        where=path,
-        seen=f"{percent(row.saturated)} of the rows of the {row.kind} in {where} put more than 99 % on one entry.",
-        why="There the softmax is flat: hardly any gradient reaches queries and keys, and which entry a row looks at "
+    return finding(
+        "attention-saturated",
+        path,
+        f"{percent(row.saturated)} of the rows of the {row.kind} in {where} put more than 99 % on one entry.",
+        "There the softmax is flat: hardly any gradient reaches queries and keys, and which entry a row looks at "
         "is left to the start.",
-        advice="Divide the scores by sqrt(width of a head), normalize queries and keys, or initialise the weights that "
+        "Divide the scores by sqrt(width of a head), normalize queries and keys, or initialise the weights that "
         "make them smaller.",
-        numbers=figures(share=row.saturated),
+        figures(share=row.saturated),
     )
 
 

@@ -13,7 +13,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from ...core.finding import Finding, Severity, figure, figures
 from ...core.log10 import log10
 from ..checking.examined import Examined
-from .symptom import FindingWords
+from .symptom import FindingWords, finding
 
 FINDING_WORDS = {
     "spectral-norm-off": FindingWords(
@@ -49,29 +49,29 @@ def check_spectral_norm_off(examined: Examined) -> Iterator[Finding]:
             bracket, error = norms.get(path), abs(handed - 1.0)
             if error > NORM_ERROR:
                 lasting = examined.mode == "eval" and error > LARGE_ERROR
-                yield Finding(
-                    code="spectral-norm-off",
-                    severity=Severity.WARNING if lasting else Severity.INFO,
-                    where=path,
-                    seen=f"The weight that spectral_norm hands out in `{path}` has norm {figure(handed)}, not 1.",
-                    why="Its power iteration keeps two vectors and improves them only in train mode; they do not fit "
+                yield finding(
+                    "spectral-norm-off",
+                    path,
+                    f"The weight that spectral_norm hands out in `{path}` has norm {figure(handed)}, not 1.",
+                    "Its power iteration keeps two vectors and improves them only in train mode; they do not fit "
                     "the weight, so the layer is not the 1-Lipschitz map it is taken for.",
-                    advice="Run a few forward passes in train mode (no optimizer step) before evaluating, or use more "
+                    "Run a few forward passes in train mode (no optimizer step) before evaluating, or use more "
                     "iterations: spectral_norm(module, n_power_iterations=5).",
-                    numbers=figures(norm=handed, log10_weight=log10(sigma)),
+                    figures(norm=handed, log10_weight=log10(sigma)),
+                    severity=Severity.WARNING if lasting else Severity.INFO,
                 )
             elif bracket is not None and bracket.lower > 1.0 + NORM_ERROR:
-                yield Finding(
-                    code="spectral-norm-off",
-                    severity=Severity.INFO,
-                    where=path,
-                    seen=f"The reshaped kernel of `{path}` has norm {figure(handed)}, the convolution itself at "
+                yield finding(
+                    "spectral-norm-off",
+                    path,
+                    f"The reshaped kernel of `{path}` has norm {figure(handed)}, the convolution itself at "
                     f"least {figure(bracket.lower)}.",
-                    why="spectral_norm normalizes the kernel reshaped to a matrix, whose norm is below the operator's: "
+                    "spectral_norm normalizes the kernel reshaped to a matrix, whose norm is below the operator's: "
                     "windows overlap and their images add up.",
-                    advice="Do not multiply by 1 per layer when certifying: use the norms of this audit, or divide the "
+                    "Do not multiply by 1 per layer when certifying: use the norms of this audit, or divide the "
                     "weight by ns.spectral_norm(module, input_shape=...).upper.",
-                    numbers=figures(norm=handed, operator_norm=bracket.lower),
+                    figures(norm=handed, operator_norm=bracket.lower),
+                    severity=Severity.INFO,
                 )
 
 

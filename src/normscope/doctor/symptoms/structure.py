@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from ...core.finding import Finding, Severity, figures
+from ...core.finding import Finding, figures
 from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
 from ..checking.examined import Examined
@@ -16,7 +16,7 @@ from ..checking.loss_facts import CLASSES
 from ..checking.signal import Signal, SignalRow
 from ..checking.signal_pass import ACTIVATIONS
 from .graph_order import WEIGHT_KINDS, GraphOrder, rows_of_weights
-from .symptom import FindingWords
+from .symptom import FindingWords, finding
 
 FINDING_WORDS = {
     "hidden-softmax": FindingWords("a softmax stands between two layers in {where}"),
@@ -68,19 +68,16 @@ def check_missing_activation(examined: Examined) -> Iterator[Finding]:
                 examined, signal, through[-1], row
             ):
                 continue  # a skip, a gate or heads read it too, or activations stand before the convolutions
-            yield Finding(
-                code="missing-activation",
-                severity=Severity.WARNING,
-                where=row.path,
-                seen=f"`{before.path}` hands its output to `{row.path}`"
+            yield finding(
+                "missing-activation",
+                row.path,
+                f"`{before.path}` hands its output to `{row.path}`"
                 + (f" by way of the normalizer `{signal.rows[feed].path}`" if len(through) > 1 else "")
                 + ": there is no activation between them.",
-                why="A normalizer is no activation: what lies between them is nearly a linear map."
+                "A normalizer is no activation: what lies between them is nearly a linear map."
                 if len(through) > 1
                 else "Two linear layers in a row compute what one could: the first adds weights and no power.",
-                advice=f"Put an activation (ReLU, GELU) between `{before.path}` and `{row.path}`, or remove one of "
-                "them.",
-                numbers={},
+                f"Put an activation (ReLU, GELU) between `{before.path}` and `{row.path}`, or remove one of them.",
             )
 
 
@@ -93,16 +90,13 @@ def _no_activation_at_all(signal: Signal) -> Iterator[Finding]:
         nearest.append(frozenset((number,)) if row.kind in WEIGHT_KINDS else before)
         if row.kind in WEIGHT_KINDS and before:
             first = signal.rows[max(before)]
-            yield Finding(
-                code="missing-activation",
-                severity=Severity.WARNING,
-                where=row.path,
-                seen=f"`{first.path}` hands its output to `{row.path}`, and the network has no activation anywhere.",
-                why="Layers without activations between them compute what one linear layer could: all but one add "
+            yield finding(
+                "missing-activation",
+                row.path,
+                f"`{first.path}` hands its output to `{row.path}`, and the network has no activation anywhere.",
+                "Layers without activations between them compute what one linear layer could: all but one add "
                 "weights and no power.",
-                advice=f"Put an activation (ReLU, GELU) between `{first.path}` and `{row.path}`, or remove one of "
-                "them.",
-                numbers={},
+                f"Put an activation (ReLU, GELU) between `{first.path}` and `{row.path}`, or remove one of them.",
             )
 
 
@@ -125,19 +119,18 @@ def check_narrow_layer(examined: Examined) -> Iterator[Finding]:
         reads_narrow = classes >= CLASSES_PER_UNIT**read and len(before) == 1 and flow.cuts(row.path)
         if whole and (narrow or reads_narrow):
             where = row.path if narrow else next(iter(before))
-            yield Finding(
-                code="bottleneck",
-                severity=Severity.WARNING,
-                where=where,
-                seen=f"`{where}` hands on {pluralise(made, 'number')} of each sample, and {classes} classes are told "
+            yield finding(
+                "bottleneck",
+                where,
+                f"`{where}` hands on {pluralise(made, 'number')} of each sample, and {classes} classes are told "
                 "apart behind it."
                 if narrow
                 else f"`{row.path}` reads {pluralise(read, 'number')} of each sample, all that is left of `{where}`, "
                 f"and {classes} classes are told apart behind it.",
-                why="Everything about a sample has to pass through it: classes that lie side by side there cannot all "
+                "Everything about a sample has to pass through it: classes that lie side by side there cannot all "
                 "be told apart.",
-                advice=f"Widen `{where}`: at least as many units or channels as there are classes.",
-                numbers=figures(width=min(made, read), classes=classes),
+                f"Widen `{where}`: at least as many units or channels as there are classes.",
+                figures(width=min(made, read), classes=classes),
             )
             return
 
@@ -146,14 +139,12 @@ def check_flat_activation(examined: Examined) -> Iterator[Finding]:
     """A LeakyReLU whose slope is that of the identity."""
     for path, module in examined.model.named_modules():
         if isinstance(module, nn.LeakyReLU) and float(module.negative_slope) > STEEPEST_LEAK:
-            yield Finding(
-                code="missing-activation",
-                severity=Severity.WARNING,
-                where=path,
-                seen=f"`{path}` is a LeakyReLU with a slope of {float(module.negative_slope):g} below zero.",
-                why="With a slope near 1 it is the identity: the layers around it are one linear map.",
-                advice="Use LeakyReLU(0.01) or another activation; its first argument is the slope, not inplace.",
-                numbers={},
+            yield finding(
+                "missing-activation",
+                path,
+                f"`{path}` is a LeakyReLU with a slope of {float(module.negative_slope):g} below zero.",
+                "With a slope near 1 it is the identity: the layers around it are one linear map.",
+                "Use LeakyReLU(0.01) or another activation; its first argument is the slope, not inplace.",
             )
 
 
@@ -182,15 +173,13 @@ def check_hidden_softmax(examined: Examined) -> Iterator[Finding]:
             if not before or any(place in signal.shared for place in (softmax, *before)):
                 continue
             reported.add(softmax)
-            yield Finding(
-                code="hidden-softmax",
-                severity=Severity.WARNING,
-                where=row.path,
-                seen=f"The activation between `{signal.rows[before[0]].path}` and `{reader.path}` is a softmax.",
-                why="A softmax makes the units of a layer share a sum of 1: each is small, its gradient smaller, "
+            yield finding(
+                "hidden-softmax",
+                row.path,
+                f"The activation between `{signal.rows[before[0]].path}` and `{reader.path}` is a softmax.",
+                "A softmax makes the units of a layer share a sum of 1: each is small, its gradient smaller, "
                 "and one unit can only rise where another falls.",
-                advice="Replace it by ReLU or GELU: a softmax belongs to the output or to attention.",
-                numbers={},
+                "Replace it by ReLU or GELU: a softmax belongs to the output or to attention.",
             )
 
 
@@ -203,17 +192,16 @@ def check_softmax_axis(examined: Examined) -> Iterator[Finding]:
     if examined.signal is None or examined.signal.wrong_axis is None:
         return
     where, axis, summed = examined.signal.wrong_axis
-    yield Finding(
-        code="softmax-axis",
-        severity=Severity.WARNING,
-        where=where or "the model",
-        seen=f"The shares of a softmax in {f'`{where}`' if where else 'the model'} add up to 1 over axis {axis}, and "
+    yield finding(
+        "softmax-axis",
+        where or "the model",
+        f"The shares of a softmax in {f'`{where}`' if where else 'the model'} add up to 1 over axis {axis}, and "
         f"the matrix product that reads them adds up over axis {summed}.",
-        why="Each result should be a mean of the values, weighted by shares that add up to 1: here some are far too "
+        "Each result should be a mean of the values, weighted by shares that add up to 1: here some are far too "
         "large, others next to nothing.",
-        advice=f"Take the softmax over the axis that the product adds up: softmax(dim={summed}); for scores of queries "
+        f"Take the softmax over the axis that the product adds up: softmax(dim={summed}); for scores of queries "
         "and keys that is dim=-1.",
-        numbers=figures(axis=axis, summed=summed),
+        figures(axis=axis, summed=summed),
     )
 
 

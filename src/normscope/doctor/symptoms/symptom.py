@@ -91,6 +91,20 @@ class _Words(string.Formatter):
 
 
 WORDS = _Words()
+NO_NUMBERS: Mapping[str, float | int | None] = {}
+
+
+def finding(
+    code: str,
+    where: str,
+    seen: str,
+    why: str,
+    advice: str,
+    numbers: Mapping[str, float | int | None] = NO_NUMBERS,
+    severity: Severity = Severity.WARNING,
+) -> Finding:
+    """Return the finding of a symptom whose words depend on what is seen: a code at a place, and its words."""
+    return Finding(code=code, severity=severity, where=where, seen=seen, why=why, advice=advice, numbers=numbers)
 
 
 def others_likewise(count: int, noun: str) -> str:

@@ -15,7 +15,7 @@ from ..monitor.history import History
 from ..monitor.parameter_follower import FAINT_ENTRIES, SLOW_GROUP_SHARE
 from .check_readings import is_matrix, step_facts_of
 from .run_readings import find_lasting, name_parameters
-from .symptom import FindingWords, Symptom
+from .symptom import FindingWords, Symptom, finding
 
 FINDING_WORDS = {
     "not-in-optimizer": FindingWords("the optimizer does not hold {where}"),
@@ -32,22 +32,22 @@ def check_unregistered_weights(examined: Examined) -> Iterator[Finding]:
     where, steps = signal.unregistered[0], signal.steps
     held = steps is not None and steps.foreign > 0
     named = listed([f"`{name}`" for name in signal.unregistered], most=3)
-    yield Finding(
-        code="frozen-layer",
+    yield finding(
+        "frozen-layer",
+        where,
+        f"{named} {'hold' if len(signal.unregistered) > 1 else 'holds'} weights that the forward uses and that "
+        "are no parameters of the model.",
+        "model.parameters() does not list them: an optimizer built over it never trains them, and state_dict() and "
+        "to(device) leave them out.",
+        "Keep layers in nn.ModuleList or nn.ModuleDict in place of a list or dict, and single tensors as "
+        "nn.Parameter(tensor, requires_grad=True), before the optimizer is built. Layers that are made in `forward` "
+        "are drawn anew at each call: make them in `__init__`.",
+        figures(attributes=len(signal.unregistered)),
         severity=Severity.INFO
         if held
         else Severity.WARNING
         if any(row.trainable for row in signal.parameters)
         else Severity.ERROR,
-        where=where,
-        seen=f"{named} {'hold' if len(signal.unregistered) > 1 else 'holds'} weights that the forward uses and that "
-        "are no parameters of the model.",
-        why="model.parameters() does not list them: an optimizer built over it never trains them, and state_dict() and "
-        "to(device) leave them out.",
-        advice="Keep layers in nn.ModuleList or nn.ModuleDict in place of a list or dict, and single tensors as "
-        "nn.Parameter(tensor, requires_grad=True), before the optimizer is built. Layers that are made in `forward` "
-        "are drawn anew at each call: make them in `__init__`.",
-        numbers=figures(attributes=len(signal.unregistered)),
     )
 
 
@@ -75,15 +75,15 @@ def check_frozen_layer(examined: Examined) -> Iterator[Finding]:
     ]
     modules = dict(examined.model.named_modules())
     if held and not any(row.trainable for row in signal.parameters) and _is_to_learn(examined):
-        yield Finding(
-            code="frozen-layer",
-            severity=Severity.ERROR,
-            where=held[-1],
-            seen="No parameter of the model trains: requires_grad is False for all of them.",
-            why="No step changes anything, however long the training is.",
-            advice=f"Call requires_grad_(True) on the layers that are to learn, such as `{held[-1]}`, after the others "
+        yield finding(
+            "frozen-layer",
+            held[-1],
+            "No parameter of the model trains: requires_grad is False for all of them.",
+            "No step changes anything, however long the training is.",
+            f"Call requires_grad_(True) on the layers that are to learn, such as `{held[-1]}`, after the others "
             "were frozen.",
-            numbers=figures(layers=len(held)),
+            figures(layers=len(held)),
+            severity=Severity.ERROR,
         )
     followed = {row.path for row in signal.layers if row.log10_gradient is not None or row.kind == "embedding"}
     random = choose_unmeant(
@@ -105,31 +105,30 @@ def check_frozen_layer(examined: Examined) -> Iterator[Finding]:
 
 def describe_frozen_random(paths: Sequence[str]) -> Finding:
     """Return the finding of layers that are frozen with the weights of a random start, hardly on purpose."""
-    return Finding(
-        code="frozen-layer",
-        severity=Severity.WARNING,
-        where=paths[0],
-        seen=f"{listed([f'`{path}`' for path in paths], most=3)} {'does' if len(paths) == 1 else 'do'} not train "
+    return finding(
+        "frozen-layer",
+        paths[0],
+        f"{listed([f'`{path}`' for path in paths], most=3)} {'does' if len(paths) == 1 else 'do'} not train "
         "(requires_grad is False), and the weights are still those of a random start.",
-        why="A layer that is frozen before it was trained hands on random features, and the others have to make do "
+        "A layer that is frozen before it was trained hands on random features, and the others have to make do "
         "with them.",
-        advice="Call requires_grad_(True) on it and give it to the optimizer, or load the trained weights that were to "
+        "Call requires_grad_(True) on it and give it to the optimizer, or load the trained weights that were to "
         "be frozen.",
-        numbers=figures(layers=len(paths)),
+        figures(layers=len(paths)),
     )
 
 
 def describe_frozen_behind(paths: Sequence[str], layers: int) -> Finding:
     """Return the note of layers that are frozen behind others that train, of so many: a fixed classifier, perhaps."""
-    return Finding(
-        code="frozen-layer",
-        severity=Severity.INFO,
-        where=paths[0],
-        seen=f"{listed([f'`{path}`' for path in paths], most=3)} {'does' if len(paths) == 1 else 'do'} not train "
+    return finding(
+        "frozen-layer",
+        paths[0],
+        f"{listed([f'`{path}`' for path in paths], most=3)} {'does' if len(paths) == 1 else 'do'} not train "
         f"(requires_grad is False), while layers before do: {len(paths):,} of {layers:,} weight layers.",
-        why="Fine-tuning freezes the first layers; a frozen layer behind layers that train is rarely meant.",
-        advice="If it is frozen on purpose, there is nothing to do; otherwise call requires_grad_(True) on it.",
-        numbers=figures(layers=len(paths)),
+        "Fine-tuning freezes the first layers; a frozen layer behind layers that train is rarely meant.",
+        "If it is frozen on purpose, there is nothing to do; otherwise call requires_grad_(True) on it.",
+        figures(layers=len(paths)),
+        severity=Severity.INFO,
     )
 
 
@@ -194,19 +193,19 @@ def check_wrong_parameters(examined: Examined) -> Iterator[Finding]:
         and layers <= find_discriminator_layers(signal)
         and (signal.loss is None or signal.loss.is_constant)
     )
-    yield Finding(
-        code="not-in-optimizer",
-        severity=Severity.ERROR if every else Severity.INFO if in_discriminator else Severity.WARNING,
-        where=outside[0],
-        seen=f"The optimizer ({steps.optimizer}) holds none of the model's trainable parameters"
+    yield finding(
+        "not-in-optimizer",
+        outside[0],
+        f"The optimizer ({steps.optimizer}) holds none of the model's trainable parameters"
         + (f", and {steps.foreign} of something else." if steps.foreign else ".")
         if every
         else f"{len(outside)} of {trained} trainable parameters are not in the optimizer: {named}.",
-        why="A parameter that no optimizer holds keeps its first values.",
-        advice="Build the optimizer over model.parameters(), after the last layer was replaced or added and after the "
+        "A parameter that no optimizer holds keeps its first values.",
+        "Build the optimizer over model.parameters(), after the last layer was replaced or added and after the "
         "model was copied or loaded. If they are to stay as they are, freeze them with requires_grad_(False); if "
         "another optimizer trains them, there is nothing to do.",
-        numbers=figures(outside=len(outside), foreign=steps.foreign),
+        figures(outside=len(outside), foreign=steps.foreign),
+        severity=Severity.ERROR if every else Severity.INFO if in_discriminator else Severity.WARNING,
     )
 
 
@@ -242,15 +241,15 @@ def check_resting_group(examined: Examined) -> Iterator[Finding]:
     if steps is None or not steps.at_rest:
         return
     named = listed([f"`{name}`" for name in steps.at_rest], most=3)
-    yield Finding(
-        code="step-too-short",
-        severity=Severity.INFO,
-        where=steps.at_rest[0].rpartition(".")[0],
-        seen=f"The learning rate of {named} is 0 in the optimizer ({steps.optimizer}), and {figure(steps.rate or 0.0)} "
+    yield finding(
+        "step-too-short",
+        steps.at_rest[0].rpartition(".")[0],
+        f"The learning rate of {named} is 0 in the optimizer ({steps.optimizer}), and {figure(steps.rate or 0.0)} "
         "elsewhere.",
-        why=RESTING_WHY,
-        advice=RESTING_ADVICE,
-        numbers=figures(at_rest=len(steps.at_rest), rate=steps.rate),
+        RESTING_WHY,
+        RESTING_ADVICE,
+        figures(at_rest=len(steps.at_rest), rate=steps.rate),
+        severity=Severity.INFO,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
-from ...core.finding import Finding, Severity, figure, figures
+from ...core.finding import Finding, figure, figures
 from ...listening.calls import NORMALIZERS
 from ...report.words import listed
 from ..checking.examined import Examined
@@ -20,7 +20,7 @@ from ..monitor.history import History
 from ..monitor.record import Record
 from .check_readings import is_matrix
 from .graph_order import WEIGHT_KINDS
-from .symptom import FindingWords, Symptom
+from .symptom import FindingWords, Symptom, finding
 
 FINDING_WORDS = {
     "recurrent-scale": FindingWords(
@@ -78,17 +78,16 @@ def check_scale_stands_out(examined: Examined) -> Iterator[Finding]:
         harmless = factor < 1.0 and ((fresh and row.module in ends) or row.module in normalized)
         if most > factor > 1.0 / most or harmless:
             continue  # a small last layer is a common start, and a normalizer undoes a small scale
-        yield Finding(
-            code="layer-scale",
-            severity=Severity.WARNING,
-            where=row.module or row.name,
-            seen=f"The weights of `{row.name}` are {figure(factor)} times as large as those of the other layers, for "
+        yield finding(
+            "layer-scale",
+            row.module or row.name,
+            f"The weights of `{row.name}` are {figure(factor)} times as large as those of the other layers, for "
             f"their width (root mean square {figure(row.root_mean_square)}).",
-            why="One layer at another scale makes all values and gradients behind and before it too large or too small "
+            "One layer at another scale makes all values and gradients behind and before it too large or too small "
             "for the learning rate of the others.",
-            advice="Initialise this layer as the others, torch.nn.init.kaiming_normal_(weight), or find what scaled "
+            "Initialise this layer as the others, torch.nn.init.kaiming_normal_(weight), or find what scaled "
             "it: a factor in its initialisation, a wrong fan, a unit of measurement.",
-            numbers=figures(factor=factor, root_mean_square=row.root_mean_square),
+            figures(factor=factor, root_mean_square=row.root_mean_square),
         )
 
 
@@ -134,17 +133,16 @@ def check_embedding_scale(examined: Examined) -> Iterator[Finding]:
         if beside is None and not (size or 0.0) > LARGE_EMBEDDING_SIZE:
             continue
         where = signal.rows[number].path
-        yield Finding(
-            code="layer-scale",
-            severity=Severity.WARNING,
-            where=where,
-            seen=f"The vectors of the embedding `{where}` have entries of size {figure(size or 0.0)}"
+        yield finding(
+            "layer-scale",
+            where,
+            f"The vectors of the embedding `{where}` have entries of size {figure(size or 0.0)}"
             + (f", far beyond those of `{beside}`, which they are added to." if beside else "."),
-            why="What is so much larger than the rest decides everything behind it: attention looks at one place, "
+            "What is so much larger than the rest decides everything behind it: attention looks at one place, "
             "normalizers leave nothing of the other summand, and gradients to it are tiny.",
-            advice="Initialise this embedding as the others, torch.nn.init.normal_(weight, std=0.02), or rescale it: "
+            "Initialise this embedding as the others, torch.nn.init.normal_(weight, std=0.02), or rescale it: "
             "divide its weights by this size.",
-            numbers=figures(root_mean_square=size),
+            figures(root_mean_square=size),
         )
 
 
@@ -159,15 +157,14 @@ def _large_tables(signal: Signal) -> Iterator[Finding]:
         )
         if not large or not row.used or row.module in layers:
             continue
-        yield Finding(
-            code="layer-scale",
-            severity=Severity.WARNING,
-            where=row.name,
-            seen=f"The values of `{row.name}` have a size of {figure(row.root_mean_square)}.",
-            why="What is so much larger than the rest decides everything behind it, and gradients to it are tiny.",
-            advice="Initialise it, torch.nn.init.normal_(weight, std=0.02): torch.empty holds what lay in memory; or "
+        yield finding(
+            "layer-scale",
+            row.name,
+            f"The values of `{row.name}` have a size of {figure(row.root_mean_square)}.",
+            "What is so much larger than the rest decides everything behind it, and gradients to it are tiny.",
+            "Initialise it, torch.nn.init.normal_(weight, std=0.02): torch.empty holds what lay in memory; or "
             "rescale it: divide it by this size.",
-            numbers=figures(root_mean_square=row.root_mean_square),
+            figures(root_mean_square=row.root_mean_square),
         )
 
 
@@ -216,17 +213,16 @@ def check_branch_dominates(examined: Examined) -> Iterator[Finding]:
             continue
         if not normalizer and not (row.root_mean_square or 0.0) > 0.5 * large:
             continue
-        yield Finding(
-            code="branch-dominates",
-            severity=Severity.WARNING,
-            where=row.path,
-            seen=f"In `{row.path}` the branch through `{signal.rows[branch].path}` (size {figure(large)}) is "
+        yield finding(
+            "branch-dominates",
+            row.path,
+            f"In `{row.path}` the branch through `{signal.rows[branch].path}` (size {figure(large)}) is "
             f"{figure(large / small)} times as large as what it is added to (`{signal.rows[stream].path}`, "
             f"{figure(small)}).",
-            why="The sum is the branch: what came before is lost beside it, and the skip connection carries nothing.",
-            advice="Scale the branch: a factor of 1/sqrt(number of blocks) or a learned one that starts small, a "
+            "The sum is the branch: what came before is lost beside it, and the skip connection carries nothing.",
+            "Scale the branch: a factor of 1/sqrt(number of blocks) or a learned one that starts small, a "
             "smaller initialisation of its last layer, or a normalizer before it.",
-            numbers=figures(ratio=large / small),
+            figures(ratio=large / small),
         )
         return
 
@@ -235,15 +231,14 @@ def _multiplied_branch(signal: Signal, path: str, summands: Sequence[int], facto
     """A sum that is far larger than what is added up, so that a factor multiplies one of the summands."""
     rows = [signal.rows[number] for number in summands]
     embedding = rows[0].path if all(row.kind == "embedding" for row in rows) else None
-    return Finding(
-        code="branch-dominates",
-        severity=Severity.WARNING,
-        where=embedding or path or rows[-1].path,
-        seen=f"What {f'`{path}`' if path else 'the model'} reads is {figure(factor)} times as large as what the layers "
+    return finding(
+        "branch-dominates",
+        embedding or path or rows[-1].path,
+        f"What {f'`{path}`' if path else 'the model'} reads is {figure(factor)} times as large as what the layers "
         f"before it hand on ({listed([f'`{row.path}`' for row in rows], most=3)}): a factor multiplies it on the way.",
-        why="A branch that is multiplied so drowns what it is added to, and the skip connection carries nothing.",
-        advice="Take out the factor, or scale the branch by 1/sqrt(number of blocks) instead.",
-        numbers=figures(ratio=factor),
+        "A branch that is multiplied so drowns what it is added to, and the skip connection carries nothing.",
+        "Take out the factor, or scale the branch by 1/sqrt(number of blocks) instead.",
+        figures(ratio=factor),
     )
 
 
@@ -281,17 +276,16 @@ def check_recurrent_scale(examined: Examined) -> Iterator[Finding]:
         if LEAST_GAIN <= gain <= most:
             continue
         grows = gain > 1.0
-        yield Finding(
-            code="recurrent-scale",
-            severity=Severity.WARNING,
-            where=row.module,
-            seen=f"The recurrent weights `{row.name}` multiply the state by about {figure(gain)} at every step.",
-            why="Over a sequence that is a power: values and gradients explode, or saturate the units."
+        yield finding(
+            "recurrent-scale",
+            row.module,
+            f"The recurrent weights `{row.name}` multiply the state by about {figure(gain)} at every step.",
+            "Over a sequence that is a power: values and gradients explode, or saturate the units."
             if grows
             else "Over a sequence that is a power: the state forgets within a step or two, and gradients vanish.",
-            advice="Initialise the recurrent weights orthogonally, torch.nn.init.orthogonal_(weight_hh), "
+            "Initialise the recurrent weights orthogonally, torch.nn.init.orthogonal_(weight_hh), "
             + ("clip gradients, and use LSTM or GRU for long sequences." if grows else "with gain 1."),
-            numbers=figures(gain=gain),
+            figures(gain=gain),
         )
 
 
@@ -301,16 +295,14 @@ def _forgotten_states(signal: Signal) -> Iterator[Finding]:
     learning = {row.module for row in signal.parameters if "weight_ih" in row.name and row.gradient}
     for row in signal.parameters:
         if "weight_hh" in row.name and row.gradient == 0.0 and row.module in learning and runs[row.module] > 1:
-            yield Finding(
-                code="recurrent-scale",
-                severity=Severity.WARNING,
-                where=row.module,
-                seen=f"`{row.module}` runs {runs[row.module]:,} times, and the gradient of its recurrent weights "
+            yield finding(
+                "recurrent-scale",
+                row.module,
+                f"`{row.module}` runs {runs[row.module]:,} times, and the gradient of its recurrent weights "
                 f"`{row.name}` is exactly zero.",
-                why="Each of its steps begins with a state of zero: nothing is remembered, and these weights never "
-                "learn.",
-                advice=f"Pass the state on from step to step: state = {row.module}(x, state).",
-                numbers=figures(runs=runs[row.module]),
+                "Each of its steps begins with a state of zero: nothing is remembered, and these weights never learn.",
+                f"Pass the state on from step to step: state = {row.module}(x, state).",
+                figures(runs=runs[row.module]),
             )
 
 
@@ -324,19 +316,18 @@ def _steps_of_sequences(signal: Signal, layers: set[str], *, fresh: bool) -> Ite
             continue  # their weights tell, and a trained layer may have learned to forget
         if not (factor < LEAST_STEP_FACTOR or steps * math.log(factor) > math.log(MOST_GROWTH)):
             continue
-        yield Finding(
-            code="recurrent-scale",
-            severity=Severity.WARNING,
-            where=name,
-            seen=f"At each step that it goes back through the {steps:,} steps of `{row.path}`, the gradient is "
+        yield finding(
+            "recurrent-scale",
+            name,
+            f"At each step that it goes back through the {steps:,} steps of `{row.path}`, the gradient is "
             f"multiplied by about {figure(factor)}; `{name}` is used at each of them.",
-            why="Over a sequence that is a power: values and gradients explode, or saturate the units."
+            "Over a sequence that is a power: values and gradients explode, or saturate the units."
             if grows
             else "Over a sequence that is a power: the state forgets within a step or two, and gradients vanish.",
-            advice="Initialise what multiplies the state so that a step keeps its size (a spectral radius of 1, a "
+            "Initialise what multiplies the state so that a step keeps its size (a spectral radius of 1, a "
             "decay of 0.9 to 0.999; the bias of an LSTM's forget gate at 1), "
             + ("clip gradients, or use LSTM or GRU." if grows else "or use LSTM or GRU."),
-            numbers=figures(gain=factor),
+            figures(gain=factor),
         )
 
 
