@@ -98,6 +98,16 @@ def _noise(seen: NormalizerOverData) -> float:
     return math.sqrt(2.0 / (seen.entries - 1))
 
 
+SMALL_BATCH = Symptom(
+    code="small-batch",
+    seen="In {where} {noise}.{also}",
+    why="In train mode every sample is divided by a deviation estimated from its batch; with few values that is noise, "
+    "and the running statistics used later describe another function.",
+    advice="Use batches of 32 or more (torch.nn.SyncBatchNorm joins devices), drop a small last batch "
+    "(drop_last=True), or use GroupNorm or LayerNorm, which do not look at the batch.",
+)
+
+
 def check_small_batch(examined: Examined) -> Iterator[Finding]:
     """BatchNorm in train mode with too few values, or too few samples, for a variance.
 
@@ -115,26 +125,10 @@ def check_small_batch(examined: Examined) -> Iterator[Finding]:
             words = f"sees variances that move by {percent(spread)} from batch to batch ({shown})"
         else:
             words = f"has {shown}: the positions of one sample are alike, so the variance is that of the sample"
-        yield finding(
-            "small-batch",
-            where,
-            f"BatchNorm `{where}` {words}.",
-            "In train mode every sample is divided by a deviation estimated from its batch; with few values that "
-            "is noise, and the running statistics used later describe another function.",
-            "Use batches of 32 or more (torch.nn.SyncBatchNorm joins devices), drop a small last batch "
-            "(drop_last=True), or use GroupNorm or LayerNorm, which do not look at the batch.",
-            figures(entries=seen.entries, samples=seen.samples, relative_error=noise, batch_spread=spread),
-        )
+        numbers = {"entries": seen.entries, "samples": seen.samples, "relative_error": noise, "batch_spread": spread}
+        yield SMALL_BATCH.at(where, seen=f"BatchNorm `{where}` {words}.", **numbers)
 
 
-SMALL_BATCH = Symptom(
-    code="small-batch",
-    seen="In {where} {noise}.{also}",
-    why="In train mode every sample is divided by a deviation estimated from its batch; with few values that is noise, "
-    "and the running statistics used later describe another function.",
-    advice="Use batches of 32 or more (torch.nn.SyncBatchNorm joins devices), drop a small last batch "
-    "(drop_last=True), or use GroupNorm or LayerNorm, which do not look at the batch.",
-)
 NOISY_SPREAD_DECADES = 0.22
 """The standard deviation over the channels of log10(batch variance/running variance): half a variance, as in audits.
 
@@ -289,6 +283,12 @@ MIN_STANDARD_ERRORS = 4.0
 """Standard errors that a difference must exceed: beyond 4 chance is no explanation."""
 
 
+STALE_WHY = (
+    "In eval mode the stored statistics are used whatever the data, so the network computes another function than it "
+    "was trained as; what comes after sees shifted values and is thrown off too."
+)
+
+
 def check_stale_statistics(examined: Examined) -> Iterator[Finding]:
     """Running statistics that were never taken, or that disagree with the data.
 
@@ -332,8 +332,7 @@ def check_stale_statistics(examined: Examined) -> Iterator[Finding]:
             "what it "
             f"stores by a factor of {figure(2.0**variance)} in its variance and by {figure(mean)} stored deviations in "
             f"its mean.{also}",
-            "In eval mode the stored statistics are used whatever the data, so the network computes another "
-            "function than it was trained as; what comes after sees shifted values and is thrown off too.",
+            STALE_WHY,
             "Take them again over training data: torch.optim.swa_utils.update_bn(loader, model). If they drift "
             "again, training ended too early for their momentum, or these data are not what the model was trained on.",
             figures(log2_variance=variance, mean_shift=mean, count=len(stale)),
@@ -380,8 +379,7 @@ STALE_STATISTICS = Symptom(
     code="stale-statistics",
     seen="For {records:counted record} the variances of the batches into {where} were {log10_running:power} times the "
     "running ones.{also}",
-    why="In eval mode the running statistics are used: the network that is tested and saved is not the one that is "
-    "trained.",
+    why=STALE_WHY,
     advice="Raise the momentum of BatchNorm (0.1 is usual: it forgets in some ten steps), or take the statistics again "
     "before testing: torch.optim.swa_utils.update_bn(loader, model). If variances move this fast, the learning rate is "
     "too high.",

@@ -354,8 +354,7 @@ def check_dead_channels(examined: Examined) -> Iterator[Finding]:
                 f"{count:,} of the {size:,} channels of `{place.path}` carry nothing: {what} "
                 f"({shown}{', ...' if count > 8 else ''}).",
                 why,
-                "If you pruned them, remove them for good. If not, exclude this layer from weight decay and "
-                "lower the learning rate, or initialise these channels again."
+                DEAD_CHANNELS.advice
                 if many
                 else "A few are common after training; watch that they do not become more."
                 if own
@@ -396,8 +395,8 @@ DEAD_CHANNELS = Symptom(
     seen="{share:percent} of the channels of {where} {what}; at the start it was {share_first:percent}.",
     why="They put out a constant whatever the input: what they cost in memory and time is lost, and they rarely come "
     "back.",
-    advice="Exclude this layer from weight decay (or use AdamW instead of Adam with L2) and lower the learning rate; "
-    "if you prune on purpose, remove them for good.",
+    advice="If you pruned them, remove them for good. If not, exclude this layer from weight decay (or use AdamW "
+    "instead of Adam with L2) and lower the learning rate, or initialise these channels again.",
 )
 WAYS_TO_DIE: tuple[tuple[Kind, str, str], ...] = (
     ("normalizer", "constant", "have a constant input"),

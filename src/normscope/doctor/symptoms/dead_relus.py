@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from ...core.finding import Finding, Severity, figure, figures, percent
+from ...core.finding import Finding, Severity, figure, percent
 from ...report.words import pluralise
 from ..checking.examined import Examined, ExaminedRow
 from ..checking.loss_facts import is_fresh
@@ -17,7 +17,7 @@ from ..monitor.history import History
 from ..monitor.record import Kind
 from .dead_layers import A_FEW_SAMPLES, ENOUGH_SAMPLES
 from .gradient_depth import check_fading_differences
-from .symptom import FindingWords, Symptom, finding
+from .symptom import FindingWords, Symptom
 
 FINDING_WORDS = {
     "dead-relu": FindingWords(
@@ -44,6 +44,15 @@ ENOUGH_PASSES, LIVELY_OFF = 0.4, 0.8
 may be off as long as a ReLU hands on this share of the size of what it reads."""
 CENTRED_OFF = 0.3
 """After BatchNorm every channel is centred over the data, and a random layer has no dead units at all."""
+
+
+DEAD_RELU = Symptom(
+    code="dead-relu",
+    seen="For {records:counted record} at least {share:percent} of the units of the ReLU {place} were on for no "
+    "sample of their batch; at the start it was {share_first:percent}.",
+    why="A ReLU that is never positive outputs zero and passes no gradient, so the weights before it stop learning.",
+    advice="Lower the learning rate, start biases at zero, normalize before the ReLU, or use LeakyReLU or GELU.",
+)
 
 
 def check_dead_relu(examined: Examined) -> Iterator[Finding]:
@@ -96,31 +105,26 @@ def _reads_constant(examined: Examined, path: str, call: int) -> bool:
 def _dead_relu(where: str, dead: Tensor, samples: int, many: bool, cause: _Bias | None, passing: float) -> Finding:
     """The finding about the dead channels of one ReLU: a warning if they are many, with the bias that causes it."""
     count, size = int(dead.sum()), dead.numel()
-    advice = "Some are normal, above all where samples are much alike; watch that they do not become more."
+    advice = DEAD_RELU.advice
     if cause is not None:
         advice = (
             f"Set the bias of `{cause.path}` back to zero in these channels and train on, with a lower learning rate "
             "for it: what pushed it down was most likely a step that was too large."
         )
-    elif many:
-        advice = "Lower the learning rate, start biases at zero, normalize before the ReLU, or use LeakyReLU or GELU."
-    return finding(
-        "dead-relu",
+    elif not many:
+        advice = "Some are normal, above all where samples are much alike; watch that they do not become more."
+    return replace(DEAD_RELU, advice=advice).at(
         where,
-        f"{pluralise(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU "
+        seen=f"{pluralise(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU "
         f"{'after' if many else 'in'} {f'`{where}`' if where else 'the model'} "
         f"{'was' if count == 1 else 'were'} positive for none of {samples:,} samples."
         + (f" It hands on {percent(passing)} of the size of what reaches it." if passing < LITTLE_PASSES else "")
         + ("" if cause is None else f" {cause.said}"),
-        "A ReLU that is never positive outputs zero and passes no gradient, so the weights before it stop learning.",
-        advice,
-        figures(
-            dead=count,
-            channels=size,
-            share=count / size,
-            samples=samples,
-            bias=None if cause is None else cause.bias,
-        ),
+        dead=count,
+        channels=size,
+        share=count / size,
+        samples=samples,
+        bias=None if cause is None else cause.bias,
         severity=Severity.WARNING if many else Severity.INFO,
     )
 
@@ -178,13 +182,6 @@ def _spread(place: ExaminedRow, weight: object) -> Tensor | None:
     return torch.linalg.vector_norm(size.flatten(1), dim=1) * place.weight.rms_input
 
 
-DEAD_RELU = Symptom(
-    code="dead-relu",
-    seen="For {records:counted record} at least {share:percent} of the units of the ReLU {place} were on for no "
-    "sample of their batch; at the start it was {share_first:percent}.",
-    why="A ReLU that is never positive outputs zero and passes no gradient, so the weights before it stop learning.",
-    advice="Lower the learning rate, start biases at zero, normalize before the ReLU, or use LeakyReLU or GELU.",
-)
 MOSTLY_OFF_SHARE = 0.7
 """Share of the units that no sample of a batch switches on; healthy runs have up to half where samples are alike."""
 SWITCHED_OFF_SHARE = 0.4

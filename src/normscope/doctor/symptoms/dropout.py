@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
@@ -22,6 +23,19 @@ FINDING_WORDS = {
 
 STRONG_DROPOUT_RATE = 0.8
 """Beyond it; some published classifiers drop as much as this before their last layer."""
+
+
+STRONG_DROPOUT = Symptom(
+    code="strong-dropout",
+    seen="Dropout {where} removes {share:percent} of all values at each step.",
+    why="What is left is noise: each step trains on a few of the units, and their values are multiplied by {factor}.",
+    advice="Lower the dropout to 0.5 or less. p is the share that is dropped: to keep {kept:percent}, set p={p:.2g}.",
+)
+
+
+def _keep(rate: float) -> dict[str, Any]:
+    """Return the words for what a dropout at a rate does to what it keeps."""
+    return {"kept": rate, "p": 1.0 - rate, "factor": figure(1.0 / (1.0 - rate)) if rate < 1.0 else "infinity"}
 
 
 def check_strong_dropout(examined: Examined) -> Iterator[Finding]:
@@ -54,16 +68,8 @@ def check_strong_dropout(examined: Examined) -> Iterator[Finding]:
         rate = vars(module).get("p") if isinstance(module, _DropoutNd) else vars(module).get("dropout") if inside else 0
         if not isinstance(rate, int | float) or rate <= STRONG_DROPOUT_RATE:
             continue
-        yield finding(
-            "strong-dropout",
-            path,
-            f"`{path}` drops {percent(rate)} of the values in training.",
-            "What is left is noise: each step trains on a few of the units, and their values are multiplied by "
-            f"{figure(1.0 / (1.0 - rate)) if rate < 1.0 else 'infinity'}.",
-            f"Lower the dropout to 0.5 or less. p is the share that is dropped: to keep {percent(rate)}, set "
-            f"p={1.0 - rate:.2g}.",
-            figures(rate=rate),
-        )
+        seen = f"`{path}` drops {percent(rate)} of the values in training."
+        yield STRONG_DROPOUT.at(path, _keep(rate), seen=seen, rate=rate)
 
 
 def _output_dropout(call: DropoutCall) -> Finding:
@@ -79,12 +85,6 @@ def _output_dropout(call: DropoutCall) -> Finding:
     )
 
 
-STRONG_DROPOUT = Symptom(
-    code="strong-dropout",
-    seen="Dropout {where} removes {share:percent} of all values at each step.",
-    why="So little is left that the output is mostly noise: nothing can be learned through it.",
-    advice="Lower dropout to 0.1 to 0.5: p is the share that is removed, not the one that is kept.",
-)
 STRONG_DROPOUT_IN_RUN_RATE = 0.85
 """The share that is removed; the strongest in use is 0.8, of inputs."""
 
@@ -96,4 +96,4 @@ def watch_strong_dropout(history: History) -> Iterator[Finding]:
     """
     share, path = history.standing.dropout
     if share >= STRONG_DROPOUT_IN_RUN_RATE and len(history.records) > 1:
-        yield STRONG_DROPOUT.at(path, share=share)
+        yield STRONG_DROPOUT.at(path, _keep(share), share=share)

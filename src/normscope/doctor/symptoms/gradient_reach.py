@@ -204,6 +204,12 @@ KEEP_GRAPH = (
 )
 
 
+DIVERGENCE_ALONE = (
+    "The divergence alone teaches these layers, and it is least where the code says nothing of the input, whatever its "
+    "weight is."
+)
+
+
 def check_lost_draws(examined: Examined) -> Iterator[Finding]:
     """Layers whose values go on without their graph, by `.data`, a draw or a detach, into layers that learn."""
     signal = examined.signal
@@ -223,7 +229,9 @@ def check_lost_draws(examined: Examined) -> Iterator[Finding]:
         if cuts
         else f"All of the gradient of {listed([f'`{path}`' for path in untaught], most=3)} comes from one part of the "
         "loss, the divergence from a standard normal code: none comes back from the error of the output.",
-        "What is read of these values does not teach the layers that make them: other terms of the loss alone do.",
+        "What is read of these values does not teach the layers that make them: other terms of the loss alone do."
+        if cuts
+        else DIVERGENCE_ALONE,
         f"{KEEP_GRAPH}; of draws of zeros and ones use the straight-through estimator.",
         figures(layers=len(paths) if cuts else len(untaught)),
     )

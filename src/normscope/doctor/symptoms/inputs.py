@@ -244,6 +244,16 @@ def watch_large_column(history: History) -> Iterator[Finding]:
         yield COLUMN_LARGE.at(words={"steps": history.step}, ratio=min(ratios))
 
 
+CONSTANT_INPUT = Symptom(
+    code="constant-input",
+    seen="In {records} measured batches in a row all samples are the same to the last bit (zeros, perhaps).",
+    why="From inputs that do not differ nothing can be learned but the frequencies of the targets.",
+    advice="Look at how the data are loaded: an index that does not move, a scaling that divides by zero or rounds to "
+    "integers, an augmentation that wipes everything out, a path that always gives the same file, a buffer that is not "
+    "filled.",
+)
+
+
 def check_constant_input(examined: Examined) -> Iterator[Finding]:
     """A batch whose samples are all the same.
 
@@ -252,23 +262,7 @@ def check_constant_input(examined: Examined) -> Iterator[Finding]:
     facts, signal = sample_facts_of(examined), examined.signal
     if facts is None or signal is None or not facts.identical:
         return
-    yield finding(
-        "constant-input",
-        "input",
-        f"All {pluralise(signal.samples, 'sample')} of the batch are the same.",
-        "From samples that do not differ nothing about their differences can be learned.",
-        "Look at how the data are loaded: an index that does not move, a division of integers, an augmentation "
-        "that wipes everything out, a path that always gives the same file.",
-    )
-
-
-CONSTANT_INPUT = Symptom(
-    code="constant-input",
-    seen="In {records} measured batches in a row all samples are the same to the last bit (zeros, perhaps).",
-    why="From inputs that do not differ nothing can be learned but the frequencies of the targets.",
-    advice="Look at what the loader returns: a wrong index, a scaling that divides by zero or rounds to integers, a "
-    "buffer that is not filled.",
-)
+    yield CONSTANT_INPUT.at("input", seen=f"All {pluralise(signal.samples, 'sample')} of the batch are the same.")
 
 
 def watch_constant_input(history: History) -> Iterator[Finding]:

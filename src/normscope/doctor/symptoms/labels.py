@@ -42,6 +42,15 @@ ONE_CLASS_SHARE = 0.95
 """The share of samples of one class at which always guessing it is hard to beat."""
 
 
+ONE_CLASS = Symptom(
+    code="one-class",
+    seen="All labels of the last {records} measured batches are the same ({label:g}).",
+    why="A constant output fits them: from labels of one class nothing can be learned but that class.",
+    advice="Look at how labels are read (a subset that was cut from sorted data, a wrong column, a cast that rounds to "
+    "0), and shuffle the data: batches that are sorted by class look like this.",
+)
+
+
 def check_one_class(examined: Examined) -> Iterator[Finding]:
     """Targets that are all the same, or nearly.
 
@@ -57,14 +66,7 @@ def check_one_class(examined: Examined) -> Iterator[Finding]:
     if constant and (facts.own_targets or examined.signal.derives or find_discriminator_layers(examined.signal)):
         return  # what a generator is to reach, or the right side of an equation
     if constant:
-        yield describe_mismatch(
-            facts,
-            f"All targets of the batch are {figure(facts.target_least)}.",
-            "A constant output fits them: nothing can be learned from this batch.",
-            "Look at how labels are read, and shuffle the data: batches that are sorted by class look like this.",
-            code="one-class",
-            where=LOSS,
-        )
+        yield ONE_CLASS.at(LOSS, seen=f"All targets of the batch are {figure(facts.target_least)}.")
     elif facts.padding > MAX_PADDING_SHARE:
         yield describe_mismatch(
             facts,
@@ -89,13 +91,6 @@ def check_one_class(examined: Examined) -> Iterator[Finding]:
         )
 
 
-ONE_CLASS = Symptom(
-    code="one-class",
-    seen="All labels of the last {records} measured batches are the same ({label:g}).",
-    why="From labels of one class nothing can be learned but that class.",
-    advice="Look at the labels that the loader returns: a subset that was cut from sorted data, a wrong column, a cast "
-    "that rounds to 0.",
-)
 SORTED_BATCHES = Symptom(
     code="sorted-batches",
     seen="The measured batches of {samples:.0f} samples hold {classes:.0f} of {outputs:.0f} classes each, and not the "
@@ -185,6 +180,14 @@ LARGEST_SMALL_TARGET_SIZE = 0.03
 soon."""
 
 
+SHAPES_BROADCAST = Symptom(
+    code="shapes-broadcast",
+    seen="The loss compares each output with each target: by broadcasting outputs of shape {shapes}.",
+    why="Every output is pulled to the mean of all targets: the best the model can do is to predict that.",
+    advice="Give both the same shape: output.squeeze(1), or target.unsqueeze(1) (target.view_as(output)).",
+)
+
+
 def check_targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
     """Targets that the outputs cannot reach: another shape, outside the last activation's range, another scale.
 
@@ -220,8 +223,8 @@ def _targets_beyond(facts: LossFacts) -> Iterator[Finding]:
             facts,
             f"The output has shape {write_shape(facts.output_shape)} and the target {write_shape(facts.target_shape)}: "
             f"{facts.name} broadcasts them and compares every output with every target.",
-            "The best the model can do then is to predict the mean of all targets.",
-            "Give both the same shape: target.unsqueeze(1), or output.squeeze(1).",
+            SHAPES_BROADCAST.why,
+            SHAPES_BROADCAST.advice,
             code="shapes-broadcast",
         )
     elif facts.target_least < low - 0.01 * span or facts.target_greatest > high + 0.01 * span:

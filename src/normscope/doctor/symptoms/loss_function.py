@@ -13,7 +13,8 @@ from ..checking.examined import Examined
 from ..checking.loss_facts import BINARY, CLASSES, CONTRACTS, LossFacts, is_fresh
 from ..monitor.history import History
 from .check_readings import LOSS, describe_mismatch, describe_overflow, every_loss, loss_facts_of, write_shape
-from .gradient_reach import KEEP_GRAPH
+from .gradient_reach import DIVERGENCE_ALONE, KEEP_GRAPH
+from .labels import SHAPES_BROADCAST
 from .symptom import FindingWords, Symptom, finding
 
 FINDING_WORDS = {
@@ -298,15 +299,9 @@ def _last_factor(examined: Examined, facts: LossFacts) -> float | None:
 ACTIVATION_BEFORE_LOSS = Symptom(
     code="activation-before-loss",
     seen="A {activation} stands in front of a loss that applies one itself: the loss sees probabilities, not scores.",
-    why="The {activation} is applied twice: outputs stay within 0 and 1, the loss cannot become small, and gradients "
-    "are a fraction of what they should be.",
-    advice="Remove the {activation} at the end of the model and pass the raw scores (logits) to the loss.",
-)
-SHAPES_BROADCAST = Symptom(
-    code="shapes-broadcast",
-    seen="The loss compares each output with each target: by broadcasting outputs of shape {shapes}.",
-    why="Shapes of outputs and targets differ, so that every output is pulled to the mean of all targets.",
-    advice="Give both the same shape: output.squeeze(1), or targets.view_as(output).",
+    why="The {activation} is applied twice: between 0 and 1 no class can become certain, the gradients are small, and "
+    "the loss cannot fall far.",
+    advice="Remove the {activation} at the end of the model: the loss takes the scores (logits) of the last layer.",
 )
 
 
@@ -468,7 +463,6 @@ CODE_CUT = Symptom(
     code="gradient-cut",
     seen="The gradient of {layers} comes from the divergence of the code from a standard normal one, and from nothing "
     "else in the loss: the error of the output does not come back to {them}.",
-    why="The divergence alone teaches these layers, and it is least where the code says nothing of the input, whatever "
-    "its weight is.",
+    why=DIVERGENCE_ALONE,
     advice=f"{KEEP_GRAPH}.",
 )

@@ -45,6 +45,18 @@ FIRST_LOSS_RATIO = 10.0
 """The first loss over that of a blind guess, from which it is too large: a fresh model starts near 1."""
 
 
+NO_BETTER_THAN_CONSTANT = Symptom(
+    code="no-better-than-constant",
+    seen="After {steps:,} steps the loss is {own:figure} and does not fall; one constant output would have "
+    "at most {constant:figure}. The weights have moved, and outputs depend on the inputs.",
+    why="The model does no better than guessing: what it puts out is worth no more than a constant that knows how "
+    "often each target comes.{more}",
+    advice="Check the data and the labels first: do labels belong to their inputs (shuffled apart, a wrong index), in "
+    "this order, from class 0? Then try to fit ten samples: if even their loss does not fall, the fault is in the "
+    "model, the loss or the learning rate; if it does, lower the learning rate.",
+)
+
+
 def check_no_better_than_constant(examined: Examined) -> Iterator[Finding]:
     """A trained model that does no better than the best constant output, or a fresh one that starts far above it.
 
@@ -76,13 +88,13 @@ def check_no_better_than_constant(examined: Examined) -> Iterator[Finding]:
                 f" The outputs hardly differ from sample to sample, and in `{layer}` most of that is lost."
                 * bool(layer)
             ),
-            "The model has learned nothing about its input, or forgets it: a constant would do as well.",
+            "The model has learned nothing about its input, or forgets it: a constant would do as well."
+            if layer
+            else NO_BETTER_THAN_CONSTANT.why.format(more=""),
             f"Look at the weights of `{layer}`, which hand on {percent(left)} of what varies: lower the weight "
             "decay or the learning rate that made them so, and initialise them again or load an earlier checkpoint."
             if layer
-            else "Check the labels first: do they belong to these rows, in this order, from class 0? Then try to fit "
-            "ten samples: if even their loss does not fall, the fault is in the model or the loss; if it does, lower "
-            "the learning rate.",
+            else NO_BETTER_THAN_CONSTANT.advice,
             figures(loss=facts.value, blind=facts.blind),
             severity=Severity.INFO if examined.mode == "train" and share < FAR_WORSE_LOSS_RATIO else Severity.WARNING,
         )
@@ -139,16 +151,6 @@ def _steepest(examined: Examined) -> str:
     return max(growths, key=lambda growth: growth[1])[0]
 
 
-NO_BETTER_THAN_CONSTANT = Symptom(
-    code="no-better-than-constant",
-    seen="After {steps:,} steps the loss is {own:figure} and does not fall; one constant output would have "
-    "at most {constant:figure}. The weights have moved, and outputs depend on the inputs.",
-    why="The model does no better than guessing: what it puts out is worth no more than a constant that knows how "
-    "often each target comes.{more}",
-    advice="Look at the data and the labels: do labels belong to their inputs (shuffled apart, a wrong index), and do "
-    "inputs reach the outputs? Train one batch alone: if that is not fitted either, the architecture or the learning "
-    "rate is at fault.",
-)
 TARGETS_FAR = Symptom(
     code="weights-still",
     seen="After {steps:,} steps the loss is {own:figure}, and one constant output would have {constant:figure}; as it "

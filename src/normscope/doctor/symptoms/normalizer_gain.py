@@ -158,6 +158,17 @@ HUGE_GAIN = 3.0
 """log10 of a folded gain: a thousand is more than any normalizer of a healthy fresh network."""
 
 
+EXPANDING_NORMALIZER = Symptom(
+    code="expanding-normalizer",
+    seen="{where}{folded} expands by {log10_gain:power}; the typical variance of its input is "
+    "{log10_variance:power}.{also}",
+    why="A normalizer divides by the deviation of its input: what enters it as noise leaves it as signal, and "
+    "gradients grow by the same factor on their way back.",
+    advice="Find out why its input hardly varies (dead or constant features before it), or raise eps, which caps the "
+    "gain at the largest scale over sqrt(eps).",
+)
+
+
 def check_expanding_normalizer(examined: Examined) -> Iterator[Finding]:
     """Normalizers that see variances below 1 and stretch a change a thousandfold with the weights before them.
 
@@ -173,21 +184,14 @@ def check_expanding_normalizer(examined: Examined) -> Iterator[Finding]:
         if typical < HUGE_GAIN:
             continue
         together = "" if row.folded_with is None else f"`{row.folded_with}` followed by "
-        yield finding(
-            "expanding-normalizer",
+        yield EXPANDING_NORMALIZER.at(
             where,
-            f"{percent(share)} of what `{where}` normalizes has a variance below 1, and {together}`{where}` can "
+            seen=f"{percent(share)} of what `{where}` normalizes has a variance below 1, and {together}`{where}` can "
             f"stretch a change {power(row.log10_folded)} times.",
-            "A normalizer divides by the deviation of its input: what enters it as noise leaves it as signal, and "
-            "gradients grow by the same factor on their way back.",
-            "Find out why its input hardly varies (dead or constant features before it), or raise eps, which "
-            "caps the gain at the largest scale over sqrt(eps).",
-            figures(
-                log10_folded=row.log10_folded,
-                log10_typical=typical,
-                share_below_one=share,
-                log10_median=seen.variance.log10_median,
-            ),
+            log10_folded=row.log10_folded,
+            log10_typical=typical,
+            share_below_one=share,
+            log10_median=seen.variance.log10_median,
         )
 
 
@@ -200,16 +204,6 @@ def _above_typical(seen: NormalizerOverData) -> float:
         return 0.0
     quiet, usual = (power10(v) + seen.eps for v in (seen.variance.log10_min, seen.variance.log10_median))
     return (log10(usual) - log10(quiet)) / 2.0 if quiet > 0.0 else 0.0
-
-
-EXPANDING_NORMALIZER = Symptom(
-    code="expanding-normalizer",
-    seen="{where}{folded} expands by {log10_gain:power}; the typical variance of its input is "
-    "{log10_variance:power}.{also}",
-    why="A normalizer divides by the deviation of its input: what enters it as noise leaves it as signal, and "
-    "gradients grow by the same factor on their way back.",
-    advice="Raise the scale of what comes before, or raise eps so that the gain is capped at 1/sqrt(eps).",
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,15 @@ LOOK_AT_LOSS = (
 )
 
 
+LOSS_NOT_FINITE = Symptom(
+    code="loss-not-finite",
+    severity=Severity.ERROR,
+    seen="{what}; it began {since}. {cause}",
+    why="A step with a gradient that is no number makes every weight NaN; nothing is learned from here on.",
+    advice="{remedy}",
+)
+
+
 def check_loss_not_finite(examined: Examined) -> Iterator[Finding]:
     """A loss that is NaN or infinite.
 
@@ -167,7 +176,7 @@ def check_loss_not_finite(examined: Examined) -> Iterator[Finding]:
         "loss-not-finite",
         LOSS,
         f"The loss{name} is {value}{limits}.",
-        "Its gradient is no number either: one step makes every weight NaN.",
+        LOSS_NOT_FINITE.why,
         LOSS_TOO_LARGE
         if value != -math.inf and find_overflow(examined) is not None
         else (NO_LOWER_LIMIT if value == -math.inf else EXPONENTIAL_OVERFLOWS if largest > LARGEST_EXPONENT else "")
@@ -176,13 +185,6 @@ def check_loss_not_finite(examined: Examined) -> Iterator[Finding]:
     )
 
 
-LOSS_NOT_FINITE = Symptom(
-    code="loss-not-finite",
-    severity=Severity.ERROR,
-    seen="{what}; it began {since}. {cause}",
-    why="A step with a gradient that is no number makes every weight NaN; nothing is learned from here on.",
-    advice="{remedy}",
-)
 CLEAN_DATA = (
     "Look at the data of this step: replace or drop samples with NaN or infinite values (torch.isfinite(x).all()), and "
     "look for a division by a deviation of zero, a logarithm of zero, or missing values in a table. Load the last "

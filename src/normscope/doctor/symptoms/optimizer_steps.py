@@ -32,8 +32,8 @@ TOO_MANY_STEPS = 3e4
 """Steps to bring the loss to zero at the pace of the next one, beyond which the pace is too slow: fresh models at usual
 rates need a few hundred."""
 STRONG_DECAY_SHARE = 0.01
-"""The share of the weights that decay takes at each step, beyond which it is too strong: a usual one takes less than a
-thousandth."""
+"""The share of the weights that decay takes at each step, beyond which it is too strong: at 1 % they are halved in
+seventy steps, and a usual one takes less than a thousandth."""
 LARGEST_USUAL_RATE, LARGEST_USUAL_SGD_RATE = 0.01, 1.0
 """The largest rates in use, of optimizers that rescale gradients and of SGD: a decay is judged at no larger one."""
 STRONG_PULL_RATIO = 3.0
@@ -55,6 +55,16 @@ ROUNDED_AWAY_SHARE = 0.9
 few weights at once, and the others later."""
 SLOW_PACE_SHARE, SLOW_MOVE_SHARE = 0.03, 1e-3
 """The move of a typical weight over the rate, and of all weights over their size, below which eps outweighs."""
+
+
+DECAY_STRONG = Symptom(
+    code="decay-too-strong",
+    seen="Weight decay takes {share:percent} of the weights at each step (weight_decay = {decay:figure} at a learning "
+    "rate of {lr:figure}); usual are 0.1 % and less.",
+    why="The decay pulls weights to zero faster than gradients can hold them up: what is learned is forgotten within "
+    "{memory:.0f} steps.",
+    advice="Lower the weight decay: usual values are 1e-4 to 5e-4 for SGD and 0.01 to 0.1 for AdamW.",
+)
 
 
 def check_next_step(examined: Examined) -> Iterator[Finding]:
@@ -101,8 +111,8 @@ def check_next_step(examined: Examined) -> Iterator[Finding]:
         yield _of_optimizer(
             "decay-too-strong",
             f"Weight decay takes {percent(steps.decay)} of the weights at each step ({rate}).",
-            "Weights that shrink faster than they learn go to zero, and the output becomes constant.",
-            "Lower the weight decay: usual values are 1e-4 to 5e-4 for SGD and 0.01 to 0.1 for AdamW.",
+            DECAY_STRONG.why.format(memory=max(1.0, 1.0 / steps.decay)),
+            DECAY_STRONG.advice,
             figures(decay=steps.decay, rate=steps.rate),
         )
     elif steps.rate == 0.0:
@@ -301,18 +311,6 @@ def _is_untrained(examined: Examined) -> bool:
     return is_fresh(examined.model) and not learned
 
 
-DECAY_STRONG = Symptom(
-    code="decay-too-strong",
-    seen="Weight decay takes {share:percent} of the weights at each step (weight_decay = {decay:figure} at a learning "
-    "rate of {lr:figure}); usual are 0.1 % and less.",
-    why="The decay pulls weights to zero faster than gradients can hold them up: what is learned is forgotten within "
-    "{memory:.0f} steps.",
-    advice="Lower the weight decay: 0.01 to 0.1 for AdamW, 1e-4 for SGD.",
-)
-STRONG_DECAY_IN_RUN_SHARE = 0.01
-"""The share of the weights that decay takes at a step: at 1 % they are halved in seventy steps."""
-
-
 def watch_decay_too_strong(history: History) -> Iterator[Finding]:
     """Weight decay that takes a large part of the weights at each step.
 
@@ -329,7 +327,7 @@ def watch_decay_too_strong(history: History) -> Iterator[Finding]:
     if (
         not coupled
         and share
-        and compute_decay_at_usual_rate(share, min(rates), history.standing.optimizer) >= STRONG_DECAY_IN_RUN_SHARE
+        and compute_decay_at_usual_rate(share, min(rates), history.standing.optimizer) >= STRONG_DECAY_SHARE
     ):
         yield DECAY_STRONG.at(words={"memory": max(1.0, 1.0 / share)}, share=share, decay=decay, lr=rates[-1])
 

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ...core.finding import Finding, Severity, figures, percent
+from ...core.finding import Finding, Severity, percent
 from ..checking.examined import Examined
 from ..checking.loss_facts import NO_BETTER, is_fresh
 from ..checking.signal import SignalRow
 from ..monitor.history import History
 from .gradient_depth import UNFITTED_SHARE
 from .graph_order import WEIGHT_KINDS
-from .symptom import FindingWords, Symptom, finding, others_likewise
+from .symptom import FindingWords, Symptom, others_likewise
 
 FINDING_WORDS = {
     "attention-saturated": FindingWords(
@@ -27,14 +27,34 @@ MAX_SATURATED_SHARE = {"sigmoid": 0.5, "tanh": 0.5, "hardsigmoid": 0.5, "softmax
                        "gru": 0.9, "rnn": 0.9, "hardtanh": 0.9}  # fmt: skip
 """Shares: half of all gates wide open or shut is common after training, and a few attention heads that look at one
 token too; beyond that hardly any gradient is left."""
-GATES = (
-    "Reset the biases of the gates (zero, and 1 for the forget gate of an LSTM) and initialise the recurrent weights "
-    "orthogonally; scale the inputs to size 1."
-)
 MOST_ROWS_SHARE = 0.5
 """Of the rows of a softmax: in a fresh network most of them spread over several entries."""
 NEARLY_ALL_SHARE = 0.9
 """A share beyond which it is a fault: networks that train well have up to nine in ten in a first layer."""
+
+
+SATURATED = Symptom(
+    code="saturated-units",
+    seen="For {records:counted record} at least {share:percent} of the units behind {where} were saturated: in the "
+    "flat parts of their {activation}.{also}",
+    why="There the {activation} is flat: hardly any gradient passes, and what comes before it stops learning.",
+    advice="Initialise the weights before it smaller (torch.nn.init.xavier_uniform_) and reset its bias to zero, put a "
+    "normalizer before it, standardise the inputs, lower the learning rate, or use ReLU or GELU.",
+)
+GATES_SATURATED = replace(
+    SATURATED,
+    advice="Reset the biases of the gates (zero, and 1 for the forget gate of an LSTM, the second quarter of "
+    "bias_ih_l0 and bias_hh_l0) and initialise the recurrent weights orthogonally; scale the inputs to size 1.",
+)
+ATTENTION_SATURATED = Symptom(
+    code="attention-saturated",
+    seen="For {records:counted record} at least {share:percent} of the rows of the attention behind {where} put more "
+    "than 99 % on one entry.{also}",
+    why="There the softmax is flat: hardly any gradient reaches queries and keys, and which entry a row looks at is "
+    "left to the start.",
+    advice="Divide the scores by sqrt(width of a head), normalize queries and keys, initialise the weights that make "
+    "them smaller, lower the learning rate or warm it up.",
+)
 
 
 def check_saturated_units(examined: Examined) -> Iterator[Finding]:
@@ -65,43 +85,20 @@ def check_saturated_units(examined: Examined) -> Iterator[Finding]:
         path = path or min(before, default="")  # of several summands or factors one
         where = f"`{path}`" if path else "the model"
         if row.kind in ("softmax", "attention"):
-            yield _one_place(row, path, where)
+            seen = f"{percent(row.saturated)} of the rows of the {row.kind} in {where} put more than 99 % on one entry."
+            yield ATTENTION_SATURATED.at(path, seen=seen, share=row.saturated)
             continue
-        yield finding(
-            "saturated-units",
+        gated = row.kind in ("lstm", "gru")
+        counted = f"{percent(row.saturated)} of the {'gates of one kind' if gated else 'values'}"
+        yield (GATES_SATURATED if gated else SATURATED).at(
             path,
-            f"{percent(row.saturated)} of the {_counted(row)} of the {row.kind} in {where} "
-            "lie within 1 % of its limits.",
-            f"There the {row.kind} is flat: hardly any gradient passes, and what comes before it stops learning.",
-            GATES
-            if row.kind in ("lstm", "gru")
-            else "Initialise the weights before it smaller (xavier_uniform_) and reset its bias to zero, put a "
-            "normalizer before it, standardise the inputs, or use ReLU or GELU.",
-            figures(share=row.saturated),
+            {"activation": row.kind},
+            seen=f"{counted} of the {row.kind} in {where} lie within 1 % of its limits.",
             severity=Severity.WARNING
             if row.saturated > NEARLY_ALL_SHARE or row in fresh_outputs or useless
             else Severity.INFO,
+            share=row.saturated,
         )
-
-
-def _one_place(row: SignalRow, path: str, where: str) -> Finding:
-    """Attention, or another softmax, whose rows look at one entry each."""
-    assert row.saturated is not None
-    return finding(
-        "attention-saturated",
-        path,
-        f"{percent(row.saturated)} of the rows of the {row.kind} in {where} put more than 99 % on one entry.",
-        "There the softmax is flat: hardly any gradient reaches queries and keys, and which entry a row looks at "
-        "is left to the start.",
-        "Divide the scores by sqrt(width of a head), normalize queries and keys, or initialise the weights that "
-        "make them smaller.",
-        figures(share=row.saturated),
-    )
-
-
-def _counted(row: SignalRow) -> str:
-    """Say what a share is counted in."""
-    return "gates of one kind" if row.kind in ("lstm", "gru") else "values"
 
 
 def _last_weight(rows: Sequence[SignalRow]) -> int:
@@ -109,23 +106,13 @@ def _last_weight(rows: Sequence[SignalRow]) -> int:
     return max((k for k, row in enumerate(rows) if row.kind in WEIGHT_KINDS), default=0)
 
 
-SATURATED = Symptom(
-    code="saturated-units",
-    seen="For {records:counted record} at least {share:percent} of the units behind {where} were saturated: in the "
-    "flat parts of their {activation}.{also}",
-    why="There the slope is next to nothing: no gradient passes, and the layers before stop learning.",
-    advice="Scale the inputs to about 1 and initialise with smaller weights (torch.nn.init.xavier_normal_), lower the "
-    "learning rate, put a normalizer before the activation, or use ReLU or GELU.",
-)
 SATURATED_SHARE = 0.8
 """Share of entries in the flat parts; healthy networks have up to a third."""
 GATE_SHUT = replace(
-    SATURATED,
+    GATES_SATURATED,
     seen="The biases of {where} keep its {gate} shut or stuck: they let 2 % through at most, and after {steps:,} steps "
     "the outputs are no better than a constant.",
     why="The gates are saturated: hardly anything of the inputs reaches the state, and no gradient comes back.",
-    advice="Initialise the biases of the gates at zero, that of the forget gate at 1 (of an LSTM the second quarter of "
-    "bias_ih_l0 and bias_hh_l0).",
 )
 GATE_SHUT_STEPS = 50
 """Steps without any progress before the biases of gates are taken for the cause."""
@@ -155,15 +142,6 @@ def watch_saturated_units(history: History) -> Iterator[Finding]:
         yield SATURATED.at(layer.name, words, share=min(values), count=len(flat))
 
 
-ATTENTION_SATURATED = Symptom(
-    code="attention-saturated",
-    seen="For {records:counted record} at least {share:percent} of the rows of the attention behind {where} put more "
-    "than 99 % on one entry.{also}",
-    why="There the softmax is flat: hardly any gradient reaches queries and keys, and which entry a row looks at is "
-    "left to the start.",
-    advice="Divide the scores by sqrt(width of a head), normalize queries and keys, initialise the weights that make "
-    "them smaller, lower the learning rate or warm it up.",
-)
 ONE_PLACE_ROWS_SHARE = 0.9
 """Share of the rows that look at one entry, while the loss is not fitted; some heads of healthy models do."""
 

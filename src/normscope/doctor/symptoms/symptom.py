@@ -53,6 +53,7 @@ class Symptom:
         where: str = "",
         words: Mapping[str, Any] | None = None,
         *,
+        seen: str | None = None,
         step: int | None = None,
         severity: Severity | None = None,
         **numbers: Any,
@@ -62,17 +63,18 @@ class Symptom:
         Args:
             where: the layer, if it is one.
             words: what the braces stand for besides its numbers.
+            seen: what was measured, where the words of the symptom do not say it.
             step: the step at which it is raised, if that is not the one of the last record.
             severity: how much it matters here, if not as usual.
             **numbers: the figures by name; NaN was not measured.
         """
         fillings = {"where": place(where), **numbers, **(words or {})}
-        seen, why, advice = (WORDS.vformat(text, (), fillings) for text in (self.seen, self.why, self.advice))
+        why, advice = (WORDS.vformat(text, (), fillings) for text in (self.why, self.advice))
         return Finding(
             code=self.code,
             severity=severity or self.severity,
             where=where,
-            seen=seen,
+            seen=WORDS.vformat(self.seen, (), fillings) if seen is None else seen,
             why=why,
             advice=advice,
             numbers=figures(**numbers),
