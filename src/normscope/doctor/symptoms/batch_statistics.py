@@ -125,8 +125,14 @@ def check_small_batch(examined: Examined) -> Iterator[Finding]:
             words = f"sees variances that move by {percent(spread)} from batch to batch ({shown})"
         else:
             words = f"has {shown}: the positions of one sample are alike, so the variance is that of the sample"
-        numbers = {"entries": seen.entries, "samples": seen.samples, "relative_error": noise, "batch_spread": spread}
-        yield SMALL_BATCH.at(where, seen=f"BatchNorm `{where}` {words}.", **numbers)
+        yield SMALL_BATCH.at(
+            where,
+            seen=f"BatchNorm `{where}` {words}.",
+            entries=seen.entries,
+            samples=seen.samples,
+            relative_error=noise,
+            batch_spread=spread,
+        )
 
 
 NOISY_SPREAD_DECADES = 0.22
@@ -394,7 +400,8 @@ STATISTICS_BROKEN = replace(
     "torch.optim.swa_utils.update_bn).",
 )
 STALE_DECADES = 0.3
-"""Decades: the batch's variance is twice or half the stored one, in a typical channel. Healthy runs have 0.05."""
+"""Decades: the batch's variance is twice or half the stored one, in a typical channel, as in a check. Healthy runs have
+0.05."""
 
 
 def watch_stale_statistics(history: History) -> Iterator[Finding]:

@@ -183,7 +183,9 @@ def _spread(place: ExaminedRow, weight: object) -> Tensor | None:
 
 
 MOSTLY_OFF_SHARE = 0.7
-"""Share of the units that no sample of a batch switches on; healthy runs have up to half where samples are alike."""
+"""Share of the units that no sample of a batch switches on; healthy runs have up to half where samples are alike.
+
+Above that of a check, which knows what lies before the ReLU."""
 SWITCHED_OFF_SHARE = 0.4
 """Share of the units that training itself switched off: narrow layers on a plateau lose a quarter and come back."""
 

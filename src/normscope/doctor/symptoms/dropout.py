@@ -86,7 +86,8 @@ def _output_dropout(call: DropoutCall) -> Finding:
 
 
 STRONG_DROPOUT_IN_RUN_RATE = 0.85
-"""The share that is removed; the strongest in use is 0.8, of inputs."""
+"""The share that is removed; the strongest in use is 0.8, of inputs. Above that of a check, for a run that has begun
+was meant so more often."""
 
 
 def watch_strong_dropout(history: History) -> Iterator[Finding]:

@@ -230,7 +230,8 @@ COLUMN_LARGE = Symptom(
     "column of times, numbers or amounts.",
 )
 LARGE_COLUMN_IN_RUN_RATIO = 1000.0
-"""The largest column over the median one: standardised columns have 1 to 10, counts beside shares 100."""
+"""The largest column over the median one: standardised columns have 1 to 10, counts beside shares 100. Above that of a
+check, for it is measured on single batches."""
 
 
 def watch_large_column(history: History) -> Iterator[Finding]:

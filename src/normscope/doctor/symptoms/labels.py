@@ -101,7 +101,7 @@ SORTED_BATCHES = Symptom(
 SAME_RECORDS = 3
 """Batches in a row that show one class, or the same samples: chance does not."""
 MIN_BATCH_LABELS = 8
-"""Labels in a batch that are enough to expect two classes."""
+"""Labels in a batch that are enough to expect two classes: fewer than in a check, for several batches must agree."""
 FEW_LABELS, MANY_LABELS = 60, 500
 """Labels of one class in a row that are no chance: of many classes, or behind batches of several, and of two, one of
 which may be rare."""

@@ -294,7 +294,6 @@ def watch_loss_not_finite(history: History) -> Iterator[Finding]:
     if at is not None and not what.endswith(first):
         since += f", where the loss was {first}"
     yield LOSS_NOT_FINITE.at(
-        record.step,
         where,
         {"what": what, "since": since, "cause": cause, "remedy": remedy},
         broken_weights=len(weights),

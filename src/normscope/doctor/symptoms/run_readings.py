@@ -140,7 +140,8 @@ def mean_loss(record: Record) -> float | None:
 
 
 LARGE_INPUT_IN_RUN = 30.0
-"""The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
+"""The root mean square of inputs that were not scaled: 0 to 255, amounts of money. Above that of a check, for it is
+named beside another fault alone."""
 
 
 def describe_large_inputs(history: History) -> str:
