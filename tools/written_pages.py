@@ -100,8 +100,8 @@ def contracts_page(page: str) -> str:
     return page
 
 
-WHEN_RAISED = re.compile(r"^`([a-z-]+)` \((.*?)\): (.*)", flags=re.DOTALL)
-"""How a paragraph of a rule's docstring says when a code is raised, and how severe it is."""
+WHEN_RAISED = re.compile(r"^`([a-z-]+)` \((.*?)\): (.*?)(?=\n`[a-z-]+` \(|\n\n|\Z)", flags=re.DOTALL | re.MULTILINE)
+"""How a rule's docstring says when a code is raised, and how severe it is."""
 
 
 def findings_page(page: str) -> str:
@@ -110,8 +110,7 @@ def findings_page(page: str) -> str:
     for title, sources in (("a check", [rule.check for rule in RULES]), ("a run", watched)):
         rows = ["| code | severity | what was seen |", "|---|---|---|"]
         for source in filter(None, sources):
-            paragraphs = (inspect.getdoc(source) or "").split("\n\n")
-            raised = (match.groups() for text in paragraphs if (match := WHEN_RAISED.match(text)))
+            raised = WHEN_RAISED.findall(inspect.getdoc(source) or "")
             rows += [f"| `{code}` | {severity} | {' '.join(when.split())} |" for code, severity, when in raised]
         table = "\n".join((f"<!-- table: findings of {title} -->", *rows, "<!-- end of table -->"))
         place = rf"<!-- table: findings of {title} -->.*?<!-- end of table -->"

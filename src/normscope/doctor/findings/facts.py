@@ -45,7 +45,6 @@ def not_lipschitz(examined: Examined) -> Iterator[Finding]:
 
     `not-lipschitz` (info): a part that has no finite constant over all inputs, with the reason; [bounds where the data
     lives](domain.md) may be finite
-
     `no-rule` (info): an operator nobody has written a rule for; the bound over all inputs is infinite until someone
     does
     """

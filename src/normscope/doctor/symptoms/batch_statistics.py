@@ -45,9 +45,9 @@ def is_tiny(seen: NormalizerOverData) -> bool:
 def check_tiny_sets(examined: Examined) -> Iterator[Finding]:
     """Normalizers over one or two values.
 
-    `tiny-sets` (error, warning): a normalizer works on sets of one element (its output is constant) or two (its
-    output is ±1); labels depend on the size or the mean of a sample's values, and a normalizer takes that away
-    before any layer reads it (warning)
+    `tiny-sets` (error, warning): a normalizer works on sets of one element (its output is constant) or two (its output
+    is ±1); labels depend on the size or the mean of a sample's values, and a normalizer takes that away before any
+    layer reads it (warning)
     """
     for place, seen in examined.normalizers():
         if not is_tiny(seen):
@@ -111,8 +111,8 @@ SMALL_BATCH = Symptom(
 def check_small_batch(examined: Examined) -> Iterator[Finding]:
     """BatchNorm in train mode with too few values, or too few samples, for a variance.
 
-    `small-batch` (warning): BatchNorm in train mode with too few values for a variance, or one that moves too much
-    from batch to batch
+    `small-batch` (warning): BatchNorm in train mode with too few values for a variance, or one that moves too much from
+    batch to batch
     """
     for place, seen in examined.normalizers():
         if not is_noisy(seen):
@@ -158,8 +158,8 @@ ONE_VALUE = replace(
 def watch_small_batch(history: History) -> Iterator[Finding]:
     """BatchNorm with too few values for a variance, or variances that move too much from batch to batch.
 
-    `small-batch` (warning): BatchNorm with values so few that a variance is off by sqrt(2/(m-1)) > 0.3, from one or
-    two samples, or with variances that lie a factor of 1.7 around the running ones; at the first record. Also other
+    `small-batch` (warning): BatchNorm with values so few that a variance is off by sqrt(2/(m-1)) > 0.3, from one or two
+    samples, or with variances that lie a factor of 1.7 around the running ones; at the first record. Also other
     normalizers of single values
     """
     single = [n for n in history.of("normalizer") if n.family in CENTRED and n.entries == 1]
@@ -287,8 +287,6 @@ LITTLE_LOSS = 0.25
 """A share of the loss of a blind guess: a model that is this good in eval mode is not harmed by its statistics."""
 MIN_STANDARD_ERRORS = 4.0
 """Standard errors that a difference must exceed: beyond 4 chance is no explanation."""
-
-
 STALE_WHY = (
     "In eval mode the stored statistics are used whatever the data, so the network computes another function than it "
     "was trained as; what comes after sees shifted values and is thrown off too."
@@ -298,9 +296,9 @@ STALE_WHY = (
 def check_stale_statistics(examined: Examined) -> Iterator[Finding]:
     """Running statistics that were never taken, or that disagree with the data.
 
-    `stale-statistics` (warning, info): running statistics disagree with the data, beyond what chance explains, or
-    were never updated in a trained model, or in one that is given a loss (info: otherwise, and where the loss is
-    below a quarter of that of a blind guess); a momentum of 0, with which they never move
+    `stale-statistics` (warning, info): running statistics disagree with the data, beyond what chance explains, or were
+    never updated in a trained model, or in one that is given a loss (info: otherwise, and where the loss is below a
+    quarter of that of a blind guess); a momentum of 0, with which they never move
     """
     for path, module in examined.model.named_modules():
         moves = isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum == 0.0
@@ -407,8 +405,8 @@ STALE_DECADES = 0.3
 def watch_stale_statistics(history: History) -> Iterator[Finding]:
     """Running statistics that stay far from those of the batches, beyond the first steps.
 
-    `stale-statistics` (warning): the variances of the batches stay at twice or half the running ones, beyond the
-    first 100 steps; or running statistics are not finite while the loss is
+    `stale-statistics` (warning): the variances of the batches stay at twice or half the running ones, beyond the first
+    100 steps; or running statistics are not finite while the loss is
     """
     broken = [
         layer

@@ -177,12 +177,12 @@ ROUNDING_SHARE = 1e-6
 def watch_output_constant(history: History) -> Iterator[Finding]:
     """Outputs that do not differ over samples, though targets do.
 
-    `output-constant` (warning): the outputs differ by less than 10^-4 of their size over the samples, and a tenth
-    of the start, while targets differ; or, under a loss without targets, point one way for all samples and did not
-    at the start; or targets that are outputs of the network themselves have lost 97 % of their variance along with
-    the loss; or mean and variance of a code differ by 0.1 at most between samples, and the reconstruction is no
-    better than a constant or 150 steps have passed (posterior collapse; where it is not seen whether the
-    reconstruction teaches the code, the advice says first how to see that)
+    `output-constant` (warning): the outputs differ by less than 10^-4 of their size over the samples, and a tenth of
+    the start, while targets differ; or, under a loss without targets, point one way for all samples and did not at the
+    start; or targets that are outputs of the network themselves have lost 97 % of their variance along with the loss;
+    or mean and variance of a code differ by 0.1 at most between samples, and the reconstruction is no better than a
+    constant or 150 steps have passed (posterior collapse; where it is not seen whether the reconstruction teaches the
+    code, the advice says first how to see that)
     """
     zero = any(finding.code == "dead-layer" and "zero" in finding.numbers for finding in history.findings)
     if history.standing.others or zero:

@@ -33,8 +33,6 @@ FINDING_WORDS = {
         note=("a few channels of {where} carry nothing", "a few channels of {count} layers carry nothing"),
     ),
 }
-
-
 MIN_PASSED_VARIANCE = 1e-3
 """var/(var + eps): below this the output of a normalizer is under 3 % of what it should be."""
 NEGLIGIBLE_GAIN = -2.0
@@ -66,8 +64,7 @@ def check_dead_layer(examined: Examined) -> Iterator[Finding]:
     """Layers through which nothing passes: collapsed variance, negligible scale or negligible weights.
 
     `dead-layer` (warning, info): nothing passes: variances far below eps in every channel, negligible scales (below
-    0.01 where everything passes through them), or negligible weights (info: exactly zero as a whole, an
-    initialisation)
+    0.01 where everything passes through them), or negligible weights (info: exactly zero as a whole, an initialisation)
     """
     flow = GraphOrder(examined)
     norms = [place.row.norm.log10_upper for place in examined.places if place.row.norm is not None]
@@ -254,8 +251,8 @@ FAR_BELOW_EPS_DECADES = 3.0
 def watch_dead_layer(history: History) -> Iterator[Finding]:
     """Layers through which nothing passes: variances far below eps, zero scales, zero weights, zero gradients.
 
-    `dead-layer` (warning): variances a thousandfold below eps, scales or weights that stay exactly zero, weights
-    that shrink to nothing, or layers that get no gradient while others do (the one nearest to the output is named)
+    `dead-layer` (warning): variances a thousandfold below eps, scales or weights that stay exactly zero, weights that
+    shrink to nothing, or layers that get no gradient while others do (the one nearest to the output is named)
     """
     means = history.courses("normalizer", "log10_variance").nows()
     for index, layer, largest in history.lasting("normalizer", "log10_variance_max"):

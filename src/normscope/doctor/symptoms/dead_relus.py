@@ -26,8 +26,6 @@ FINDING_WORDS = {
         note=("some units of the ReLU in {where} never fired", "some units of {count} ReLUs never fired"),
     ),
 }
-
-
 HALF_OFF = 0.5
 """Inputs that are nearly alike switch half of a random layer off; beyond that and one standard error (in a fresh
 model, where chance alone decides, two) it is a fault."""
@@ -44,8 +42,6 @@ ENOUGH_PASSES, LIVELY_OFF = 0.4, 0.8
 may be off as long as a ReLU hands on this share of the size of what it reads."""
 CENTRED_OFF = 0.3
 """After BatchNorm every channel is centred over the data, and a random layer has no dead units at all."""
-
-
 DEAD_RELU = Symptom(
     code="dead-relu",
     seen="For {records:counted record} at least {share:percent} of the units of the ReLU {place} were on for no "
@@ -58,9 +54,9 @@ DEAD_RELU = Symptom(
 def check_dead_relu(examined: Examined) -> Iterator[Finding]:
     """ReLU channels that were positive for no sample.
 
-    `dead-relu` (warning, info): units that were positive for no sample, or a ReLU that hands on less than 3 % of
-    the size of what it reads, with the bias just before them if it holds them off; a ReLU with all units off
-    explains what follows it
+    `dead-relu` (warning, info): units that were positive for no sample, or a ReLU that hands on less than 3 % of the
+    size of what it reads, with the bias just before them if it holds them off; a ReLU with all units off explains what
+    follows it
     """
     data = examined.data
     if data.not_finite is not None or data.samples < A_FEW_SAMPLES:
@@ -193,8 +189,8 @@ SWITCHED_OFF_SHARE = 0.4
 def watch_dead_relu(history: History) -> Iterator[Finding]:
     """ReLUs most of whose units are never on, and that were on before.
 
-    `dead-relu` (warning): 70 % of the units are on for no sample of a batch, and 40 % more than at the start; or
-    all are off
+    `dead-relu` (warning): 70 % of the units are on for no sample of a batch, and 40 % more than at the start; or all
+    are off
     """
     if any(f.code == "dead-layer" and "zero" in f.numbers for f in history.findings):
         return  # behind weights of zero no unit is on

@@ -19,12 +19,8 @@ FINDING_WORDS = {
         "the dropout of {where} takes nearly everything away", "{count} dropouts take nearly everything away"
     ),
 }
-
-
 STRONG_DROPOUT_RATE = 0.8
 """Beyond it; some published classifiers drop as much as this before their last layer."""
-
-
 STRONG_DROPOUT = Symptom(
     code="strong-dropout",
     seen="Dropout {where} removes {share:percent} of all values at each step.",
@@ -41,8 +37,8 @@ def _keep(rate: float) -> dict[str, Any]:
 def check_strong_dropout(examined: Examined) -> Iterator[Finding]:
     """Dropout that takes nearly everything away, or drops in eval mode too.
 
-    `strong-dropout` (warning): dropout of more than 80 %, or a function of dropout that drops in eval mode too;
-    dropout of the outputs themselves
+    `strong-dropout` (warning): dropout of more than 80 %, or a function of dropout that drops in eval mode too; dropout
+    of the outputs themselves
     """
     for call in () if examined.signal is None else examined.signal.dropouts:
         where = f"`{call.path}`" if call.path else "the model"

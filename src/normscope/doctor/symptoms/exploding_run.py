@@ -19,8 +19,6 @@ FINDING_WORDS = {
         "the signal explodes from {where} on", "the signal explodes in {count} runs of layers"
     ),
 }
-
-
 MIN_RUN_LAYERS = 4
 """A chain of fewer layers than this shows no trend."""
 RUN_LAYER_RATIO = 1.5

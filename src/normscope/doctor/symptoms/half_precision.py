@@ -19,8 +19,6 @@ FINDING_WORDS = {
         "{where} is close to overflow in half precision", "{count} layers are close to overflow in half precision"
     ),
 }
-
-
 NEAR_OVERFLOW_RATIO = 4.0
 """Another batch, or a few steps of training, may well bring values this many times as large as those seen."""
 FAINT_GRADIENT = 2.0**-21
@@ -33,10 +31,10 @@ fewer."""
 def check_half_precision(examined: Examined) -> Iterator[Finding]:
     """Values close to the largest number of half precision, or mostly below its smallest normal one.
 
-    `half-precision` (warning, info): values within a factor of 4 of the largest float16 or bfloat16, or mostly
-    below the smallest normal float16, or gradients below 5e-7, in a model that runs in it; with `optimizer=` steps
-    that are rounded away (info: a model in float32 that would overflow in float16); a cast to a narrower float that
-    loses a third of what varies; an optimizer whose step makes half-precision weights infinite
+    `half-precision` (warning, info): values within a factor of 4 of the largest float16 or bfloat16, or mostly below
+    the smallest normal float16, or gradients below 5e-7, in a model that runs in it; with `optimizer=` steps that are
+    rounded away (info: a model in float32 that would overflow in float16); a cast to a narrower float that loses a
+    third of what varies; an optimizer whose step makes half-precision weights infinite
     """
     rows = () if examined.signal is None else [row for row in examined.signal.rows if row.finite]
     if not rows:

@@ -76,8 +76,8 @@ UNITS_ALIKE = Symptom(
 def watch_units_alike(history: History) -> Iterator[Finding]:
     """Several layers all of whose units began alike; of the last layer alone that is no harm.
 
-    `units-alike` (warning): in two trained layers or more all units began with the same weights, which are not
-    zero, and the same bias
+    `units-alike` (warning): in two trained layers or more all units began with the same weights, which are not zero,
+    and the same bias
     """
     names = history.standing.alike or ()
     if len(names) > 1 and len(history.records) > 1:
@@ -87,9 +87,9 @@ def watch_units_alike(history: History) -> Iterator[Finding]:
 def check_zero_weights(examined: Examined) -> Iterator[Finding]:
     """Weight layers that are zero as a whole: a start, unless the network depends on its input through them alone.
 
-    `zero-weights` (warning, info): a layer of zeros through which all gradients have to pass (info: a branch or a
-    last layer that starts at zero), or whose own gradient is exactly zero, so that it stays so, or that does not
-    train (error: all layers are zero); weights that have decayed to a gain below 0.001
+    `zero-weights` (warning, info): a layer of zeros through which all gradients have to pass (info: a branch or a last
+    layer that starts at zero), or whose own gradient is exactly zero, so that it stays so, or that does not train
+    (error: all layers are zero); weights that have decayed to a gain below 0.001
     """
     signal = examined.signal
     if signal is None:

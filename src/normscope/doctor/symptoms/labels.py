@@ -32,16 +32,12 @@ FINDING_WORDS = {
     "labels-are-inputs": FindingWords("the targets are what the model is given"),
     "sorted-batches": FindingWords("the batches are not shuffled"),
 }
-
-
 MAX_PADDING_SHARE = 0.5
 """The share of padding among the targets that count, beyond which it outweighs them."""
 MIN_LABELS = 48
 """Samples from which a share of 95 % of one class is not chance."""
 ONE_CLASS_SHARE = 0.95
 """The share of samples of one class at which always guessing it is hard to beat."""
-
-
 ONE_CLASS = Symptom(
     code="one-class",
     seen="All labels of the last {records} measured batches are the same ({label:g}).",
@@ -54,9 +50,9 @@ ONE_CLASS = Symptom(
 def check_one_class(examined: Examined) -> Iterator[Finding]:
     """Targets that are all the same, or nearly.
 
-    `one-class` (warning, info): all targets of the batch are the same or 95 % of them (info: of fewer than 48), or
-    half of them fill up the ends of rows and count in the loss; weights in the loss that make the rare class count
-    less (warning)
+    `one-class` (warning, info): all targets of the batch are the same or 95 % of them (info: of fewer than 48), or half
+    of them fill up the ends of rows and count in the loss; weights in the loss that make the rare class count less
+    (warning)
     """
     facts = loss_facts_of(examined)
     if facts is None or examined.signal is None:
@@ -112,9 +108,8 @@ MOVED_ERRORS = 4.0
 def watch_labels_alike(history: History) -> Iterator[Finding]:
     """Labels of one class in all batches, or of few classes in each.
 
-    `one-class` (warning): all labels of the measured batches are the same: of more than two classes, or behind
-    batches of several, 60 labels, of two (one may be rare) 500
-
+    `one-class` (warning): all labels of the measured batches are the same: of more than two classes, or behind batches
+    of several, 60 labels, of two (one may be rare) 500
     `sorted-batches` (warning): each batch has few of the classes, and others than the batch before
     """
     few = len(history.repeated(SAME_RECORDS))
@@ -178,8 +173,6 @@ large."""
 LARGEST_SMALL_TARGET_SIZE = 0.03
 """The root mean square of targets from which they are never too small, however large outputs are: they are learned
 soon."""
-
-
 SHAPES_BROADCAST = Symptom(
     code="shapes-broadcast",
     seen="The loss compares each output with each target: by broadcasting outputs of shape {shapes}.",
@@ -192,10 +185,8 @@ def check_targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
     """Targets that the outputs cannot reach: another shape, outside the last activation's range, another scale.
 
     `shapes-broadcast` (warning): output and target have different shapes, and the loss broadcasts them
-
-    `targets-out-of-range` (error, warning): labels that are none of the classes; targets outside the range of the
-    last activation, or of the loss (warning); 0 and 1 where a loss takes -1 and 1 (warning)
-
+    `targets-out-of-range` (error, warning): labels that are none of the classes; targets outside the range of the last
+    activation, or of the loss (warning); 0 and 1 where a loss takes -1 and 1 (warning)
     `targets-scale` (warning): targets thirty times as large as the outputs, or more, or below a thousandth
     """
     for facts in every_loss(examined):
@@ -288,8 +279,8 @@ def _targets_beyond(facts: LossFacts) -> Iterator[Finding]:
 def check_labels_are_inputs(examined: Examined) -> Iterator[Finding]:
     """A model of sequences that reads the steps up to each alone, and whose label at a step is that step itself.
 
-    `labels-are-inputs` (warning): the target of a sequence model at each step is the input of that step, or that of
-    two steps or more later (labels shifted twice)
+    `labels-are-inputs` (warning): the target of a sequence model at each step is the input of that step, or that of two
+    steps or more later (labels shifted twice)
     """
     facts, loss = sample_facts_of(examined), None if examined.signal is None else examined.signal.loss
     if loss is not None and loss.ahead > 1:

@@ -30,8 +30,6 @@ FINDING_WORDS = {
     "no-better-than-constant": FindingWords("the model does no better than a constant output"),
     "first-loss": FindingWords("the first loss is far above that of a blind guess"),
 }
-
-
 BETTER_ACCURACY_RATIO = 2.0
 """A model's accuracy over the share of the largest class, from which it has learned something whatever its loss: where
 a batch has hardly more samples than classes, the best constant output fits their frequencies by chance."""
@@ -43,8 +41,6 @@ STEEP_LAYER_RATIO = 5.0
 """The size of what a layer hands on over that of what it reads, beyond which it stands out: fresh layers have 1."""
 FIRST_LOSS_RATIO = 10.0
 """The first loss over that of a blind guess, from which it is too large: a fresh model starts near 1."""
-
-
 NO_BETTER_THAN_CONSTANT = Symptom(
     code="no-better-than-constant",
     seen="After {steps:,} steps the loss is {own:figure} and does not fall; one constant output would have "
@@ -60,9 +56,8 @@ NO_BETTER_THAN_CONSTANT = Symptom(
 def check_no_better_than_constant(examined: Examined) -> Iterator[Finding]:
     """A trained model that does no better than the best constant output, or a fresh one that starts far above it.
 
-    `no-better-than-constant` (warning, info): a trained model whose loss is at least 97 % of that of the best
-    constant output; said only where nothing else is wrong (info: in train mode, where training may go on)
-
+    `no-better-than-constant` (warning, info): a trained model whose loss is at least 97 % of that of the best constant
+    output; said only where nothing else is wrong (info: in train mode, where training may go on)
     `first-loss` (warning): a classifier whose loss is ten times that of the best constant output (a regression: a
     hundred times), if it is fresh or one of its layers makes values far larger
     """
@@ -174,10 +169,9 @@ STILL_FALLING_SHARE = 0.02
 def watch_no_better_than_constant(history: History) -> Iterator[Finding]:
     """A loss that is where one constant output would be, though the weights have moved.
 
-    `no-better-than-constant` (warning): after 100 steps or more the loss (cross entropy, binary cross entropy,
-    squared error, and nothing else) is no better than that of a constant output beyond its noise, does not fall,
-    weights have moved by a third of their size, and outputs do depend on the inputs: plateaus at the start are
-    silent
+    `no-better-than-constant` (warning): after 100 steps or more the loss (cross entropy, binary cross entropy, squared
+    error, and nothing else) is no better than that of a constant output beyond its noise, does not fall, weights have
+    moved by a third of their size, and outputs do depend on the inputs: plateaus at the start are silent
     """
     if history.standing.others:
         return  # losses that play against each other stay where they are

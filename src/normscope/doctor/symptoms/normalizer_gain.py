@@ -29,8 +29,6 @@ FINDING_WORDS = {
     "expanding-normalizer": FindingWords("{where} expands what it normalizes", "{norms} expand"),
     "variance-collapse": FindingWords("the variance into {where} collapsed", "the variances into {norms} collapsed"),
 }
-
-
 MUCH_DOMINATED_SHARE = 0.2
 """A fifth of the sets ruled by eps changes what the layer computes; less is a few quiet channels or tokens."""
 LARGE_EPS = 1e-3
@@ -98,8 +96,8 @@ def _half(model: nn.Module, place: ExaminedRow) -> bool:
 def check_eps_dominated(examined: Examined) -> Iterator[Finding]:
     """Normalizers that see variances which eps outweighs.
 
-    `eps-dominated` (warning, info): a share of the variances below 10 eps; a normalizer written by hand whose eps
-    is above the mean square of what it reads
+    `eps-dominated` (warning, info): a share of the variances below 10 eps; a normalizer written by hand whose eps is
+    above the mean square of what it reads
     """
     for place, seen in examined.normalizers():
         share = seen.share_eps
@@ -156,8 +154,6 @@ EXPANDING_SETS = 0.5
 """Of the sets, those with a variance below 1: a normalizer divides by their deviation, and so expands them."""
 HUGE_GAIN = 3.0
 """log10 of a folded gain: a thousand is more than any normalizer of a healthy fresh network."""
-
-
 EXPANDING_NORMALIZER = Symptom(
     code="expanding-normalizer",
     seen="{where}{folded} expands by {log10_gain:power}; the typical variance of its input is "
@@ -172,9 +168,8 @@ EXPANDING_NORMALIZER = Symptom(
 def check_expanding_normalizer(examined: Examined) -> Iterator[Finding]:
     """Normalizers that see variances below 1 and stretch a change a thousandfold with the weights before them.
 
-    `expanding-normalizer` (warning): variances below 1, and the normalizer with the layer before it stretches a
-    change a thousandfold; what normalizers do short of that is said by `audit.normalizers` (see
-    [reports](report.md))
+    `expanding-normalizer` (warning): variances below 1, and the normalizer with the layer before it stretches a change
+    a thousandfold; what normalizers do short of that is said by `audit.normalizers` (see [reports](report.md))
     """
     for place, seen in examined.normalizers():
         row, share, where = place.row, seen.variance.share_below_one, place.path
@@ -219,8 +214,8 @@ class TypicalGain:
 def watch_expanding_normalizer(history: History) -> Iterator[Finding]:
     """The normalizer that expands most, with the weights before it, if that is a thousandfold; once in a run.
 
-    `expanding-normalizer` (warning): a normalizer with the weights before it expands a thousandfold; once in a run,
-    for the one that expands most
+    `expanding-normalizer` (warning): a normalizer with the weights before it expands a thousandfold; once in a run, for
+    the one that expands most
     """
     gains = [gain for gain in _typical_gains(history) if gain.log10 >= HUGE_GAIN]
     if gains:
@@ -313,8 +308,8 @@ def watch_variance_collapse(history: History) -> Iterator[Finding]:
     """Normalizers whose input variance falls by orders of magnitude, or to eps.
 
     `variance-collapse` (warning): the variance into a normalizer fell a thousandfold, or half of its channels to 10
-    eps; sixteenfold suffices where coupled L2 in an adaptive optimizer has halved the scale-invariant weight before
-    it, and is then named as the cause
+    eps; sixteenfold suffices where coupled L2 in an adaptive optimizer has halved the scale-invariant weight before it,
+    and is then named as the cause
     """
     near = {i: (then, now) for i, _, then, now in history.then_and_now("normalizer", "dominated")}
     means, most = (history.courses("normalizer", q) for q in ("log10_variance", "log10_variance_max"))

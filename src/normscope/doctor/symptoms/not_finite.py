@@ -36,8 +36,6 @@ FINDING_WORDS = {
     "gradient-not-finite": FindingWords("the gradient of {where} is NaN or infinite"),
     "loss-not-finite": FindingWords("the loss is no number any more"),
 }
-
-
 RESTORE = (
     "Load the last checkpoint with finite weights and look for the step that broke them: clip gradients "
     "(torch.nn.utils.clip_grad_norm_), lower the learning rate, skip steps whose loss is not finite."
@@ -145,8 +143,6 @@ LOOK_AT_LOSS = (
     "variance below zero (use softplus or exp), a division by an empty mask; clamp, or add a small eps, before a "
     "logarithm, a root or a division. Losses that take logits (cross_entropy, bce_with_logits) avoid the logarithm."
 )
-
-
 LOSS_NOT_FINITE = Symptom(
     code="loss-not-finite",
     severity=Severity.ERROR,
@@ -249,13 +245,13 @@ EVIDENCE: tuple[tuple[Kind, str, str], ...] = (
 def watch_loss_not_finite(history: History) -> Iterator[Finding]:
     """The loss, or where it is not observed every weight, is NaN or infinite; where that began, if it is known.
 
-    `loss-not-finite` (error): the loss is NaN or infinite (without a loss: weights are); at the next record, and
-    while it is so no other alarm is raised. The layer is named whose output is the first that is not finite when
-    the forward is run again on the same batch (for losses that are observed on a CPU or as numbers), or whose
-    weights alone are broken; where that is not known, none is. A loss that jumped a thousandfold within one step is
-    told as a batch with outliers, one whose sign is wrong with that, and one that fell below -10,000 times its
-    start (or 1) as one without a lower limit; outputs that are finite and whose squares are not are laid to steps
-    that were too large and to inputs that are not scaled; a rate that had just jumped is named
+    `loss-not-finite` (error): the loss is NaN or infinite (without a loss: weights are); at the next record, and while
+    it is so no other alarm is raised. The layer is named whose output is the first that is not finite when the forward
+    is run again on the same batch (for losses that are observed on a CPU or as numbers), or whose weights alone are
+    broken; where that is not known, none is. A loss that jumped a thousandfold within one step is told as a batch with
+    outliers, one whose sign is wrong with that, and one that fell below -10,000 times its start (or 1) as one without a
+    lower limit; outputs that are finite and whose squares are not are laid to steps that were too large and to inputs
+    that are not scaled; a rate that had just jumped is named
     """
     record = history.records[-1]
     if not is_broken(record):

@@ -24,8 +24,6 @@ FINDING_WORDS = {
     ),
     "gradient-does-not-descend": FindingWords("a step along the gradient does not lower the loss"),
 }
-
-
 DOUBLED_LOSS_RATIO = 2.0
 """The loss after a step over that before, beyond which the step is too long, whatever its length."""
 TOO_MANY_STEPS = 3e4
@@ -55,8 +53,6 @@ ROUNDED_AWAY_SHARE = 0.9
 few weights at once, and the others later."""
 SLOW_PACE_SHARE, SLOW_MOVE_SHARE = 0.03, 1e-3
 """The move of a typical weight over the rate, and of all weights over their size, below which eps outweighs."""
-
-
 DECAY_STRONG = Symptom(
     code="decay-too-strong",
     seen="Weight decay takes {share:percent} of the weights at each step (weight_decay = {decay:figure} at a learning "
@@ -70,18 +66,16 @@ DECAY_STRONG = Symptom(
 def check_next_step(examined: Examined) -> Iterator[Finding]:
     """Settings of the optimizer at which its next steps do harm, or nothing.
 
-    `decay-too-strong` (warning): with `optimizer=`: weight decay takes more than 1 % of the weights at each step
-    (also at a usual rate, 0.01 or 1 for SGD, where its own is larger), or is added to a gradient that it exceeds
-    three times in a fresh model
-
+    `decay-too-strong` (warning): with `optimizer=`: weight decay takes more than 1 % of the weights at each step (also
+    at a usual rate, 0.01 or 1 for SGD, where its own is larger), or is added to a gradient that it exceeds three times
+    in a fresh model
     `step-too-long` (warning, info): with `optimizer=`: its next step more than doubles the loss, or raises it and
-    changes a matrix by more than its size, or is beyond 2.5 times the stable rate of SGD; a momentum above 0.995,
-    betas or rate and momentum in the wrong order; a step along the gradient (info: of a loss that may be a reward)
-
-    `step-too-short` (warning, info): with `optimizer=`: at the pace of the next step the loss takes more than
-    30,000 steps to fall to zero; or the step leaves nine in ten weights exactly as they were; or eps is so large
-    that a typical weight moves by less than 3 % of the rate, and weights change by less than a thousandth (info: a
-    rate of 0, also of one parameter group beside others)
+    changes a matrix by more than its size, or is beyond 2.5 times the stable rate of SGD; a momentum above 0.995, betas
+    or rate and momentum in the wrong order; a step along the gradient (info: of a loss that may be a reward)
+    `step-too-short` (warning, info): with `optimizer=`: at the pace of the next step the loss takes more than 30,000
+    steps to fall to zero; or the step leaves nine in ten weights exactly as they were; or eps is so large that a
+    typical weight moves by less than 3 % of the rate, and weights change by less than a thousandth (info: a rate of 0,
+    also of one parameter group beside others)
     """
     steps = step_facts_of(examined)
     if steps is None or steps.optimizer is None or steps.rate is None:
@@ -315,8 +309,8 @@ def watch_decay_too_strong(history: History) -> Iterator[Finding]:
     """Weight decay that takes a large part of the weights at each step.
 
     `decay-too-strong` (warning): weight decay takes 1 % of the weights or more at each step, also at a usual rate
-    (0.01, or 1 for SGD) where its own is larger; or a layer has shrunk to a fifth, nothing is learned, and two
-    thirds of the loss or more are a penalty
+    (0.01, or 1 for SGD) where its own is larger; or a layer has shrunk to a fifth, nothing is learned, and two thirds
+    of the loss or more are a penalty
     """
     decays = [layer.weight_decay for layer in history.of("weight") if layer.weight_decay]
     coupled = any(layer.coupled for layer in history.of("weight"))

@@ -153,10 +153,8 @@ def describe_large_inputs(history: History) -> str:
 
 LOST_AT_HIGHER_RATE_SHARE, HIGHER_RATE_RATIO = 0.25, 1.15
 """The mean loss over the first that is enough where the learning rate has grown since, and by what factor."""
-
 ROSE_RATIO = 2.0
 """The learning rate over the largest one before, at which it has risen at once: schedules come back to that at most."""
-
 ROSE_RECORDS = 3
 """Records with a rate that did not grow, before a rise that is not the end of a warm-up."""
 
@@ -195,7 +193,6 @@ def find_rate_rise(history: History) -> RateRise | None:
 
 PLAIN_RECORDS = 2
 """Records after the first that are enough for what no batch can cause by chance."""
-
 CONSECUTIVE_RECORDS = 3
 """Records in a row that are enough for what one batch might show by chance."""
 

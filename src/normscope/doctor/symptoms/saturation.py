@@ -21,8 +21,6 @@ FINDING_WORDS = {
     ),
     "saturated-units": FindingWords("{where} is saturated", "{count} activations are saturated"),
 }
-
-
 MAX_SATURATED_SHARE = {"sigmoid": 0.5, "tanh": 0.5, "hardsigmoid": 0.5, "softmax": 0.75, "attention": 0.75, "lstm": 0.9,
                        "gru": 0.9, "rnn": 0.9, "hardtanh": 0.9}  # fmt: skip
 """Shares: half of all gates wide open or shut is common after training, and a few attention heads that look at one
@@ -31,8 +29,6 @@ MOST_ROWS_SHARE = 0.5
 """Of the rows of a softmax: in a fresh network most of them spread over several entries."""
 NEARLY_ALL_SHARE = 0.9
 """A share beyond which it is a fault: networks that train well have up to nine in ten in a first layer."""
-
-
 SATURATED = Symptom(
     code="saturated-units",
     seen="For {records:counted record} at least {share:percent} of the units behind {where} were saturated: in the "
@@ -60,12 +56,11 @@ ATTENTION_SATURATED = Symptom(
 def check_saturated_units(examined: Examined) -> Iterator[Finding]:
     """Sigmoid, tanh and softmax inside the network of which most lie in their flat parts.
 
-    `saturated-units` (warning, info): nine in ten values of a sigmoid, tanh, hardtanh or ReLU6 inside the network,
-    or gates of a recurrent layer, lie within 1 % of its limits (info: half of a sigmoid or tanh); not those of
-    which a GELU, SiLU or Mish is written out
-
-    `attention-saturated` (warning): three in four rows of a softmax (half in a fresh model), or of an attention,
-    put more than 99 % on one entry
+    `saturated-units` (warning, info): nine in ten values of a sigmoid, tanh, hardtanh or ReLU6 inside the network, or
+    gates of a recurrent layer, lie within 1 % of its limits (info: half of a sigmoid or tanh); not those of which a
+    GELU, SiLU or Mish is written out
+    `attention-saturated` (warning): three in four rows of a softmax (half in a fresh model), or of an attention, put
+    more than 99 % on one entry
     """
     signal, runs = examined.signal, Counter[tuple[str, str]]()
     layers = () if signal is None else signal.layers
@@ -121,9 +116,9 @@ GATE_SHUT_STEPS = 50
 def watch_saturated_units(history: History) -> Iterator[Finding]:
     """Sigmoids and tanhs behind a weight that are flat for most samples, and gates of recurrent layers.
 
-    `saturated-units` (warning): 80 % of the units of a sigmoid or tanh are in its flat parts, where it is not part
-    of another activation (GELU, SiLU, Mish written out); or the biases of an LSTM or GRU keep its gates shut and
-    nothing is learned
+    `saturated-units` (warning): 80 % of the units of a sigmoid or tanh are in its flat parts, where it is not part of
+    another activation (GELU, SiLU, Mish written out); or the biases of an LSTM or GRU keep its gates shut and nothing
+    is learned
     """
     if history.standing.shut and history.step >= GATE_SHUT_STEPS and history.is_unlearned:
         path, gate = next(iter(history.standing.shut.items()))

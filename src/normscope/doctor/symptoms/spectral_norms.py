@@ -21,8 +21,6 @@ FINDING_WORDS = {
         "the spectral norms of {count} layers are not those they were made for",
     ),
 }
-
-
 NORM_ERROR = 0.1
 """A relative error of a spectral norm that is worth knowing."""
 LARGE_ERROR = 0.25
@@ -36,8 +34,8 @@ ITERATIONS = 100
 def check_spectral_norm_off(examined: Examined) -> Iterator[Finding]:
     """Spectral normalization whose power iteration is off, or whose norm is not that of the convolution.
 
-    `spectral-norm-off` (warning, info): a `spectral_norm` parametrization whose power iteration has not found the
-    norm, or a convolution whose operator norm is above the one it controls
+    `spectral-norm-off` (warning, info): a `spectral_norm` parametrization whose power iteration has not found the norm,
+    or a convolution whose operator norm is above the one it controls
     """
     norms = {place.path: place.row.norm for place in examined.places}
     for path, module in examined.model.named_modules():

@@ -26,8 +26,6 @@ FINDING_WORDS = {
     ),
     "bottleneck": FindingWords("everything has to pass through {where}, which is too narrow"),
 }
-
-
 STEEPEST_LEAK = 0.9
 CLASSES_PER_UNIT = 4
 """Classes that one unit may have to tell apart; two units tell sixteen, as pictures of features in a plane show."""
@@ -38,9 +36,9 @@ def check_missing_activation(examined: Examined) -> Iterator[Finding]:
 
     Some pairs are meant as such, but not in a network that has no activation anywhere.
 
-    `missing-activation` (warning): two weight layers with nothing but a rearrangement or a normalizer between them
-    (not through fewer channels, nor by groups), a network of weights, normalizers and poolings alone (where its
-    graph is whole), or a LeakyReLU with a slope near 1
+    `missing-activation` (warning): two weight layers with nothing but a rearrangement or a normalizer between them (not
+    through fewer channels, nor by groups), a network of weights, normalizers and poolings alone (where its graph is
+    whole), or a LeakyReLU with a slope near 1
     """
     signal = examined.signal
     if signal is None:
@@ -103,8 +101,8 @@ def _no_activation_at_all(signal: Signal) -> Iterator[Finding]:
 def check_narrow_layer(examined: Examined) -> Iterator[Finding]:
     """A layer on every way to the outputs of a classifier that hands on far fewer numbers than there are classes.
 
-    `bottleneck` (warning): a layer that everything passes through hands on so few numbers that each has to tell
-    four classes apart, or more; or reads them
+    `bottleneck` (warning): a layer that everything passes through hands on so few numbers that each has to tell four
+    classes apart, or more; or reads them
     """
     signal = examined.signal
     facts = None if signal is None else signal.loss
@@ -154,8 +152,8 @@ def check_hidden_softmax(examined: Examined) -> Iterator[Finding]:
     Where its output, or its input, is read elsewhere too, it is taken to give probabilities that are meant.
 
     `hidden-softmax` (warning): a softmax as the activation between two layers, also with normalizers, activations,
-    additions or constant factors beside it; not where its shares weigh other values, or where they or their scores
-    are read elsewhere too
+    additions or constant factors beside it; not where its shares weigh other values, or where they or their scores are
+    read elsewhere too
     """
     signal = examined.signal
     if signal is None:
@@ -186,8 +184,8 @@ def check_hidden_softmax(examined: Examined) -> Iterator[Finding]:
 def check_softmax_axis(examined: Examined) -> Iterator[Finding]:
     """A softmax whose shares are multiplied with values and added up over another axis than its own.
 
-    `softmax-axis` (warning): a softmax whose shares a matrix product adds up over another axis than the one over
-    which they are 1
+    `softmax-axis` (warning): a softmax whose shares a matrix product adds up over another axis than the one over which
+    they are 1
     """
     if examined.signal is None or examined.signal.wrong_axis is None:
         return

@@ -3,7 +3,6 @@
 `no-step` (warning): ten backwards, each after gradients were cleared, and no step of the optimizer: it is not called,
 or a GradScaler skips all; or gradients that accumulate over 250 backwards, or to the end of the run, twice as many as
 ever
-
 `not-seen` (warning): three steps without a forward that is seen of the model or its parts (a compiled function around
 the model, a copy of it); or weights that change while neither a forward nor a step is seen
 """
@@ -19,8 +18,6 @@ FINDING_WORDS = {
     "eval-mode": FindingWords("the model is trained in eval mode"),
     "not-seen": FindingWords("the watcher sees nothing of the training"),
 }
-
-
 COMPILE_THE_MODEL = (
     "Compile the model, not the function around it: model = torch.compile(model), pass ns.watch that, and call "
     "optimizer.step() outside of what is compiled."

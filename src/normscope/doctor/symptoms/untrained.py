@@ -56,8 +56,8 @@ def check_frozen_layer(examined: Examined) -> Iterator[Finding]:
 
     `frozen-layer` (error, warning, info): a model of which nothing trains, with a loss (error); weights that are no
     parameters of the model (error: it has no others); a layer that does not train though its weights are those of a
-    random start (info: one that does not train behind layers that do); weights that are made anew inside of
-    `forward`, or that belong to no module of the model (such as layers in a Python list)
+    random start (info: one that does not train behind layers that do); weights that are made anew inside of `forward`,
+    or that belong to no module of the model (such as layers in a Python list)
     """
     signal = examined.signal
     if signal is None:
@@ -155,10 +155,10 @@ def watch_frozen_layer(history: History) -> Iterator[Finding]:
     """Layers that are frozen though they have the values of a new layer.
 
     `frozen-layer` (warning, info): a layer behind trained ones, or all of two or more in front of them, requires no
-    gradient and has the random values of a new layer (info: of one or two without a bias, behind trained ones: a
-    fixed classifier, perhaps; in front they are random features, and nothing is said); or all layers do, where
-    other parameters are trained; or a table of embeddings with entries below 0.03 is frozen, and after 100 steps
-    nothing is learned
+    gradient and has the random values of a new layer (info: of one or two without a bias, behind trained ones: a fixed
+    classifier, perhaps; in front they are random features, and nothing is said); or all layers do, where other
+    parameters are trained; or a table of embeddings with entries below 0.03 is frozen, and after 100 steps nothing is
+    learned
     """
     names = find_lasting(history, history.standing.frozen)
     unmeant = [name for name in names if name in history.standing.unmeant]
@@ -174,8 +174,8 @@ def check_wrong_parameters(examined: Examined) -> Iterator[Finding]:
     """An optimizer that does not hold the parameters of the model.
 
     `not-in-optimizer` (error, warning, info): with `optimizer=`: trainable parameters that a gradient of the loss
-    reaches and it does not hold (error: it holds none; info: those of a discriminator behind a generator, as
-    targets that are all alike show)
+    reaches and it does not hold (error: it holds none; info: those of a discriminator behind a generator, as targets
+    that are all alike show)
     """
     signal, steps = examined.signal, step_facts_of(examined)
     if signal is None or steps is None or steps.optimizer is None or not steps.outside:

@@ -20,8 +20,6 @@ FINDING_WORDS = {
     "validation-apart": FindingWords("the validation does not follow the training"),
     "reward-falls": FindingWords("the reward falls"),
 }
-
-
 OVERFITTING = Symptom(
     code="overfitting",
     seen="`{name}` rises since step {best_step:,}: it was {best:figure} there and is {now:figure} at step {at:,}, "
@@ -147,17 +145,14 @@ def _reward_falls(history: History, step: int) -> Iterator[Finding]:
 def watch_validation(history: History, step: int) -> Iterator[Finding]:
     """A watch_validation that becomes worse, or is none; a reward that falls.
 
-    `overfitting` (warning): of `run.log_metrics(val_loss=...)`: three validations in a row are worse than the best
-    by a tenth, the last by a quarter, while the training loss falls (info where a logged accuracy holds and the
-    loss is below 1.5 times the best); or three are no better than the best and a fifth of the first loss or more,
-    while the training loss is 3 % of either
-
-    `validation-worse` (warning): the same while the training loss does not fall; or a validation accuracy that fell
-    by 0.1; or, at once, a loss that only became better and is three times the best and worse than the first
-
-    `validation-apart` (warning): three validation losses are no better than the loss of the untrained model, while
-    the training loss was halved
-
+    `overfitting` (warning): of `run.log_metrics(val_loss=...)`: three validations in a row are worse than the best by a
+    tenth, the last by a quarter, while the training loss falls (info where a logged accuracy holds and the loss is
+    below 1.5 times the best); or three are no better than the best and a fifth of the first loss or more, while the
+    training loss is 3 % of either
+    `validation-worse` (warning): the same while the training loss does not fall; or a validation accuracy that fell by
+    0.1; or, at once, a loss that only became better and is three times the best and worse than the first
+    `validation-apart` (warning): three validation losses are no better than the loss of the untrained model, while the
+    training loss was halved
     `reward-falls` (warning): a reward or return that is given to `run.log_metrics(reward=...)`, judged when it was
     logged 60, 120 and 240 times: the mean of the last fifth of the values is a fifth and five standard errors below
     that of the first fifth, and that of the middle fifth lies between
