@@ -43,11 +43,9 @@ def is_tiny(seen: NormalizerOverData) -> bool:
 
 
 def check_tiny_sets(examined: Examined) -> Iterator[Finding]:
-    """Normalizers over one or two values.
-
-    `tiny-sets` (error, warning): a normalizer works on sets of one element (its output is constant) or two (its output
-    is ±1); labels depend on the size or the mean of a sample's values, and a normalizer takes that away before any
-    layer reads it (warning)
+    """`tiny-sets` (error, warning): a normalizer works on sets of one element (its output is constant) or two (its
+    output is ±1); labels depend on the size or the mean of a sample's values, and a normalizer takes that away
+    before any layer reads it (warning)
     """
     for place, seen in examined.normalizers():
         if not is_tiny(seen):
@@ -109,10 +107,8 @@ SMALL_BATCH = Symptom(
 
 
 def check_small_batch(examined: Examined) -> Iterator[Finding]:
-    """BatchNorm in train mode with too few values, or too few samples, for a variance.
-
-    `small-batch` (warning): BatchNorm in train mode with too few values for a variance, or one that moves too much from
-    batch to batch
+    """`small-batch` (warning): BatchNorm in train mode with too few values for a variance, or one that moves too much
+    from batch to batch
     """
     for place, seen in examined.normalizers():
         if not is_noisy(seen):
@@ -156,10 +152,8 @@ ONE_VALUE = replace(
 
 
 def watch_small_batch(history: History) -> Iterator[Finding]:
-    """BatchNorm with too few values for a variance, or variances that move too much from batch to batch.
-
-    `small-batch` (warning): BatchNorm with values so few that a variance is off by sqrt(2/(m-1)) > 0.3, from one or two
-    samples, or with variances that lie a factor of 1.7 around the running ones; at the first record. Also other
+    """`small-batch` (warning): BatchNorm with values so few that a variance is off by sqrt(2/(m-1)) > 0.3, from one or
+    two samples, or with variances that lie a factor of 1.7 around the running ones; at the first record. Also other
     normalizers of single values
     """
     single = [n for n in history.of("normalizer") if n.family in CENTRED and n.entries == 1]
@@ -207,9 +201,7 @@ def _describe_noise(layer: LayerRecord, spread: float | None) -> str | None:
 
 
 def check_wrong_mode(examined: Examined) -> Iterator[Finding]:
-    """BatchNorms that take the statistics of the batch, though the model is in eval mode and they keep others.
-
-    `wrong-mode` (warning, info): a BatchNorm that normalizes with the statistics of the batch in a model that is in
+    """`wrong-mode` (warning, info): a BatchNorm that normalizes with the statistics of the batch in a model that is in
     eval mode (info: an optimizer is given, and the model, which has dropout or BatchNorm, is in eval mode)
     """
     noisy = [
@@ -266,9 +258,7 @@ PART_IN_EVAL_MODE = Symptom(
 
 
 def watch_part_in_eval_mode(history: History) -> Iterator[Finding]:
-    """BatchNorms that are trained in eval mode with the statistics of a new layer.
-
-    `eval-mode` (warning): the optimizer takes three steps and every forward in between is in eval mode, though
+    """`eval-mode` (warning): the optimizer takes three steps and every forward in between is in eval mode, though
     something that is trained reads its mode; or BatchNorms alone are, with the statistics of a new layer and scales
     that are trained; or two validations followed forwards without gradients in train mode, with dropout on
     """
@@ -294,11 +284,9 @@ STALE_WHY = (
 
 
 def check_stale_statistics(examined: Examined) -> Iterator[Finding]:
-    """Running statistics that were never taken, or that disagree with the data.
-
-    `stale-statistics` (warning, info): running statistics disagree with the data, beyond what chance explains, or were
-    never updated in a trained model, or in one that is given a loss (info: otherwise, and where the loss is below a
-    quarter of that of a blind guess); a momentum of 0, with which they never move
+    """`stale-statistics` (warning, info): running statistics disagree with the data, beyond what chance explains, or
+    were never updated in a trained model, or in one that is given a loss (info: otherwise, and where the loss is
+    below a quarter of that of a blind guess); a momentum of 0, with which they never move
     """
     for path, module in examined.model.named_modules():
         moves = isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum == 0.0
@@ -403,10 +391,8 @@ STALE_DECADES = 0.3
 
 
 def watch_stale_statistics(history: History) -> Iterator[Finding]:
-    """Running statistics that stay far from those of the batches, beyond the first steps.
-
-    `stale-statistics` (warning): the variances of the batches stay at twice or half the running ones, beyond the first
-    100 steps; or running statistics are not finite while the loss is
+    """`stale-statistics` (warning): the variances of the batches stay at twice or half the running ones, beyond the
+    first 100 steps; or running statistics are not finite while the loss is
     """
     broken = [
         layer

@@ -22,9 +22,7 @@ FINDING_WORDS = {
 
 
 def check_constant_output(examined: Examined) -> Iterator[Finding]:
-    """A network whose output is the same for every sample.
-
-    `output-constant` (warning, info): the output is the same for every sample, with the first layer from which on
+    """`output-constant` (warning, info): the output is the same for every sample, with the first layer from which on
     nothing varies (info: a last layer that starts at zero)
     """
     signal = examined.signal
@@ -175,14 +173,12 @@ ROUNDING_SHARE = 1e-6
 
 
 def watch_output_constant(history: History) -> Iterator[Finding]:
-    """Outputs that do not differ over samples, though targets do.
-
-    `output-constant` (warning): the outputs differ by less than 10^-4 of their size over the samples, and a tenth of
-    the start, while targets differ; or, under a loss without targets, point one way for all samples and did not at the
-    start; or targets that are outputs of the network themselves have lost 97 % of their variance along with the loss;
-    or mean and variance of a code differ by 0.1 at most between samples, and the reconstruction is no better than a
-    constant or 150 steps have passed (posterior collapse; where it is not seen whether the reconstruction teaches the
-    code, the advice says first how to see that)
+    """`output-constant` (warning): the outputs differ by less than 10^-4 of their size over the samples, and a tenth of
+    the start, while targets differ; or, under a loss without targets, point one way for all samples and did not at
+    the start; or targets that are outputs of the network themselves have lost 97 % of their variance along with the
+    loss; or mean and variance of a code differ by 0.1 at most between samples, and the reconstruction is no better
+    than a constant or 150 steps have passed (posterior collapse; where it is not seen whether the reconstruction
+    teaches the code, the advice says first how to see that)
     """
     zero = any(finding.code == "dead-layer" and "zero" in finding.numbers for finding in history.findings)
     if history.standing.others or zero:

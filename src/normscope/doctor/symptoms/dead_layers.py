@@ -61,10 +61,9 @@ DECOUPLE = (
 
 
 def check_dead_layer(examined: Examined) -> Iterator[Finding]:
-    """Layers through which nothing passes: collapsed variance, negligible scale or negligible weights.
-
-    `dead-layer` (warning, info): nothing passes: variances far below eps in every channel, negligible scales (below
-    0.01 where everything passes through them), or negligible weights (info: exactly zero as a whole, an initialisation)
+    """`dead-layer` (warning, info): nothing passes: variances far below eps in every channel, negligible scales (below
+    0.01 where everything passes through them), or negligible weights (info: exactly zero as a whole, an
+    initialisation)
     """
     flow = GraphOrder(examined)
     norms = [place.row.norm.log10_upper for place in examined.places if place.row.norm is not None]
@@ -249,10 +248,8 @@ FAR_BELOW_EPS_DECADES = 3.0
 
 
 def watch_dead_layer(history: History) -> Iterator[Finding]:
-    """Layers through which nothing passes: variances far below eps, zero scales, zero weights, zero gradients.
-
-    `dead-layer` (warning): variances a thousandfold below eps, scales or weights that stay exactly zero, weights that
-    shrink to nothing, or layers that get no gradient while others do (the one nearest to the output is named)
+    """`dead-layer` (warning): variances a thousandfold below eps, scales or weights that stay exactly zero, weights
+    that shrink to nothing, or layers that get no gradient while others do (the one nearest to the output is named)
     """
     means = history.courses("normalizer", "log10_variance").nows()
     for index, layer, largest in history.lasting("normalizer", "log10_variance_max"):
@@ -326,10 +323,7 @@ def _zero_gradients(history: History) -> Iterator[Finding]:
 
 
 def check_dead_channels(examined: Examined) -> Iterator[Finding]:
-    """Part of a layer's channels carry nothing: zero scale, zero filter, constant input.
-
-    `dead-channels` (warning, info): part of a layer carries nothing: scale zero, filter zero, constant input
-    """
+    """`dead-channels` (warning, info): part of a layer carries nothing: scale zero, filter zero, constant input"""
     fed = {feed.weight.name for feed in examined.feeds}
     weights = {place.path for place in examined.places if place.row.role == "weight"}
     for place in examined.places:
@@ -404,9 +398,7 @@ WAYS_TO_DIE: tuple[tuple[Kind, str, str], ...] = (
 
 
 def watch_dead_channels(history: History) -> Iterator[Finding]:
-    """Channels that have died since the start: constant inputs, negligible scales, zero filters.
-
-    `dead-channels` (warning): a tenth of the channels has died since the start: constant inputs, negligible scales,
+    """`dead-channels` (warning): a tenth of the channels has died since the start: constant inputs, negligible scales,
     zero filters
     """
     for kind, quantity, what in WAYS_TO_DIE:

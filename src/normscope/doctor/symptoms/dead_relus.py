@@ -52,11 +52,9 @@ DEAD_RELU = Symptom(
 
 
 def check_dead_relu(examined: Examined) -> Iterator[Finding]:
-    """ReLU channels that were positive for no sample.
-
-    `dead-relu` (warning, info): units that were positive for no sample, or a ReLU that hands on less than 3 % of the
-    size of what it reads, with the bias just before them if it holds them off; a ReLU with all units off explains what
-    follows it
+    """`dead-relu` (warning, info): units that were positive for no sample, or a ReLU that hands on less than 3 % of the
+    size of what it reads, with the bias just before them if it holds them off; a ReLU with all units off explains
+    what follows it
     """
     data = examined.data
     if data.not_finite is not None or data.samples < A_FEW_SAMPLES:
@@ -187,9 +185,7 @@ SWITCHED_OFF_SHARE = 0.4
 
 
 def watch_dead_relu(history: History) -> Iterator[Finding]:
-    """ReLUs most of whose units are never on, and that were on before.
-
-    `dead-relu` (warning): 70 % of the units are on for no sample of a batch, and 40 % more than at the start; or all
+    """`dead-relu` (warning): 70 % of the units are on for no sample of a batch, and 40 % more than at the start; or all
     are off
     """
     if any(f.code == "dead-layer" and "zero" in f.numbers for f in history.findings):

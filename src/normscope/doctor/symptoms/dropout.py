@@ -35,10 +35,8 @@ def _keep(rate: float) -> dict[str, Any]:
 
 
 def check_strong_dropout(examined: Examined) -> Iterator[Finding]:
-    """Dropout that takes nearly everything away, or drops in eval mode too.
-
-    `strong-dropout` (warning): dropout of more than 80 %, or a function of dropout that drops in eval mode too; dropout
-    of the outputs themselves
+    """`strong-dropout` (warning): dropout of more than 80 %, or a function of dropout that drops in eval mode too;
+    dropout of the outputs themselves
     """
     for call in () if examined.signal is None else examined.signal.dropouts:
         where = f"`{call.path}`" if call.path else "the model"
@@ -87,10 +85,7 @@ was meant so more often."""
 
 
 def watch_strong_dropout(history: History) -> Iterator[Finding]:
-    """Dropout that removes nearly everything.
-
-    `strong-dropout` (warning): dropout that removes 85 % or more
-    """
+    """`strong-dropout` (warning): dropout that removes 85 % or more"""
     share, path = history.standing.dropout
     if share >= STRONG_DROPOUT_IN_RUN_RATE and len(history.records) > 1:
         yield STRONG_DROPOUT.at(path, _keep(share), share=share)

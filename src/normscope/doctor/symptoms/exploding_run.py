@@ -30,9 +30,7 @@ RUN_TOTAL_RATIO = 30.0
 
 
 def check_exploding_run(examined: Examined) -> Iterator[Finding]:
-    """Chains of weight layers without a normalizer through which the signal grows exponentially.
-
-    `exploding-run` (warning): four or more layers without a normalizer in which the signal grows exponentially with
+    """`exploding-run` (warning): four or more layers without a normalizer in which the signal grows exponentially with
     depth; where they are residual branches the advice is to scale these
     """
     signal = examined.signal

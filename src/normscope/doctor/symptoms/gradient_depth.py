@@ -60,9 +60,7 @@ KEPT_GRADIENT_LOG10 = -1.0
 
 
 def check_gradient_vanishing(examined: Examined) -> Iterator[Finding]:
-    """A network whose gradient fades layer by layer on its way to the input.
-
-    `gradient-vanishing` (warning): the gradient loses a factor per layer on its way back, 10^-3 and more over the
+    """`gradient-vanishing` (warning): the gradient loses a factor per layer on its way back, 10^-3 and more over the
     network; an operator without weights makes values fifty times smaller; samples become alike, up to 3 %, through
     eight layers or more without a way around them
     """
@@ -99,10 +97,8 @@ def check_gradient_vanishing(examined: Examined) -> Iterator[Finding]:
 
 
 def check_gradient_explosion(examined: Examined) -> Iterator[Finding]:
-    """A network whose gradient grows layer by layer on its way to the input, or whose values grow on their way.
-
-    `gradient-explosion` (warning): values grow on their way forward, or the gradient on its way back, by a factor per
-    layer: 10^5 over the network, or 10^2 both ways
+    """`gradient-explosion` (warning): values grow on their way forward, or the gradient on its way back, by a factor
+    per layer: 10^5 over the network, or 10^2 both ways
     """
     signal = deep_signal(examined)
     if signal is None or any(seen.untaken for _, seen in examined.normalizers()):
@@ -132,10 +128,7 @@ def check_gradient_explosion(examined: Examined) -> Iterator[Finding]:
 
 
 def check_gradient_jump(examined: Examined) -> Iterator[Finding]:
-    """Layers whose gradient is decades away from that of the others, whatever the reason.
-
-    `gradient-jump` (warning): gradients of layers lie six decades and more apart, and no other warning says why
-    """
+    """`gradient-jump` (warning): gradients of layers lie six decades and more apart, and no other warning says why"""
     signal = examined.signal
     rows = [] if signal is None else [row for row in signal.layers if row.kind in KINDS_WITH_WEIGHTS]
     levels = [
@@ -167,9 +160,7 @@ def check_gradient_jump(examined: Examined) -> Iterator[Finding]:
 
 
 def check_batch_norm_depth(examined: Examined) -> Iterator[Finding]:
-    """A fresh network whose BatchNorms, in train mode and without skips around them, make gradients explode.
-
-    `batch-norm-depth` (warning): a fresh network in train mode whose BatchNorms, without skips around them, make the
+    """`batch-norm-depth` (warning): a fresh network in train mode whose BatchNorms, without skips around them, make the
     gradient grow a hundredfold or more, with the growth per layer beside [the law of Yang et al.](networks.md); said
     instead of `gradient-explosion`
     """
@@ -438,11 +429,9 @@ MIN_DEPTH = 4
 
 
 def watch_gradient_explosion(history: History) -> Iterator[Finding]:
-    """Gradients that are far above those of the untrained model, or larger by decades in one layer.
-
-    `gradient-explosion` (warning, error): the gradient is 10,000 times that of the untrained model for three records,
-    from the start 3,000 times what the loss of a constant output makes usual, or a layer's 10^4 (in two records 10^5)
-    times that at the output (error: NaN or infinite for long)
+    """`gradient-explosion` (warning, error): the gradient is 10,000 times that of the untrained model for three
+    records, from the start 3,000 times what the loss of a constant output makes usual, or a layer's 10^4 (in two
+    records 10^5) times that at the output (error: NaN or infinite for long)
     """
     latest = [record.total.get("log10_gradient") for record in history.records[-EXPLODED_RECORDS:]]
     recent, start = [v for v in latest if v is not None and not math.isnan(v)], _first_gradient(history)
@@ -493,12 +482,10 @@ def _steepness(history: History) -> float | None:
 
 
 def watch_gradient_vanishing(history: History) -> Iterator[Finding]:
-    """Gradients that are gone though the loss is not, or that fade on their way back.
-
-    `gradient-vanishing` (warning): the gradient is gone (10^-5 of the first) though the loss is not, or that of a layer
-    is 10^-4 (in two records 10^-5) of that at the output (10^-3 in all of the first layers while nothing is learned);
-    or it is a hundredth of the first while another optimizer trains and the loss is above its start: the other player
-    wins
+    """`gradient-vanishing` (warning): the gradient is gone (10^-5 of the first) though the loss is not, or that of a
+    layer is 10^-4 (in two records 10^-5) of that at the output (10^-3 in all of the first layers while nothing is
+    learned); or it is a hundredth of the first while another optimizer trains and the loss is above its start: the
+    other player wins
     """
     losses, opening, loss = history.total("loss").lasting(), history.total("loss").first, history.total("loss").now
     start, top = _first_gradient(history), max(history.total("log10_gradient").lasting(), default=math.inf)

@@ -35,10 +35,8 @@ FINDING_WORDS = {
 
 
 def check_backward_raises(examined: Examined) -> Iterator[Finding]:
-    """A model whose training raises: the backward, or the forward while gradients are taken.
-
-    `backward-raises` (error, info): a plain forward and backward raises, with the error, the operator and the line of
-    code (info: in eval mode without a loss, where nobody may want a gradient)
+    """`backward-raises` (error, info): a plain forward and backward raises, with the error, the operator and the line
+    of code (info: in eval mode without a loss, where nobody may want a gradient)
     """
     signal = examined.signal
     if signal is None or signal.raises is None:
@@ -59,9 +57,7 @@ def check_backward_raises(examined: Examined) -> Iterator[Finding]:
 
 
 def check_gradient_mismatch(examined: Examined) -> Iterator[Finding]:
-    """Modules whose backward is not the derivative of their forward.
-
-    `gradient-mismatch` (warning): the backward of a module is not the derivative of its forward (a custom
+    """`gradient-mismatch` (warning): the backward of a module is not the derivative of its forward (a custom
     `autograd.Function`, a hook, `detach`, `no_grad`); straight-through estimators and gradient reversal are so on
     purpose
     """
@@ -88,11 +84,9 @@ def check_gradient_mismatch(examined: Examined) -> Iterator[Finding]:
 
 
 def check_unused_parameters(examined: Examined) -> Iterator[Finding]:
-    """Trainable parameters that the forward never reads.
-
-    `unused-parameter` (warning, info): a layer that the forward never uses, or whose result nothing reads (info: a
-    single vector, a result that a module offers beside others, one of several experts, or of several blocks that random
-    numbers choose from)
+    """`unused-parameter` (warning, info): a layer that the forward never uses, or whose result nothing reads (info: a
+    single vector, a result that a module offers beside others, one of several experts, or of several blocks that
+    random numbers choose from)
     """
     parameters = parameters_of(examined)
     used = {row.module for row in parameters if row.used}
@@ -119,12 +113,10 @@ def check_unused_parameters(examined: Examined) -> Iterator[Finding]:
 
 
 def check_cut_gradient(examined: Examined) -> Iterator[Finding]:
-    """Trainable parameters that the forward uses and that no gradient can reach.
-
-    `gradient-cut` (warning, info): trainable parameters that the forward uses and no gradient can reach (`detach`,
-    `.data`, `no_grad`, `argmax`, a reentrant checkpoint), or most places of an input that the output depends on, behind
-    a `detach`; values that go on to other layers by `.data` or a random draw (`sample()`); layers that make a drawn
-    code and get no gradient but that of its divergence (info: values that a layer reads beside inputs, as a
+    """`gradient-cut` (warning, info): trainable parameters that the forward uses and no gradient can reach (`detach`,
+    `.data`, `no_grad`, `argmax`, a reentrant checkpoint), or most places of an input that the output depends on,
+    behind a `detach`; values that go on to other layers by `.data` or a random draw (`sample()`); layers that make a
+    drawn code and get no gradient but that of its divergence (info: values that a layer reads beside inputs, as a
     discriminator reads what a generator made, unless the one optimizer holds what made them)
     """
     signal = examined.signal
@@ -236,10 +228,8 @@ def check_lost_draws(examined: Examined) -> Iterator[Finding]:
 
 
 def check_no_gradient(examined: Examined) -> Iterator[Finding]:
-    """A layer that no gradient gets past.
-
-    `no-gradient` (warning, info): the gradient ends at a layer and is exactly zero before it: zero weights, a ReLU that
-    is never on, a rounding (info: a last layer that starts at zero); or a layer beside the main path gets none
+    """`no-gradient` (warning, info): the gradient ends at a layer and is exactly zero before it: zero weights, a ReLU
+    that is never on, a rounding (info: a last layer that starts at zero); or a layer beside the main path gets none
     """
     signal = examined.signal
     if signal is None or (deep_signal(examined) is not None and decades_lost(signal) >= FADED_DECADES):
@@ -322,9 +312,7 @@ PARAMETERS_WITHOUT_GRADIENT = Symptom(
 
 
 def watch_no_gradient(history: History) -> Iterator[Finding]:
-    """Parameters that the optimizer has and that no gradient reaches, while others have one.
-
-    `no-gradient` (warning): a parameter that the optimizer has got no gradient (`grad` is None) in two records after
+    """`no-gradient` (warning): a parameter that the optimizer has got no gradient (`grad` is None) in two records after
     the first, and all steps in between
     """
     names = find_lasting(history, history.standing.ungraded)
@@ -345,9 +333,7 @@ GRADIENT_MISSING = Symptom(
 
 
 def watch_gradient_missing(history: History) -> Iterator[Finding]:
-    """No parameter has a gradient at the step, or all gradients are zeros.
-
-    `no-gradient-at-step` (warning): at two measured steps no parameter has a gradient, or all gradients are zero:
+    """`no-gradient-at-step` (warning): at two measured steps no parameter has a gradient, or all gradients are zero:
     cleared between backward and step
     """
     records = [r for r in history.records if r.values.get("weight")][-PLAIN_RECORDS - 1 :]
@@ -374,11 +360,9 @@ NOT_FITTED = 1e-3
 
 
 def check_no_loss_gradient(examined: Examined) -> Iterator[Finding]:
-    """A loss from which no gradient comes back to any parameter, or exactly zero to all of them.
-
-    `no-loss-gradient` (error, warning): no gradient of the loss reaches any parameter, or all of them are exactly zero
-    (warning: so small that the weights would have to change by more than their size to lower the loss by a hundredth,
-    or that of all samples with one label, in a fresh model)
+    """`no-loss-gradient` (error, warning): no gradient of the loss reaches any parameter, or all of them are exactly
+    zero (warning: so small that the weights would have to change by more than their size to lower the loss by a
+    hundredth, or that of all samples with one label, in a fresh model)
     """
     signal = examined.signal
     if signal is None or signal.gradient_of == RANDOM:

@@ -29,12 +29,10 @@ fewer."""
 
 
 def check_half_precision(examined: Examined) -> Iterator[Finding]:
-    """Values close to the largest number of half precision, or mostly below its smallest normal one.
-
-    `half-precision` (warning, info): values within a factor of 4 of the largest float16 or bfloat16, or mostly below
-    the smallest normal float16, or gradients below 5e-7, in a model that runs in it; with `optimizer=` steps that are
-    rounded away (info: a model in float32 that would overflow in float16); a cast to a narrower float that loses a
-    third of what varies; an optimizer whose step makes half-precision weights infinite
+    """`half-precision` (warning, info): values within a factor of 4 of the largest float16 or bfloat16, or mostly below
+    the smallest normal float16, or gradients below 5e-7, in a model that runs in it; with `optimizer=` steps that
+    are rounded away (info: a model in float32 that would overflow in float16); a cast to a narrower float that loses
+    a third of what varies; an optimizer whose step makes half-precision weights infinite
     """
     rows = () if examined.signal is None else [row for row in examined.signal.rows if row.finite]
     if not rows:
@@ -148,9 +146,7 @@ LOST_SHARE, LOST_STEPS = 0.7, 50
 
 
 def watch_half_precision(history: History) -> Iterator[Finding]:
-    """Weights in half precision whose steps are lost, or through which nothing passes.
-
-    `half-precision` (warning): a step leaves 70 % of the weights in half precision as they were to the last bit, or
+    """`half-precision` (warning): a step leaves 70 % of the weights in half precision as they were to the last bit, or
     nothing passes some layers of a model with float16, while nothing is learned
     """
     if history.step < LOST_STEPS or not history.is_unlearned:

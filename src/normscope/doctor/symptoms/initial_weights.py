@@ -27,9 +27,8 @@ FINDING_WORDS = {
 
 
 def check_equal_units(examined: Examined) -> Iterator[Finding]:
-    """Weight layers whose units are all the same.
-
-    `equal-units` (warning): all units of a layer have the same weights, or the outputs of all classes are the same
+    """`equal-units` (warning): all units of a layer have the same weights, or the outputs of all classes are the
+    same
     """
     alike = [
         row for row in parameters_of(examined) if is_matrix(row) and row.used and row.row_deviation == 0.0 and row.least
@@ -74,9 +73,7 @@ UNITS_ALIKE = Symptom(
 
 
 def watch_units_alike(history: History) -> Iterator[Finding]:
-    """Several layers all of whose units began alike; of the last layer alone that is no harm.
-
-    `units-alike` (warning): in two trained layers or more all units began with the same weights, which are not zero,
+    """`units-alike` (warning): in two trained layers or more all units began with the same weights, which are not zero,
     and the same bias
     """
     names = history.standing.alike or ()
@@ -85,11 +82,9 @@ def watch_units_alike(history: History) -> Iterator[Finding]:
 
 
 def check_zero_weights(examined: Examined) -> Iterator[Finding]:
-    """Weight layers that are zero as a whole: a start, unless the network depends on its input through them alone.
-
-    `zero-weights` (warning, info): a layer of zeros through which all gradients have to pass (info: a branch or a last
-    layer that starts at zero), or whose own gradient is exactly zero, so that it stays so, or that does not train
-    (error: all layers are zero); weights that have decayed to a gain below 0.001
+    """`zero-weights` (warning, info): a layer of zeros through which all gradients have to pass (info: a branch or a
+    last layer that starts at zero), or whose own gradient is exactly zero, so that it stays so, or that does not
+    train (error: all layers are zero); weights that have decayed to a gain below 0.001
     """
     signal = examined.signal
     if signal is None:
@@ -204,10 +199,7 @@ FEWEST_ROWS = 6
 
 
 def check_rank_one(examined: Examined) -> Iterator[Finding]:
-    """Weight matrices that hand on a single direction of their input.
-
-    `rank-one-weights` (warning): one direction carries 98 % of the squared weights of a matrix
-    """
+    """`rank-one-weights` (warning): one direction carries 98 % of the squared weights of a matrix"""
     for row in parameters_of(examined):
         share = row.leading_share
         if (

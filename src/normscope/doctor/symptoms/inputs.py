@@ -54,12 +54,10 @@ BEGIN_AGAIN = " Then begin again from weights of a usual size: a fresh start, or
 
 
 def check_input_scale(examined: Examined) -> Iterator[Finding]:
-    """An input far from the scale of what networks are usually trained on, and that the model does not scale itself.
-
-    `input-scale` (warning, error): a layer reads an input far from the size of 1 that networks are usually trained on
-    (bytes from 0 to 255, raw features), or whose mean is 8 deviations or more from zero (50 where the input is small);
-    a fresh layer that reads whole numbers (ids, times) as they are (error: where values, the loss or weights have
-    overflowed already, as for `input-columns`). It replaces `stale-statistics`, which such an input causes
+    """`input-scale` (warning, error): a layer reads an input far from the size of 1 that networks are usually trained
+    on (bytes from 0 to 255, raw features), or whose mean is 8 deviations or more from zero (50 where the input is
+    small); a fresh layer that reads whole numbers (ids, times) as they are (error: where values, the loss or weights
+    have overflowed already, as for `input-columns`). It replaces `stale-statistics`, which such an input causes
     """
     for row, reader, read in _raw_reads(examined):
         size = row.root_mean_square
@@ -164,10 +162,8 @@ LARGE_COLUMN_RATIO = 300.0
 
 
 def check_one_column(examined: Examined) -> Iterator[Finding]:
-    """A column of a table whose values are far larger than those of the others, and that the model does not scale.
-
-    `input-columns` (warning, error): one column of a table has values 300 times as large as a usual one, and neither a
-    BatchNorm of the columns nor the model itself scales it first
+    """`input-columns` (warning, error): one column of a table has values 300 times as large as a usual one, and neither
+    a BatchNorm of the columns nor the model itself scales it first
     """
     for name, column, normalizer in _raw_columns(examined):
         if column.size >= LARGE_COLUMN_RATIO * column.usual:
@@ -232,10 +228,8 @@ check, for it is measured on single batches."""
 
 
 def watch_large_column(history: History) -> Iterator[Finding]:
-    """A column of a table that is far larger than the others, while nothing is learned.
-
-    `input-scale` (warning): one column of a table of inputs is a thousand times as large as the median one, and nothing
-    is learned
+    """`input-scale` (warning): one column of a table of inputs is a thousand times as large as the median one, and
+    nothing is learned
     """
     ratios = history.total("input_column").last(2, 2 * PLAIN_STEPS)
     if ratios and min(ratios) >= LARGE_COLUMN_IN_RUN_RATIO and history.is_unlearned:
@@ -253,10 +247,7 @@ CONSTANT_INPUT = Symptom(
 
 
 def check_constant_input(examined: Examined) -> Iterator[Finding]:
-    """A batch whose samples are all the same.
-
-    `constant-input` (warning): all samples of the batch are the same
-    """
+    """`constant-input` (warning): all samples of the batch are the same"""
     facts, signal = sample_facts_of(examined), examined.signal
     if facts is None or signal is None or not facts.identical:
         return
@@ -264,10 +255,7 @@ def check_constant_input(examined: Examined) -> Iterator[Finding]:
 
 
 def watch_constant_input(history: History) -> Iterator[Finding]:
-    """Batches whose samples are all the same.
-
-    `constant-input` (warning): all samples of three measured batches in a row are the same
-    """
+    """`constant-input` (warning): all samples of three measured batches in a row are the same"""
     spreads = [record.total.get("input_spread") for record in history.repeated(CONSECUTIVE_RECORDS)]
     if spreads and all(spread == 0.0 for spread in spreads):
         yield CONSTANT_INPUT.at(words={"records": len(spreads)}, spread=0.0)
@@ -298,9 +286,7 @@ MOVED_DEVIATIONS, MOVED_SPREADS = 0.8, 10.0
 
 
 def watch_data_changed(history: History) -> Iterator[Finding]:
-    """Inputs whose size changed and stays so.
-
-    `data-changed` (warning): the size of the inputs changed by 2.5 or more, or their mean by 0.8 deviations, for two
+    """`data-changed` (warning): the size of the inputs changed by 2.5 or more, or their mean by 0.8 deviations, for two
     records
     """
     sizes = [(r.step, s) for r in history.records[-40:] if (s := r.total.get("input_size")) is not None and s > 0.0]
@@ -357,9 +343,7 @@ def may_repeat_batches(history: History) -> bool:
 
 
 def watch_same_batch(history: History) -> Iterator[Finding]:
-    """The same few samples at every measured step and at the step behind it.
-
-    `same-batch` (info, warning): three measured steps, and the step behind each, saw the same samples (64 at most:
+    """`same-batch` (info, warning): three measured steps, and the step behind each, saw the same samples (64 at most:
     larger batches are taken for all data); a warning where earlier steps saw others, a DataLoader of this batch size
     has more, or a validation is far worse
     """
@@ -432,10 +416,8 @@ NEVER_INSIDE_SHARE = 0.9
 
 
 def watch_left_domain(history: History) -> Iterator[Finding]:
-    """Training data that leave the domain that is followed, or never were inside.
-
-    `left-domain` (warning): with `domain=`: the share of samples outside of the domain stays 20 % of the samples above
-    that of the start, or at 90 %; the operator that leaves its range most is named
+    """`left-domain` (warning): with `domain=`: the share of samples outside of the domain stays 20 % of the samples
+    above that of the start, or at 90 %; the operator that leaves its range most is named
     """
     course = history.total("share_outside")
     shares, start = course.lasting(), max(course.first, default=0.0)

@@ -48,11 +48,9 @@ ONE_CLASS = Symptom(
 
 
 def check_one_class(examined: Examined) -> Iterator[Finding]:
-    """Targets that are all the same, or nearly.
-
-    `one-class` (warning, info): all targets of the batch are the same or 95 % of them (info: of fewer than 48), or half
-    of them fill up the ends of rows and count in the loss; weights in the loss that make the rare class count less
-    (warning)
+    """`one-class` (warning, info): all targets of the batch are the same or 95 % of them (info: of fewer than 48), or
+    half of them fill up the ends of rows and count in the loss; weights in the loss that make the rare class count
+    less (warning)
     """
     facts = loss_facts_of(examined)
     if facts is None or examined.signal is None:
@@ -106,10 +104,8 @@ MOVED_ERRORS = 4.0
 
 
 def watch_labels_alike(history: History) -> Iterator[Finding]:
-    """Labels of one class in all batches, or of few classes in each.
-
-    `one-class` (warning): all labels of the measured batches are the same: of more than two classes, or behind batches
-    of several, 60 labels, of two (one may be rare) 500
+    """`one-class` (warning): all labels of the measured batches are the same: of more than two classes, or behind
+    batches of several, 60 labels, of two (one may be rare) 500
     `sorted-batches` (warning): each batch has few of the classes, and others than the batch before
     """
     few = len(history.repeated(SAME_RECORDS))
@@ -182,9 +178,7 @@ SHAPES_BROADCAST = Symptom(
 
 
 def check_targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
-    """Targets that the outputs cannot reach: another shape, outside the last activation's range, another scale.
-
-    `shapes-broadcast` (warning): output and target have different shapes, and the loss broadcasts them
+    """`shapes-broadcast` (warning): output and target have different shapes, and the loss broadcasts them
     `targets-out-of-range` (error, warning): labels that are none of the classes; targets outside the range of the last
     activation, or of the loss (warning); 0 and 1 where a loss takes -1 and 1 (warning)
     `targets-scale` (warning): targets thirty times as large as the outputs, or more, or below a thousandth
@@ -277,10 +271,8 @@ def _targets_beyond(facts: LossFacts) -> Iterator[Finding]:
 
 
 def check_labels_are_inputs(examined: Examined) -> Iterator[Finding]:
-    """A model of sequences that reads the steps up to each alone, and whose label at a step is that step itself.
-
-    `labels-are-inputs` (warning): the target of a sequence model at each step is the input of that step, or that of two
-    steps or more later (labels shifted twice)
+    """`labels-are-inputs` (warning): the target of a sequence model at each step is the input of that step, or that of
+    two steps or more later (labels shifted twice)
     """
     facts, loss = sample_facts_of(examined), None if examined.signal is None else examined.signal.loss
     if loss is not None and loss.ahead > 1:

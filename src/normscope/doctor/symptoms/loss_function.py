@@ -36,13 +36,11 @@ MAX_SMOOTHING_SHARE = 0.5
 
 
 def check_activation_before_loss(examined: Examined) -> Iterator[Finding]:
-    """A last activation that the loss applies itself, or that keeps the outputs from where the loss needs them.
-
-    `activation-before-loss` (warning, info): the model ends in a softmax, sigmoid, tanh or ReLU that the loss applies
-    itself or that keeps outputs from the values that the loss needs, also in front of a loss of your own that takes
-    scores (which is asked for its value at perfect answers); scores that are small cosines, or are divided by a large
-    temperature; a BatchNorm after the last layer where the targets have another mean (info: log_softmax before cross
-    entropy, which changes nothing)
+    """`activation-before-loss` (warning, info): the model ends in a softmax, sigmoid, tanh or ReLU that the loss
+    applies itself or that keeps outputs from the values that the loss needs, also in front of a loss of your own
+    that takes scores (which is asked for its value at perfect answers); scores that are small cosines, or are
+    divided by a large temperature; a BatchNorm after the last layer where the targets have another mean (info:
+    log_softmax before cross entropy, which changes nothing)
     """
     findings = [finding for facts in every_loss(examined) for finding in _activation_before(examined, facts)]
     yield from findings or _wrong_kind(examined)
@@ -304,9 +302,7 @@ ACTIVATION_BEFORE_LOSS = Symptom(
 
 
 def watch_loss_oddities(history: History) -> Iterator[Finding]:
-    """A softmax too many, shapes broadcast, a wrong sign, a code cut off; told at the second record that shows it.
-
-    `activation-before-loss` (warning): a softmax or sigmoid in front of a loss that has one, in two records
+    """`activation-before-loss` (warning): a softmax or sigmoid in front of a loss that has one, in two records
     `shapes-broadcast` (warning): each output is compared with each target, in two records
     `negated-loss` (warning): a minus in front of a loss function, log-probabilities of labels without one, or the
     divergence of a drawn code from a standard normal one (the KL term of a variational autoencoder) that is subtracted,
@@ -365,14 +361,12 @@ RIGHT_SIGN = (
 
 
 def check_wrong_sign(examined: Examined) -> Iterator[Finding]:
-    """A loss, or a term of it, whose sign is wrong: outputs move away from targets, or a divergence is rewarded.
-
-    `loss-does-not-fit` (warning, error): a squared error on the numbers of classes, `nll_loss` on outputs that are no
-    log-probabilities, a cross entropy of one class, targets that do not add up to 1 over the classes, a sum over 256
-    samples or more, a loss or a divergence with the wrong sign (error: where the loss or weights are broken already),
-    classes with a weight of zero, a loss that depends on the mean of all outputs alone, a loss that falls further
-    beyond perfect probabilities (a Dice or IoU loss of raw outputs), classes on the last axis where the loss looks for
-    them on an axis of the same length
+    """`loss-does-not-fit` (warning, error): a squared error on the numbers of classes, `nll_loss` on outputs that are
+    no log-probabilities, a cross entropy of one class, targets that do not add up to 1 over the classes, a sum over
+    256 samples or more, a loss or a divergence with the wrong sign (error: where the loss or weights are broken
+    already), classes with a weight of zero, a loss that depends on the mean of all outputs alone, a loss that falls
+    further beyond perfect probabilities (a Dice or IoU loss of raw outputs), classes on the last axis where the loss
+    looks for them on an axis of the same length
     """
     signal, facts = examined.signal, loss_facts_of(examined)
     divergence = examined.divergence if signal is None else signal.divergence

@@ -54,10 +54,8 @@ NO_BETTER_THAN_CONSTANT = Symptom(
 
 
 def check_no_better_than_constant(examined: Examined) -> Iterator[Finding]:
-    """A trained model that does no better than the best constant output, or a fresh one that starts far above it.
-
-    `no-better-than-constant` (warning, info): a trained model whose loss is at least 97 % of that of the best constant
-    output; said only where nothing else is wrong (info: in train mode, where training may go on)
+    """`no-better-than-constant` (warning, info): a trained model whose loss is at least 97 % of that of the best
+    constant output; said only where nothing else is wrong (info: in train mode, where training may go on)
     `first-loss` (warning): a classifier whose loss is ten times that of the best constant output (a regression: a
     hundred times), if it is fresh or one of its layers makes values far larger
     """
@@ -167,11 +165,10 @@ STILL_FALLING_SHARE = 0.02
 
 
 def watch_no_better_than_constant(history: History) -> Iterator[Finding]:
-    """A loss that is where one constant output would be, though the weights have moved.
-
-    `no-better-than-constant` (warning): after 100 steps or more the loss (cross entropy, binary cross entropy, squared
-    error, and nothing else) is no better than that of a constant output beyond its noise, does not fall, weights have
-    moved by a third of their size, and outputs do depend on the inputs: plateaus at the start are silent
+    """`no-better-than-constant` (warning): after 100 steps or more the loss (cross entropy, binary cross entropy,
+    squared error, and nothing else) is no better than that of a constant output beyond its noise, does not fall,
+    weights have moved by a third of their size, and outputs do depend on the inputs: plateaus at the start are
+    silent
     """
     if history.standing.others:
         return  # losses that play against each other stay where they are

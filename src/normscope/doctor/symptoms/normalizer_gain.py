@@ -40,9 +40,7 @@ HALF_STEP = 2.0**-24
 
 
 def check_eps_scale(examined: Examined) -> Iterator[Finding]:
-    """An eps that is zero, vanishes in half precision, or is larger than the variances it protects.
-
-    `eps-scale` (warning, info): eps is zero, or large and above the typical variance it stabilises (info: below the
+    """`eps-scale` (warning, info): eps is zero, or large and above the typical variance it stabilises (info: below the
     smallest float16 in a half-precision model)
     """
     for place, seen in examined.normalizers():
@@ -94,9 +92,7 @@ def _half(model: nn.Module, place: ExaminedRow) -> bool:
 
 
 def check_eps_dominated(examined: Examined) -> Iterator[Finding]:
-    """Normalizers that see variances which eps outweighs.
-
-    `eps-dominated` (warning, info): a share of the variances below 10 eps; a normalizer written by hand whose eps is
+    """`eps-dominated` (warning, info): a share of the variances below 10 eps; a normalizer written by hand whose eps is
     above the mean square of what it reads
     """
     for place, seen in examined.normalizers():
@@ -166,10 +162,9 @@ EXPANDING_NORMALIZER = Symptom(
 
 
 def check_expanding_normalizer(examined: Examined) -> Iterator[Finding]:
-    """Normalizers that see variances below 1 and stretch a change a thousandfold with the weights before them.
-
-    `expanding-normalizer` (warning): variances below 1, and the normalizer with the layer before it stretches a change
-    a thousandfold; what normalizers do short of that is said by `audit.normalizers` (see [reports](report.md))
+    """`expanding-normalizer` (warning): variances below 1, and the normalizer with the layer before it stretches a
+    change a thousandfold; what normalizers do short of that is said by `audit.normalizers` (see
+    [reports](report.md))
     """
     for place, seen in examined.normalizers():
         row, share, where = place.row, seen.variance.share_below_one, place.path
@@ -212,10 +207,8 @@ class TypicalGain:
 
 
 def watch_expanding_normalizer(history: History) -> Iterator[Finding]:
-    """The normalizer that expands most, with the weights before it, if that is a thousandfold; once in a run.
-
-    `expanding-normalizer` (warning): a normalizer with the weights before it expands a thousandfold; once in a run, for
-    the one that expands most
+    """`expanding-normalizer` (warning): a normalizer with the weights before it expands a thousandfold; once in a run,
+    for the one that expands most
     """
     gains = [gain for gain in _typical_gains(history) if gain.log10 >= HUGE_GAIN]
     if gains:
@@ -305,11 +298,9 @@ class Shrunk:
 
 
 def watch_variance_collapse(history: History) -> Iterator[Finding]:
-    """Normalizers whose input variance falls by orders of magnitude, or to eps.
-
-    `variance-collapse` (warning): the variance into a normalizer fell a thousandfold, or half of its channels to 10
-    eps; sixteenfold suffices where coupled L2 in an adaptive optimizer has halved the scale-invariant weight before it,
-    and is then named as the cause
+    """`variance-collapse` (warning): the variance into a normalizer fell a thousandfold, or half of its channels to 10
+    eps; sixteenfold suffices where coupled L2 in an adaptive optimizer has halved the scale-invariant weight before
+    it, and is then named as the cause
     """
     near = {i: (then, now) for i, _, then, now in history.then_and_now("normalizer", "dominated")}
     means, most = (history.courses("normalizer", q) for q in ("log10_variance", "log10_variance_max"))

@@ -43,10 +43,7 @@ RESTORE = (
 
 
 def check_non_finite_weights(examined: Examined) -> Iterator[Finding]:
-    """Parameters or buffers that hold NaN, infinite values or negative variances.
-
-    `non-finite-weights` (error): a parameter or buffer holds NaN or infinite values, or a negative variance
-    """
+    """`non-finite-weights` (error): a parameter or buffer holds NaN or infinite values, or a negative variance"""
     broken = broken_tensors(examined.model)
     if not broken:
         return
@@ -84,10 +81,7 @@ LOOK_INSIDE = (
 
 
 def check_non_finite_activations(examined: Examined) -> Iterator[Finding]:
-    """The function, and its module, that makes the first NaN or infinite values.
-
-    `non-finite-activations` (error): the function, and its module, that makes the first NaN or infinite values
-    """
+    """`non-finite-activations` (error): the function, and its module, that makes the first NaN or infinite values"""
     origin = examined.data.not_finite
     if origin is None:
         return
@@ -153,10 +147,7 @@ LOSS_NOT_FINITE = Symptom(
 
 
 def check_loss_not_finite(examined: Examined) -> Iterator[Finding]:
-    """A loss that is NaN or infinite.
-
-    `loss-not-finite` (error): the loss is NaN or infinite, and the outputs are numbers
-    """
+    """`loss-not-finite` (error): the loss is NaN or infinite, and the outputs are numbers"""
     facts = loss_facts_of(examined)
     values = [] if examined.signal is None else [examined.signal.loss_value, facts.value if facts else None]
     value = next((value for value in values if value is not None and not math.isfinite(value)), None)
@@ -243,15 +234,13 @@ EVIDENCE: tuple[tuple[Kind, str, str], ...] = (
 
 
 def watch_loss_not_finite(history: History) -> Iterator[Finding]:
-    """The loss, or where it is not observed every weight, is NaN or infinite; where that began, if it is known.
-
-    `loss-not-finite` (error): the loss is NaN or infinite (without a loss: weights are); at the next record, and while
-    it is so no other alarm is raised. The layer is named whose output is the first that is not finite when the forward
-    is run again on the same batch (for losses that are observed on a CPU or as numbers), or whose weights alone are
-    broken; where that is not known, none is. A loss that jumped a thousandfold within one step is told as a batch with
-    outliers, one whose sign is wrong with that, and one that fell below -10,000 times its start (or 1) as one without a
-    lower limit; outputs that are finite and whose squares are not are laid to steps that were too large and to inputs
-    that are not scaled; a rate that had just jumped is named
+    """`loss-not-finite` (error): the loss is NaN or infinite (without a loss: weights are); at the next record, and
+    while it is so no other alarm is raised. The layer is named whose output is the first that is not finite when the
+    forward is run again on the same batch (for losses that are observed on a CPU or as numbers), or whose weights
+    alone are broken; where that is not known, none is. A loss that jumped a thousandfold within one step is told as
+    a batch with outliers, one whose sign is wrong with that, and one that fell below -10,000 times its start (or 1)
+    as one without a lower limit; outputs that are finite and whose squares are not are laid to steps that were too
+    large and to inputs that are not scaled; a rate that had just jumped is named
     """
     record = history.records[-1]
     if not is_broken(record):
@@ -407,10 +396,7 @@ def _broken(record: Record, kind: Kind, quantity: str) -> list[int]:
 
 
 def check_gradient_not_finite(examined: Examined) -> Iterator[Finding]:
-    """Parameters whose gradient is NaN or infinite though every value of the forward is finite.
-
-    `gradient-not-finite` (error): values are finite and gradients are NaN or infinite (the root of a zero)
-    """
+    """`gradient-not-finite` (error): values are finite and gradients are NaN or infinite (the root of a zero)"""
     signal = examined.signal
     if signal is None or examined.data.not_finite is not None:
         return

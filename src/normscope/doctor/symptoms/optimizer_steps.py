@@ -64,11 +64,9 @@ DECAY_STRONG = Symptom(
 
 
 def check_next_step(examined: Examined) -> Iterator[Finding]:
-    """Settings of the optimizer at which its next steps do harm, or nothing.
-
-    `decay-too-strong` (warning): with `optimizer=`: weight decay takes more than 1 % of the weights at each step (also
-    at a usual rate, 0.01 or 1 for SGD, where its own is larger), or is added to a gradient that it exceeds three times
-    in a fresh model
+    """`decay-too-strong` (warning): with `optimizer=`: weight decay takes more than 1 % of the weights at each step
+    (also at a usual rate, 0.01 or 1 for SGD, where its own is larger), or is added to a gradient that it exceeds
+    three times in a fresh model
     `step-too-long` (warning, info): with `optimizer=`: its next step more than doubles the loss, or raises it and
     changes a matrix by more than its size, or is beyond 2.5 times the stable rate of SGD; a momentum above 0.995, betas
     or rate and momentum in the wrong order; a step along the gradient (info: of a loss that may be a reward)
@@ -261,10 +259,7 @@ def _is_too_long(steps: StepFacts, loss: LossFacts | None) -> bool:
 
 
 def check_loss_rises(examined: Examined) -> Iterator[Finding]:
-    """A short step against the gradient that does not lower the loss.
-
-    `gradient-does-not-descend` (warning): a short step along the gradient raises the loss
-    """
+    """`gradient-does-not-descend` (warning): a short step along the gradient raises the loss"""
     steps = step_facts_of(examined)
     if steps is None or steps.fall is None or examined.signal is None or steps.loss <= NOT_FITTED:
         return
@@ -306,11 +301,9 @@ def _is_untrained(examined: Examined) -> bool:
 
 
 def watch_decay_too_strong(history: History) -> Iterator[Finding]:
-    """Weight decay that takes a large part of the weights at each step.
-
-    `decay-too-strong` (warning): weight decay takes 1 % of the weights or more at each step, also at a usual rate
-    (0.01, or 1 for SGD) where its own is larger; or a layer has shrunk to a fifth, nothing is learned, and two thirds
-    of the loss or more are a penalty
+    """`decay-too-strong` (warning): weight decay takes 1 % of the weights or more at each step, also at a usual rate
+    (0.01, or 1 for SGD) where its own is larger; or a layer has shrunk to a fifth, nothing is learned, and two
+    thirds of the loss or more are a penalty
     """
     decays = [layer.weight_decay for layer in history.of("weight") if layer.weight_decay]
     coupled = any(layer.coupled for layer in history.of("weight"))

@@ -80,10 +80,8 @@ GROWN_TARGETS_RATIO = 3.0
 
 
 def watch_loss_rising(history: History) -> Iterator[Finding]:
-    """The loss stays far above where it began, or where it was.
-
-    `loss-rising` (warning): the loss stays at ten times its first values, or at four times the least so far and half of
-    the first: what was learned is lost; or no better than a constant output for four records, after it was
+    """`loss-rising` (warning): the loss stays at ten times its first values, or at four times the least so far and half
+    of the first: what was learned is lost; or no better than a constant output for four records, after it was
     """
     targets = history.total("outputs_constant")
     if history.beats_constant and min(targets.last(), default=0.0) > GROWN_TARGETS_RATIO * max(targets.first):
@@ -192,11 +190,9 @@ LOSS_OUTLIER = replace(
 
 
 def watch_loss_spike(history: History) -> Iterator[Finding]:
-    """A loss far above those around it, at whatever step.
-
-    `loss-spike` (warning): the loss of one step, measured or not, is far above all in the 64 records before (after the
-    first 100 steps): by half of the first loss, by ten times their usual spread, and half as far again as the largest
-    of them; or a thousand times that of the step before, which was usual; with its step
+    """`loss-spike` (warning): the loss of one step, measured or not, is far above all in the 64 records before (after
+    the first 100 steps): by half of the first loss, by ten times their usual spread, and half as far again as the
+    largest of them; or a thousand times that of the step before, which was usual; with its step
     """
     spike = history.spikes.first
     outlier = describe_outlier(history, history.records[-1])
@@ -229,10 +225,8 @@ EDGE_LOOKS = 3
 
 
 def watch_edge_of_stability(history: History) -> Iterator[Finding]:
-    """A largest curvature that stays above 2 over the learning rate.
-
-    `edge-of-stability` (info, warning from twice the edge on): with `sharpness=`: at the last three looks the learning
-    rate times the largest eigenvalue of the Hessian was above 2
+    """`edge-of-stability` (info, warning from twice the edge on): with `sharpness=`: at the last three looks the
+    learning rate times the largest eigenvalue of the Hessian was above 2
     """
     products = [r.metrics["effective_sharpness"] for r in history.records if "effective_sharpness" in r.metrics]
     looks = products[-EDGE_LOOKS:]
@@ -271,12 +265,10 @@ THROWN_STEP_LOG10, THROWN_AT_ONCE_LOG10 = -0.8, -0.3
 
 
 def watch_steps_too_large(history: History) -> Iterator[Finding]:
-    """First steps that are a large part of the weights, and nothing that is learned since.
-
-    `lr-too-high` (warning): the loss stays at 90 % of the first or above, and was never below, after steps of a sixth
-    of the weights; or a first step of 4 % made the loss rise and outputs hardly depend on the inputs since; or the loss
-    is four times its least and a quarter of the first while the rate still grows; or it spikes, or is lost likewise,
-    behind a rate that has risen in mid-run to twice what it ever was
+    """`lr-too-high` (warning): the loss stays at 90 % of the first or above, and was never below, after steps of a
+    sixth of the weights; or a first step of 4 % made the loss rise and outputs hardly depend on the inputs since; or
+    the loss is four times its least and a quarter of the first while the rate still grows; or it spikes, or is lost
+    likewise, behind a rate that has risen in mid-run to twice what it ever was
     """
     if history.standing.others:
         return

@@ -23,9 +23,7 @@ FINDING_WORDS = {
 
 
 def check_samples_mixed(examined: Examined) -> Iterator[Finding]:
-    """A network whose output for one sample depends on the other samples of the batch.
-
-    `samples-mixed` (warning, info): in eval mode the output for one sample moves with another sample, with the first
+    """`samples-mixed` (warning, info): in eval mode the output for one sample moves with another sample, with the first
     module where it shows (info: where it is not certain that the first dimension counts samples: there are neither
     labels nor images, or its order matters, as that of time steps does)
     """
@@ -49,9 +47,7 @@ def check_samples_mixed(examined: Examined) -> Iterator[Finding]:
 
 
 def check_input_ignored(examined: Examined) -> Iterator[Finding]:
-    """An argument of the model, or most places of one, that its output does not depend on.
-
-    `input-ignored` (warning, info): the output does not depend on one of the arguments (info: where layers start at
+    """`input-ignored` (warning, info): the output does not depend on one of the arguments (info: where layers start at
     zero), on most of the places of an input that differ from sample to sample, or on anything but random numbers
     """
     facts, signal = sample_facts_of(examined), examined.signal
@@ -193,12 +189,10 @@ def check_inverted_mask(examined: Examined) -> Iterator[Finding]:
 
 
 def check_mask_leaks(examined: Examined) -> Iterator[Finding]:
-    """A softmax whose hidden entries get a share all the same.
-
-    `mask-leaks` (warning): entries that `masked_fill` was to hide get more than 1 % of a softmax; an argument holds the
-    labels, and the output at a step depends on the label of that step (steps with the label -100 do not count); rows
-    are padded at their ends, and cutting some of the padding off changes the output by more than other samples do; a
-    mask that is inverted: it hides the words, or the positions that have labels, and shows the padding
+    """`mask-leaks` (warning): entries that `masked_fill` was to hide get more than 1 % of a softmax; an argument holds
+    the labels, and the output at a step depends on the label of that step (steps with the label -100 do not count);
+    rows are padded at their ends, and cutting some of the padding off changes the output by more than other samples
+    do; a mask that is inverted: it hides the words, or the positions that have labels, and shows the padding
     """
     for row in () if examined.signal is None else examined.signal.rows:
         if row.leak is not None and row.leak > MAX_LEAK_SHARE:

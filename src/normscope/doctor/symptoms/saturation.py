@@ -54,11 +54,9 @@ ATTENTION_SATURATED = Symptom(
 
 
 def check_saturated_units(examined: Examined) -> Iterator[Finding]:
-    """Sigmoid, tanh and softmax inside the network of which most lie in their flat parts.
-
-    `saturated-units` (warning, info): nine in ten values of a sigmoid, tanh, hardtanh or ReLU6 inside the network, or
-    gates of a recurrent layer, lie within 1 % of its limits (info: half of a sigmoid or tanh); not those of which a
-    GELU, SiLU or Mish is written out
+    """`saturated-units` (warning, info): nine in ten values of a sigmoid, tanh, hardtanh or ReLU6 inside the network,
+    or gates of a recurrent layer, lie within 1 % of its limits (info: half of a sigmoid or tanh); not those of which
+    a GELU, SiLU or Mish is written out
     `attention-saturated` (warning): three in four rows of a softmax (half in a fresh model), or of an attention, put
     more than 99 % on one entry
     """
@@ -114,11 +112,9 @@ GATE_SHUT_STEPS = 50
 
 
 def watch_saturated_units(history: History) -> Iterator[Finding]:
-    """Sigmoids and tanhs behind a weight that are flat for most samples, and gates of recurrent layers.
-
-    `saturated-units` (warning): 80 % of the units of a sigmoid or tanh are in its flat parts, where it is not part of
-    another activation (GELU, SiLU, Mish written out); or the biases of an LSTM or GRU keep its gates shut and nothing
-    is learned
+    """`saturated-units` (warning): 80 % of the units of a sigmoid or tanh are in its flat parts, where it is not part
+    of another activation (GELU, SiLU, Mish written out); or the biases of an LSTM or GRU keep its gates shut and
+    nothing is learned
     """
     if history.standing.shut and history.step >= GATE_SHUT_STEPS and history.is_unlearned:
         path, gate = next(iter(history.standing.shut.items()))
@@ -142,9 +138,7 @@ ONE_PLACE_ROWS_SHARE = 0.9
 
 
 def watch_attention_saturated(history: History) -> Iterator[Finding]:
-    """Attention all of whose rows look at one entry though the model has not learned its task.
-
-    `attention-saturated` (warning): 90 % of the rows of an attention (some are looked at) put more than 99 % on one
+    """`attention-saturated` (warning): 90 % of the rows of an attention (some are looked at) put more than 99 % on one
     entry while the loss is not fitted
     """
     places = history.last("weight", "one_place")

@@ -32,10 +32,8 @@ ITERATIONS = 100
 
 
 def check_spectral_norm_off(examined: Examined) -> Iterator[Finding]:
-    """Spectral normalization whose power iteration is off, or whose norm is not that of the convolution.
-
-    `spectral-norm-off` (warning, info): a `spectral_norm` parametrization whose power iteration has not found the norm,
-    or a convolution whose operator norm is above the one it controls
+    """`spectral-norm-off` (warning, info): a `spectral_norm` parametrization whose power iteration has not found the
+    norm, or a convolution whose operator norm is above the one it controls
     """
     norms = {place.path: place.row.norm for place in examined.places}
     for path, module in examined.model.named_modules():

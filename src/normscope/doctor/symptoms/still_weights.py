@@ -61,10 +61,7 @@ below a thousandth of its largest rate in 2 % of its steps, and below a twentiet
 
 
 def watch_rate_zero(history: History) -> Iterator[Finding]:
-    """A learning rate of zero in all groups, for two records.
-
-    `rate-zero` (warning): the learning rate is 0 in two records
-    """
+    """`rate-zero` (warning): the learning rate is 0 in two records"""
     rates = [(r.step, max(r.lr)) for r in history.records[-12:] if r.lr]
     zeros = rates[max((i + 1 for i, (_, rate) in enumerate(rates) if rate != 0.0), default=0) :]
     if len(zeros) >= 2 and zeros[-1][0] - zeros[0][0] >= PLAIN_STEPS:
@@ -72,11 +69,9 @@ def watch_rate_zero(history: History) -> Iterator[Finding]:
 
 
 def watch_rate_decayed(history: History) -> Iterator[Finding]:
-    """A schedule that ended long before the run, while the loss is not fitted.
-
-    `rate-decayed` (warning): the learning rate is below a thousandth of its largest for a fifth of the run, or below a
-    twentieth for two fifths while two fifths of the loss are left; the loss is not fitted, and still fell when the rate
-    went or had less than 100 steps
+    """`rate-decayed` (warning): the learning rate is below a thousandth of its largest for a fifth of the run, or below
+    a twentieth for two fifths while two fifths of the loss are left; the loss is not fitted, and still fell when the
+    rate went or had less than 100 steps
     """
     for share, time_share, left in ENDED:
         for finding in _rate_ended(history, share, time_share, left):
@@ -150,13 +145,11 @@ SMALL_GRADIENT_LOG10 = -2.0
 
 
 def watch_weights_still(history: History) -> Iterator[Finding]:
-    """Weights that no step has moved by more than a trace since the run began, though the rate is not zero.
-
-    `weights-still` (warning): no step so far changed the weights by more than 5 x 10^-6 of their size (10^-4 where the
-    loss stays as well), all of 150 steps by less than 3 % while nothing is learned, or steps became that small in
-    mid-run; says whether rate or gradient is too small. Also a group of parameters at less than 10^-5 of the largest
-    rate (at a rate of 0: a note), and squared errors that would need five times as many steps to come down to that of a
-    constant
+    """`weights-still` (warning): no step so far changed the weights by more than 5 x 10^-6 of their size (10^-4 where
+    the loss stays as well), all of 150 steps by less than 3 % while nothing is learned, or steps became that small
+    in mid-run; says whether rate or gradient is too small. Also a group of parameters at less than 10^-5 of the
+    largest rate (at a rate of 0: a note), and squared errors that would need five times as many steps to come down
+    to that of a constant
     """
     records = [r for r in history.records if r.lr and max(r.lr) > 0.0 and r.total.get("log10_step") is not None]
     if len(records) < 2 or records[-1] is not history.records[-1] or history.step < PLAIN_STEPS:
@@ -242,9 +235,7 @@ OVERWRITTEN_STEPS = 100
 
 
 def watch_weights_put_back(history: History) -> Iterator[Finding]:
-    """Weights that a step moves and that are where they were at the next record.
-
-    `weights-put-back` (warning): steps change the weights, but from record to record they are where they were; or
+    """`weights-put-back` (warning): steps change the weights, but from record to record they are where they were; or
     something else than the optimizer writes into them, and after 100 steps nothing is learned
     """
     records = history.repeated()
@@ -297,11 +288,9 @@ SCHEDULED_SHARE = 0.01
 
 
 def watch_effective_lr(history: History) -> Iterator[Finding]:
-    """Scale-invariant weights that a step hardly turns, or turns right round.
-
-    `effective-lr` (warning): a step turns scale-invariant weights by less than 10^-6 radians though the loss is not
-    fitted and the schedule not over, or by more than 0.5; 10^-5 and 0.2 suffice where the effective learning rate has
-    moved a hundredfold beyond the schedule
+    """`effective-lr` (warning): a step turns scale-invariant weights by less than 10^-6 radians though the loss is not
+    fitted and the schedule not over, or by more than 0.5; 10^-5 and 0.2 suffice where the effective learning rate
+    has moved a hundredfold beyond the schedule
     """
     explained = {finding.where for finding in history.findings if finding.code in ("variance-collapse", "norm-growth")}
     slow, fast = [], []
@@ -369,10 +358,8 @@ NO_ZERO_GRAD = Symptom(
 
 
 def watch_no_zero_grad(history: History) -> Iterator[Finding]:
-    """Gradients that are added to those of the steps before.
-
-    `no-zero-grad` (warning): in three records in a row the gradient of the step before was still there when that of the
-    next was added
+    """`no-zero-grad` (warning): in three records in a row the gradient of the step before was still there when that of
+    the next was added
     """
     latest = [record.total.get("left_over") for record in history.repeated(CONSECUTIVE_RECORDS)]
     left = [value for value in latest if value is not None and value > 0.0]

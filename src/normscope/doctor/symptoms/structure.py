@@ -32,13 +32,11 @@ CLASSES_PER_UNIT = 4
 
 
 def check_missing_activation(examined: Examined) -> Iterator[Finding]:
-    """Two weight layers with nothing but a rearrangement between them, so that they are one linear map.
+    """`missing-activation` (warning): two weight layers with nothing but a rearrangement or a normalizer between them
+    (not through fewer channels, nor by groups), a network of weights, normalizers and poolings alone (where its
+    graph is whole), or a LeakyReLU with a slope near 1
 
     Some pairs are meant as such, but not in a network that has no activation anywhere.
-
-    `missing-activation` (warning): two weight layers with nothing but a rearrangement or a normalizer between them (not
-    through fewer channels, nor by groups), a network of weights, normalizers and poolings alone (where its graph is
-    whole), or a LeakyReLU with a slope near 1
     """
     signal = examined.signal
     if signal is None:
@@ -99,9 +97,7 @@ def _no_activation_at_all(signal: Signal) -> Iterator[Finding]:
 
 
 def check_narrow_layer(examined: Examined) -> Iterator[Finding]:
-    """A layer on every way to the outputs of a classifier that hands on far fewer numbers than there are classes.
-
-    `bottleneck` (warning): a layer that everything passes through hands on so few numbers that each has to tell four
+    """`bottleneck` (warning): a layer that everything passes through hands on so few numbers that each has to tell four
     classes apart, or more; or reads them
     """
     signal = examined.signal
@@ -147,13 +143,11 @@ def check_flat_activation(examined: Examined) -> Iterator[Finding]:
 
 
 def check_hidden_softmax(examined: Examined) -> Iterator[Finding]:
-    """A softmax in the place of an activation: between two weight layers.
+    """`hidden-softmax` (warning): a softmax as the activation between two layers, also with normalizers, activations,
+    additions or constant factors beside it; not where its shares weigh other values, or where they or their scores
+    are read elsewhere too
 
     Where its output, or its input, is read elsewhere too, it is taken to give probabilities that are meant.
-
-    `hidden-softmax` (warning): a softmax as the activation between two layers, also with normalizers, activations,
-    additions or constant factors beside it; not where its shares weigh other values, or where they or their scores are
-    read elsewhere too
     """
     signal = examined.signal
     if signal is None:
@@ -182,10 +176,8 @@ def check_hidden_softmax(examined: Examined) -> Iterator[Finding]:
 
 
 def check_softmax_axis(examined: Examined) -> Iterator[Finding]:
-    """A softmax whose shares are multiplied with values and added up over another axis than its own.
-
-    `softmax-axis` (warning): a softmax whose shares a matrix product adds up over another axis than the one over which
-    they are 1
+    """`softmax-axis` (warning): a softmax whose shares a matrix product adds up over another axis than the one over
+    which they are 1
     """
     if examined.signal is None or examined.signal.wrong_axis is None:
         return

@@ -52,12 +52,10 @@ def check_unregistered_weights(examined: Examined) -> Iterator[Finding]:
 
 
 def check_frozen_layer(examined: Examined) -> Iterator[Finding]:
-    """Layers that do not train between layers that do.
-
-    `frozen-layer` (error, warning, info): a model of which nothing trains, with a loss (error); weights that are no
+    """`frozen-layer` (error, warning, info): a model of which nothing trains, with a loss (error); weights that are no
     parameters of the model (error: it has no others); a layer that does not train though its weights are those of a
-    random start (info: one that does not train behind layers that do); weights that are made anew inside of `forward`,
-    or that belong to no module of the model (such as layers in a Python list)
+    random start (info: one that does not train behind layers that do); weights that are made anew inside of
+    `forward`, or that belong to no module of the model (such as layers in a Python list)
     """
     signal = examined.signal
     if signal is None:
@@ -152,13 +150,11 @@ FAINT_STEPS = 100
 
 
 def watch_frozen_layer(history: History) -> Iterator[Finding]:
-    """Layers that are frozen though they have the values of a new layer.
-
-    `frozen-layer` (warning, info): a layer behind trained ones, or all of two or more in front of them, requires no
-    gradient and has the random values of a new layer (info: of one or two without a bias, behind trained ones: a fixed
-    classifier, perhaps; in front they are random features, and nothing is said); or all layers do, where other
-    parameters are trained; or a table of embeddings with entries below 0.03 is frozen, and after 100 steps nothing is
-    learned
+    """`frozen-layer` (warning, info): a layer behind trained ones, or all of two or more in front of them, requires no
+    gradient and has the random values of a new layer (info: of one or two without a bias, behind trained ones: a
+    fixed classifier, perhaps; in front they are random features, and nothing is said); or all layers do, where other
+    parameters are trained; or a table of embeddings with entries below 0.03 is frozen, and after 100 steps nothing
+    is learned
     """
     names = find_lasting(history, history.standing.frozen)
     unmeant = [name for name in names if name in history.standing.unmeant]
@@ -171,9 +167,7 @@ def watch_frozen_layer(history: History) -> Iterator[Finding]:
 
 
 def check_wrong_parameters(examined: Examined) -> Iterator[Finding]:
-    """An optimizer that does not hold the parameters of the model.
-
-    `not-in-optimizer` (error, warning, info): with `optimizer=`: trainable parameters that a gradient of the loss
+    """`not-in-optimizer` (error, warning, info): with `optimizer=`: trainable parameters that a gradient of the loss
     reaches and it does not hold (error: it holds none; info: those of a discriminator behind a generator, as targets
     that are all alike show)
     """
@@ -219,9 +213,8 @@ NOT_TRAINED = Symptom(
 
 
 def watch_not_trained(history: History) -> Iterator[Finding]:
-    """Parameters that get gradients but that no optimizer changes.
-
-    `not-trained` (warning): a parameter gets gradients in three records, is in no optimizer, and nobody changes it
+    """`not-trained` (warning): a parameter gets gradients in three records, is in no optimizer, and nobody changes
+    it
     """
     names = find_lasting(history, history.standing.unmoved)
     if names:

@@ -143,12 +143,10 @@ def _reward_falls(history: History, step: int) -> Iterator[Finding]:
 
 
 def watch_validation(history: History, step: int) -> Iterator[Finding]:
-    """A watch_validation that becomes worse, or is none; a reward that falls.
-
-    `overfitting` (warning): of `run.log_metrics(val_loss=...)`: three validations in a row are worse than the best by a
-    tenth, the last by a quarter, while the training loss falls (info where a logged accuracy holds and the loss is
-    below 1.5 times the best); or three are no better than the best and a fifth of the first loss or more, while the
-    training loss is 3 % of either
+    """`overfitting` (warning): of `run.log_metrics(val_loss=...)`: three validations in a row are worse than the best
+    by a tenth, the last by a quarter, while the training loss falls (info where a logged accuracy holds and the loss
+    is below 1.5 times the best); or three are no better than the best and a fifth of the first loss or more, while
+    the training loss is 3 % of either
     `validation-worse` (warning): the same while the training loss does not fall; or a validation accuracy that fell by
     0.1; or, at once, a loss that only became better and is three times the best and worse than the first
     `validation-apart` (warning): three validation losses are no better than the loss of the untrained model, while the

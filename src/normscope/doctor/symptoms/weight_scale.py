@@ -45,9 +45,7 @@ RECURRENT = ("lstm", "gru", "rnn")
 
 
 def check_scale_stands_out(examined: Examined) -> Iterator[Finding]:
-    """A weight layer whose weights are far larger or smaller than those of the other layers, for its width.
-
-    `layer-scale` (warning): the weights of one layer are thirty times as large, or as small, as those of the others,
+    """`layer-scale` (warning): the weights of one layer are thirty times as large, or as small, as those of the others,
     for their width; or a table of positions or tokens has entries of 30 and more
     """
     signal = examined.signal
@@ -171,10 +169,8 @@ DOMINANT_BRANCH_RATIO = 50.0
 
 
 def check_branch_dominates(examined: Examined) -> Iterator[Finding]:
-    """A block whose branch is far larger than what it is added to.
-
-    `branch-dominates` (warning): a branch that is fifty times as large as what it is added to, or a sum as many times
-    as large as its summands
+    """`branch-dominates` (warning): a branch that is fifty times as large as what it is added to, or a sum as many
+    times as large as its summands
     """
     signal = examined.signal
     if signal is None:
@@ -250,9 +246,7 @@ MOST_GROWTH = 1e4
 
 
 def check_recurrent_scale(examined: Examined) -> Iterator[Finding]:
-    """Recurrent weights that multiply the state by far more, or far less, than 1 at every step.
-
-    `recurrent-scale` (warning): recurrent weights that multiply the state by more than 2 (gated layers: 4; ReLUs: by
+    """`recurrent-scale` (warning): recurrent weights that multiply the state by more than 2 (gated layers: 4; ReLUs: by
     10,000 over the sequence), or by less than 0.05, at every step; a loop over a sequence in which a step multiplies
     the gradient by less than 0.2, or all steps by 10,000; a layer that begins each of its steps with a state of zero
     """
@@ -362,10 +356,8 @@ THIRD_RECORDS = 4
 
 
 def watch_norm_growth(history: History) -> Iterator[Finding]:
-    """Norms of weights that grow exponentially and do not level off.
-
-    `norm-growth` (warning): the operator norm of a weight grew thirtyfold and grows on exponentially, or a hundredfold
-    beyond 1,000
+    """`norm-growth` (warning): the operator norm of a weight grew thirtyfold and grows on exponentially, or a
+    hundredfold beyond 1,000
     """
     records = history.records
     if len(records) < 3 * THIRD_RECORDS or records[-1].step - records[0].step < 3 * LASTING_STEPS:
