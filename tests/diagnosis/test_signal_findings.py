@@ -16,7 +16,7 @@ from normscope.doctor.symptoms.gradient_depth import check_gradient_explosion, c
 from normscope.doctor.symptoms.gradient_reach import check_no_gradient
 from normscope.doctor.symptoms.half_precision import check_half_precision
 from normscope.doctor.symptoms.inputs import check_input_scale
-from normscope.doctor.symptoms.saturation import check_saturated_units
+from normscope.doctor.symptoms.units import check_saturated_units
 
 from .seen import INFO, WARNING, randn
 
