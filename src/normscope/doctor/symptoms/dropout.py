@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from ...core.finding import Finding, figure, figures, percent
+from ...core.finding import Finding, figures, percent
 from ..checking.examined import Examined
 from ..checking.signal import RANDOM, DropoutCall
 from ..monitor.history import History
@@ -31,7 +31,7 @@ STRONG_DROPOUT = Symptom(
 
 def _keep(rate: float) -> dict[str, Any]:
     """Return the words for what a dropout at a rate does to what it keeps."""
-    return {"kept": rate, "p": 1.0 - rate, "factor": figure(1.0 / (1.0 - rate)) if rate < 1.0 else "infinity"}
+    return {"kept": rate, "p": 1.0 - rate, "factor": f"{1.0 / (1.0 - rate):.3g}" if rate < 1.0 else "infinity"}
 
 
 def check_strong_dropout(examined: Examined) -> Iterator[Finding]:

@@ -41,7 +41,7 @@ ONE_CLASS_SHARE = 0.95
 ONE_CLASS = Symptom(
     code="one-class",
     seen="All labels of the last {records} measured batches are the same ({label:g}).",
-    why="A constant output fits them: from labels of one class nothing can be learned but that class.",
+    why="A constant output fits them: from targets that are all the same nothing else can be learned.",
     advice="Look at how labels are read (a subset that was cut from sorted data, a wrong column, a cast that rounds to "
     "0), and shuffle the data: batches that are sorted by class look like this.",
 )
