@@ -20,6 +20,7 @@ import tomllib
 from pathlib import Path
 
 import normscope
+from normscope.auditing.findings import STAND_BEFORE
 from normscope.core.shown import Shown
 from normscope.doctor.symptoms import unseen_training, validation
 from normscope.doctor.symptoms.registry import RULES
@@ -107,7 +108,8 @@ WHEN_RAISED = re.compile(r"^`([a-z-]+)` \((.*?)\): (.*?)(?=\n`[a-z-]+` \(|\n\n|\
 def findings_page(page: str) -> str:
     """Return the page of findings with its tables, of a check and of a run, as the docstrings of rules say them."""
     watched = (*(rule.watch for rule in RULES), validation.watch_validation, unseen_training)
-    for title, sources in (("a check", [rule.check for rule in RULES]), ("a run", watched)):
+    checked = [one for rule in RULES if rule.check for one in (*STAND_BEFORE.get(rule.check, ()), rule.check)]
+    for title, sources in (("a check", checked), ("a run", watched)):
         rows = ["| code | severity | what was seen |", "|---|---|---|"]
         for source in filter(None, sources):
             raised = WHEN_RAISED.findall(inspect.getdoc(source) or "")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import import_module
 from itertools import groupby
 from typing import Protocol, Self
 
 from ...core.errors import InputError, NormscopeError
 from ...core.finding import Finding, Severity
 from ...core.shown import Shown
-from ...report.words import listed, pluralise
+from ...report.words import listed, pluralise, sentence
+from ..symptoms.registry import FINDING_WORDS
 from ..symptoms.symptom import place
 
-REGISTRY = "normscope.doctor.symptoms.registry"
-"""Where the words of each code are listed, loaded when a verdict is first given."""
 MOST = 3
 """Kinds of findings that one sentence names; of the others it says how many there are."""
 
@@ -82,7 +80,7 @@ def clause(group: Sequence[Finding], rows: Sequence[HasRole] = ()) -> str:
 
 def _words(finding: Finding) -> tuple[str, str]:
     """Return the words for one place and for several: those of its kind, or the code of one that nobody listed."""
-    kind = import_module(REGISTRY).FINDING_WORDS.get(finding.code)
+    kind = FINDING_WORDS.get(finding.code)
     if kind is None:
         words = finding.code.replace("-", " ")
         return f"{words} in {{where}}", f"{words} in {{count}} places"
@@ -94,11 +92,6 @@ def _words(finding: Finding) -> tuple[str, str]:
 def places(group: Sequence[Finding], most: int = MOST) -> str:
     """Return the places of findings, the first few by name."""
     return listed(list(dict.fromkeys(place(finding.where) for finding in group)), most=most)
-
-
-def sentence(text: str) -> str:
-    """Return a clause as a sentence."""
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _looked_at(rows: Sequence[HasRole]) -> str:

@@ -21,10 +21,6 @@ from .samples import check_input_ignored
 from .symptom import FindingWords, Symptom, finding
 
 FINDING_WORDS = {
-    "gradient-mismatch": FindingWords(
-        "the gradient through {where} is not that of its forward",
-        "the gradient through {count} modules is not that of their forward",
-    ),
     "backward-raises": FindingWords("the backward raises an error at {where}"),
     "gradient-cut": FindingWords("no gradient can flow back past {where}"),
     "unused-parameter": FindingWords("the forward never uses {where}", "the forward never uses {count} layers"),
@@ -54,33 +50,6 @@ def check_backward_raises(examined: Examined) -> Iterator[Finding]:
         "for each argument of `forward`.",
         severity=Severity.ERROR if trains else Severity.INFO,
     )
-
-
-def check_gradient_mismatch(examined: Examined) -> Iterator[Finding]:
-    """`gradient-mismatch` (warning): the backward of a module is not the derivative of its forward (a custom
-    `autograd.Function`, a hook, `detach`, `no_grad`); straight-through estimators and gradient reversal are so on
-    purpose
-    """
-    for mismatch in examined.mismatches:
-        name = f"`{mismatch.path}`" if mismatch.path else "the model"
-        if math.isinf(mismatch.share):
-            what = "autograd gives a gradient along a direction in which the output does not change"
-        elif mismatch.share == 0.0:
-            what = "no gradient comes back along a direction in which the output changes"
-        else:
-            what = f"along one direction autograd gives {figure(mismatch.share)} times the change of the output"
-        yield finding(
-            "gradient-mismatch",
-            mismatch.path,
-            f"The backward of {name} is not the derivative of its forward: {what}.",
-            "Training follows this gradient and not that of the loss, and whatever differentiates the model "
-            "(attacks, saliency maps, gradient penalties) sees another function. The Jacobians of this audit are those "
-            "of the forward.",
-            "Straight-through estimators, gradient reversal and stopped gradients do this on purpose: then "
-            "there is nothing to do. Otherwise check the custom autograd.Function with torch.autograd.gradcheck, and "
-            "look for tensor hooks, detach() and no_grad() on the path.",
-            figures(factor=None if math.isinf(mismatch.share) else mismatch.share),
-        )
 
 
 def check_unused_parameters(examined: Examined) -> Iterator[Finding]:

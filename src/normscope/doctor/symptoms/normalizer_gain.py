@@ -173,18 +173,18 @@ def check_expanding_normalizer(examined: Examined) -> Iterator[Finding]:
     [reports](report.md))
     """
     for place, seen in examined.normalizers():
-        row, share, where = place.row, seen.variance.share_below_one, place.path
-        if row.log10_folded is None or not share >= EXPANDING_SETS:
+        share, where = seen.variance.share_below_one, place.path
+        if place.log10_folded is None or not share >= EXPANDING_SETS:
             continue
-        typical = row.log10_folded - _above_typical(seen)
+        typical = place.log10_folded - _above_typical(seen)
         if typical < HUGE_GAIN:
             continue
-        together = "" if row.folded_with is None else f"`{row.folded_with}` followed by "
+        together = "" if place.folded_with is None else f"`{place.folded_with}` followed by "
         yield EXPANDING_NORMALIZER.at(
             where,
             seen=f"{percent(share)} of what `{where}` normalizes has a variance below 1, and {together}`{where}` can "
-            f"stretch a change {power(row.log10_folded)} times.",
-            log10_folded=row.log10_folded,
+            f"stretch a change {power(place.log10_folded)} times.",
+            log10_folded=place.log10_folded,
             log10_typical=typical,
             share_below_one=share,
             log10_median=seen.variance.log10_median,
@@ -388,7 +388,7 @@ def check_spectral_norm_off(examined: Examined) -> Iterator[Finding]:
     """`spectral-norm-off` (warning, info): a `spectral_norm` parametrization whose power iteration has not found the
     norm, or a convolution whose operator norm is above the one it controls
     """
-    norms = {place.path: place.row.norm for place in examined.places}
+    norms = {place.path: place.norm for place in examined.places}
     for path, module in examined.model.named_modules():
         for weight, u, v in _spectral_norms(module, examined.mode):
             sigma, estimate = _largest(weight), abs(float(torch.dot(u, weight @ v)))

@@ -8,12 +8,12 @@ now, every time; `add_record` raises it once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...core.finding import Finding
 from ..checking.examined import Examined
-from ..findings.facts import loose_bound, not_lipschitz, redundant_bias
 from ..monitor.history import History
 from ..monitor.record import Record
 from . import (
@@ -95,7 +95,6 @@ RULES: tuple[Rule, ...] = (
     Rule(check=labels.check_labels_are_inputs),
     Rule(check=samples.check_inverted_mask),
     Rule(check=samples.check_padding_read),
-    Rule(check=gradient_reach.check_gradient_mismatch),
     Rule(check=untrained.check_wrong_parameters),
     Rule(check=untrained.check_unregistered_weights),
     Rule(check=gradient_reach.check_cut_gradient),
@@ -185,9 +184,6 @@ RULES: tuple[Rule, ...] = (
         unless=("expanding-normalizer",),
     ),
     Rule(check=untrained.check_frozen_layer),
-    Rule(check=redundant_bias),
-    Rule(check=not_lipschitz),
-    Rule(check=loose_bound),
     Rule(check=optimizer_steps.check_loss_rises),
     Rule(check=optimizer_steps.check_next_step),
     Rule(check=untrained.check_resting_group),
@@ -209,6 +205,10 @@ FILES = (
     samples, still_weights, structure, units, unseen_training, untrained, validation, weights,
 )  # fmt: skip
 FINDING_WORDS = {code: words for file in FILES for code, words in file.FINDING_WORDS.items()} | {
+    "gradient-mismatch": FindingWords(
+        "the gradient through {where} is not that of its forward",
+        "the gradient through {count} modules is not that of their forward",
+    ),
     "redundant-bias": FindingWords("the bias of {where} has no effect", "the biases of {count} layers have no effect"),
     "not-lipschitz": FindingWords(
         "{where} can amplify some inputs without limit", "{count} parts can amplify some inputs without limit"
@@ -221,17 +221,21 @@ EARLY_RECORDS = 5
 """The first records, at each of which all symptoms are looked for: most faults are there from the start."""
 
 
-def diagnose_model(examined: Examined) -> tuple[Finding, ...]:
+def diagnose_model(
+    examined: Examined, more: Mapping[Callable[..., Any], Sequence[Callable[[Any], Iterator[Finding]]]] = {}
+) -> tuple[Finding, ...]:
     """Return what is wrong with a model or worth knowing about it.
 
     Args:
-        examined: the model with its graph, rows and data.
+        examined: the model with its layers and data.
+        more: further rules of a check, by the one before which they stand.
 
     Returns:
         The most serious findings first; within a severity the more fundamental causes, then the earlier layers. Mere
         consequences of another finding are left out.
     """
-    found = [finding for rule in RULES if rule.check is not None for finding in rule.check(examined)]
+    checks = [check for rule in RULES if rule.check for check in (*more.get(rule.check, ()), rule.check)]
+    found = [finding for check in checks for finding in check(examined)]
     order = {code: rank for rank, code in enumerate(dict.fromkeys(finding.code for finding in found))}
     depth = _depths(examined)
     kept = unexplained(_once(found), examined)

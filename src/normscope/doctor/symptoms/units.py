@@ -145,7 +145,7 @@ def _bias_below(examined: Examined, before: frozenset[str], dead: Tensor) -> _Bi
     if len(places) != 1:
         return None
     place = places[0]
-    module = examined.model.get_submodule(place.row.path)
+    module = examined.model.get_submodule(place.module)
     bias, spread = getattr(module, "bias", None), _spread(place, getattr(module, "weight", None))
     if not isinstance(bias, Tensor) or spread is None or not bias.shape == spread.shape == dead.shape:
         return None
@@ -178,7 +178,7 @@ def _spread(place: ExaminedRow, weight: object) -> Tensor | None:
     size = weight.detach().double().cpu()
     if place.normalizer is not None:
         return size.abs()
-    if place.weight is None or "Transpose" in place.row.kind:
+    if place.weight is None or "Transpose" in place.kind:
         return None
     return torch.linalg.vector_norm(size.flatten(1), dim=1) * place.weight.rms_input
 

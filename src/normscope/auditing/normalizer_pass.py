@@ -12,17 +12,18 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ...auditing.audit_steps import NOT_REACHED, AuditRequest, Skipped
-from ...bounds.applied import multiplications, passes
-from ...bounds.captured import Captured
-from ...bounds.graph.ir import Graph, Node
-from ...bounds.operators.invariance import FeedingLayer
-from ...bounds.operators.registry import sets_of
-from ...core.budget import affordable, check_time, count
-from ...core.log10 import log10
-from ..symptoms.batch_statistics import is_noisy, is_tiny
-from ..symptoms.normalizer_gain import MUCH_DOMINATED_SHARE
-from .examined import ExaminedRow, NormalizerOverData
+from ..bounds.applied import multiplications, passes
+from ..bounds.captured import Captured
+from ..bounds.graph.ir import Graph, Node
+from ..bounds.operators.invariance import FeedingLayer
+from ..bounds.operators.registry import sets_of
+from ..core.budget import affordable, check_time, count
+from ..core.log10 import log10
+from ..doctor.checking.examined import NormalizerOverData
+from ..doctor.symptoms.batch_statistics import is_noisy, is_tiny
+from ..doctor.symptoms.normalizer_gain import MUCH_DOMINATED_SHARE
+from .audit_steps import NOT_REACHED, AuditRequest, Skipped
+from .audited import AuditedRow
 from .normalizer_effects import CLEAR_CHANGE, NormalizerEffect, NormalizerEffects
 from .rows import STEP
 
@@ -43,7 +44,7 @@ TIME_SHARE = 0.5
 def measure_normalizers(
     request: AuditRequest,
     captured: Captured,
-    places: Sequence[ExaminedRow],
+    places: Sequence[AuditedRow],
     feeds: Sequence[FeedingLayer],
     skipped: Skipped,
 ) -> NormalizerEffects | None:
@@ -62,7 +63,7 @@ def measure_normalizers(
 
 def _measure(
     captured: Captured,
-    places: Sequence[ExaminedRow],
+    places: Sequence[AuditedRow],
     feeding: Mapping[str, Node],
     seed: int,
     skipped: Skipped,

@@ -1,1 +1,0 @@
-"""What an audit says besides: biases without effect, parts and bounds that say nothing."""
