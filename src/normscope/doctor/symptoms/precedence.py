@@ -1,8 +1,8 @@
 """What explains what: findings of a model, and of a run, that are mere consequences of others.
 
-The first tables are of a check, which has all findings at once, by the finding that is dropped. In a run alarms come one
-by one: the other tables say what an alarm that was raised silences. A rule of a run that is silent after its own code,
-or another, has that in `registry.py` (`unless`).
+The first tables are of a check, which has all findings at once, by the finding that is dropped. In a run alarms come
+one by one: the other tables say what an alarm that was raised silences. A rule of a run that is silent after its own
+code, or another one, says so in `registry.py` (`unless`).
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ LOSS_EXPLAINED = (
     "lr-too-high", "decay-too-strong", "strong-dropout", "one-class", "shapes-broadcast", "negated-loss",
     "no-better-than-constant",
 )  # fmt: skip
-"""Alarms that say why a loss stays where it is: what else does is not asked behind them."""
+"""Alarms that say why a loss stays where it is: no other reason is looked for after them."""
 INPUTS_LOST = ("gradient-vanishing", "constant-input", "decay-too-strong")
-"""Alarms that say where the inputs are lost: why outputs do not depend on them is not asked behind these."""
+"""Alarms that say where the inputs are lost: that outputs do not depend on them is not told again."""
 LOST_BY_HALF_PRECISION = ("dead-layer", "dead-relu", "output-constant", "gradient-vanishing", "no-gradient-at-step")
 """Alarms that values and gradients beyond the range of half precision explain."""
 VALIDATION_CODES = ("overfitting", "validation-worse", "validation-apart")
