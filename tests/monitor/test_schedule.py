@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import normscope
 from normscope.doctor.monitor import schedule
-from normscope.doctor.monitor.norm_tracking import (
+from normscope.doctor.monitor.quantities.norm_search import SEARCH_STEPS
+from normscope.doctor.monitor.quantities.operator_norms import (
     DRIFT_CAUTION,
     DRIFT_MEMORY,
     PART_STEPS,
@@ -24,7 +25,6 @@ from normscope.doctor.monitor.norm_tracking import (
     NormFigure,
     WeightNorms,
 )
-from normscope.doctor.monitor.probes.weight_probe import SEARCH_STEPS
 from normscope.doctor.monitor.schedule import (
     KEPT_SHARE,
     MAX_LEFT_OUT,
@@ -533,7 +533,7 @@ def test_a_measured_step_reads_nothing_from_the_device(monkeypatch: pytest.Monke
                 for name in ("item", "__bool__", "__float__", "__int__", "tolist", "nonzero") if step else ():
                     patched.setattr(torch.Tensor, name, refuse)
                 patched.setattr(
-                    "normscope.doctor.monitor.recording.Recorder.collect", lambda *_, **__: None
+                    "normscope.doctor.monitor.record_writer.Recorder.collect", lambda *_, **__: None
                 )  # on the host
                 loss = model(x).square().mean()
                 loss.backward()

@@ -27,16 +27,22 @@ from ...core.finding import Finding
 from ...core.untouched import unwrapped
 from .alarms.data import may_repeat_batches
 from .alarms.sight import Sight
-from .composing import LayerMemory, Observed
 from .distributed import ProcessRole, is_alone
-from .forward_listening import ForwardRecord, StepListener
+from .forward_listening import StepListener
+from .forward_record import ForwardRecord
 from .history import History
 from .locating import Locator
-from .measuring import Measurement
-from .probes.batches import DomainProbe, SharpnessProbe, mark_batch, measure_batch
-from .recording import Recorder
+from .quantities.batch import measure_batch
+from .quantities.domain import DomainProbe
+from .quantities.left_over import LeftOver
+from .quantities.loss_parts import LossParts
+from .quantities.losses import Losses, Observed
+from .quantities.quantity import Probe
+from .quantities.sharpness import EFFECTIVE_SHARPNESS, SHARPNESS, SharpnessProbe
+from .record_writer import Recorder, describe_run
 from .schedule import Schedule, Tier, TimeBudget
-from .watched_layers import Subject, describe_layers, describe_run
+from .step_measurement import StepMeasurement
+from .watched_layers import Subject, describe_layers
 
 Before = Callable[[nn.Module, Any, Any], None]
 After = Callable[[nn.Module, Any, Any], None]
@@ -82,10 +88,10 @@ class TrainingHooks:
         self._next_due = 0  # the next step that is due and not decided on
         self._charged = 0  # up to which step the time of steps that are not measured is counted
         self._owed: Tier | None = None  # one that was due when there was no time for it
-        self._domain, self._locator, self._memory = domain, Locator(), LayerMemory()
+        self._domain, self._locator, self._memories = domain, Locator(), dict[type[Probe], Any]()
         self._figures: dict[str, Observed] = {}  # what the loop has observed since the last record
         self._subject: Subject | None = None  # None before the first measured forward
-        self._pending: Measurement | None = None  # the step that is being measured
+        self._pending: StepMeasurement | None = None  # the step that is being measured
         self._batch: tuple[Tensor | None, Tensor | None] = None, None  # its place in the domain, and its spread
         self._stepping = 0  # steps of the optimizer that have begun and not ended
         self._nests = False  # whether its step calls that of its base class
@@ -205,7 +211,7 @@ class TrainingHooks:
 
     def let_go(self) -> None:
         """Keep neither model nor optimizer alive, nor what was found of the layers."""
-        self._domain, self._batch, self._locator, self._memory = None, (None, None), Locator(), LayerMemory()
+        self._domain, self._batch, self._locator, self._memories = None, (None, None), Locator(), {}
         self.history.standing.let_go()
         for name in ("outer", "model", "optimizer", "_whole"):
             self.__dict__.pop(name, None)
@@ -229,7 +235,7 @@ class TrainingHooks:
             return
         self._forwards += 1
         tier, pending = self._decide(), self._pending
-        has_forward = pending is not None and pending.forward is not None and not pending.abandoned
+        has_forward = pending is not None and pending.forward is not None and not pending.probe(Losses).abandoned
         if tier is None or has_forward:
             return
         with self.budget.watching(self._task):
@@ -253,13 +259,13 @@ class TrainingHooks:
             after = WeakHook(self._after_forward, self.outer)
             self._after_hook = self.outer.register_forward_hook(after, always_call=True)
 
-    def _mark_next_batch(self, pending: Measurement, args: Any, kwargs: Any) -> None:
+    def _mark_next_batch(self, pending: StepMeasurement, args: Any, kwargs: Any) -> None:
         """Take the marks of the batch behind a measured one: records may be in step with the epochs of a loader."""
-        is_next = pending.step == self.step - 1 and torch.is_grad_enabled()  # else of a validation in train mode
+        is_next = pending.number == self.step - 1 and torch.is_grad_enabled()  # else of a validation in train mode
         if is_next and may_repeat_batches(self.history):
             with self.budget.watching(("step", pending.tier)):
                 try:
-                    pending.next_batch = mark_batch(args, kwargs)
+                    pending.tell(Probe.take_next_batch, args, kwargs)
                 except Exception as error:
                     self.recorder.complain("batch", f"the batch of a step is not measured: {describe_error(error)}")
 
@@ -276,7 +282,7 @@ class TrainingHooks:
     def _after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         if not self._listener.listens:
             if self._pending is not None:
-                self._pending.take_outputs(output)
+                self._pending.tell(Probe.take_outputs, output)
             return
         with self.budget.watching(self._task):
             try:
@@ -285,7 +291,7 @@ class TrainingHooks:
                 if forward is not None and not raised:
                     self._take_forward(forward)
                     if self._pending is not None:
-                        self._pending.take_outputs(output)
+                        self._pending.tell(Probe.take_outputs, output)
             except Exception as error:
                 self.recorder.complain("forward", f"this step's forward is not measured: {describe_error(error)}")
 
@@ -298,18 +304,21 @@ class TrainingHooks:
             about = describe_run(self._subject, self.model, self.optimizer, self.schedule, self.step)
             self.recorder.begin(self._subject.layers, about)
         tier = self._decide()
-        forward.domain, forward.spread = self._batch
+        forward.domain, forward.batch = self._batch
         if not self.role.sharded:
             modules = self._listener.modules()
             self.history.standing.look_at_modules(modules, self.optimizer, self.step)
             if self.history.standing.alike is None:
                 self.history.standing.look_at_first_weights(modules)
         if tier is not None:
-            pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
+            pending = self._pending or self._begin_measurement(tier, self._subject)
             pending.forward, self._pending = forward, pending
             self._backwards.open()
-            if not (self.role.sharded or pending.clearing or self._listener.apart):
-                pending.clearing = self.history.standing.clearing()
+            if not (self.role.sharded or self._listener.apart):
+                pending.probe(LeftOver).listen(self.history.standing.smallest)
+
+    def _begin_measurement(self, tier: Tier, subject: Subject) -> StepMeasurement:
+        return StepMeasurement(self.step, tier, subject, self.optimizer, self._memories)
 
     # ---- steps of the optimizer
 
@@ -332,11 +341,11 @@ class TrainingHooks:
             try:
                 self._send_earlier()
                 if self._pending is None and self._subject is not None:
-                    self._pending = Measurement(self.step, tier, self._subject, optimizer)
+                    self._pending = self._begin_measurement(tier, self._subject)
                 if self._pending is None:
                     return
                 parameters = self._listener.parameters()
-                self._pending.before(parameters, self._memory, self.budget)
+                self._pending.before(parameters, self.budget)
                 if tier is Tier.FULL:
                     self._measure_curvature(optimizer)
                 if not self.role.sharded:
@@ -362,8 +371,8 @@ class TrainingHooks:
             self.busy = False
         if value is not None:
             rate = max(float(group["lr"]) for group in optimizer.param_groups)
-            self._add_figure("sharpness", value)
-            self._add_figure("effective_sharpness", rate * value)
+            self._add_figure(SHARPNESS.name, value)
+            self._add_figure(EFFECTIVE_SHARPNESS.name, rate * value)
 
     def _after_any_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer is self.optimizer:
@@ -378,7 +387,7 @@ class TrainingHooks:
             return
         self._stepping = 0
         self._locator.stepped, pending = True, self._pending
-        if pending is not None and pending.step == self.step:
+        if pending is not None and pending.number == self.step:
             with self.budget.watching(self._task):
                 try:
                     self._remove_after_hook()  # not in the hook itself: torch goes through them if the forward raises
@@ -403,8 +412,8 @@ class TrainingHooks:
         """Add figures of the present step; a loss that is not finite has its forward run again."""
         if self._pending is not None and "loss" in figures:
             with self.budget.watching(self._task):
-                self._pending.observe(figures["loss"], self._memory)
-                self.history.standing.read(self._pending.reading, self.step)
+                self._pending.tell(Probe.observe_loss, figures["loss"])
+                self.history.standing.read(self._pending.probe(LossParts).reading, self.step)
         if self.role.writes and self._step_hooks:
             if not self.sight.sees:
                 self._say(self.sight.observed(self.optimizer, self.step))
@@ -415,21 +424,23 @@ class TrainingHooks:
 
     def _hear(self, loss: Tensor) -> None:
         """Take a loss whose backward begins in a measured step; one that is not finite has its forward run again."""
-        if self._pending is None or self._pending.step != self.step or self.busy:
+        pending, alone = self._pending, not self.history.standing.others
+        if pending is None or pending.number != self.step or self.busy:
             return
         with self.budget.watching(self._task):
-            value = self._pending.hear(loss, self._memory, alone=not self.history.standing.others)
-            self.history.standing.read(self._pending.reading, self.step)
-            if is_alone() and not self.history.standing.others:  # else gradients are not those of this loss alone
-                self._pending.begin_backward(self._forwards)
-        if value.device.type == "cpu" and self._locator.is_asked(value.item()):
+            pending.tell(Probe.hear_loss, loss, alone)
+            self.history.standing.read(pending.probe(LossParts).reading, self.step)
+            if is_alone() and alone:  # else gradients are not those of this loss alone
+                pending.tell(Probe.begin_backward, self._forwards)
+        value = pending.probe(Losses).heard
+        if value is not None and value.device.type == "cpu" and self._locator.is_asked(value.item()):
             self._locate()
 
     def _hear_the_end(self) -> None:
         """Take the gradients that a backward leaves in a measured step."""
-        if self._pending is not None and self._pending.halves is not None:
+        if self._pending is not None and self._pending.awaits_backward:
             with self.budget.watching(self._task):
-                self._pending.end_backward()
+                self._pending.tell(Probe.end_backward)
 
     def validate(self) -> None:
         """Count a validation whose forward was in train mode with dropout on; an alarm is raised of these."""
@@ -468,7 +479,7 @@ class TrainingHooks:
 
     def _send_earlier(self) -> None:
         """Send what was measured of an earlier step."""
-        if self._pending is not None and self._pending.step != self.step:
+        if self._pending is not None and self._pending.number != self.step:
             self.send()
 
     def send(self, *, wait: bool = False) -> None:

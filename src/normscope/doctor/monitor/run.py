@@ -14,8 +14,9 @@ from ...core.errors import InputError, visible
 from ...core.shown import Shown
 from ...report.words import pluralise
 from ..checking.verdict import Findings
+from .layer_record import LAYER_KINDS, LayerKind, LayerRecord, Numbers
 from .log import FILE, Ended, LogReading
-from .record import KINDS, Kind, LayerRecord, Numbers, Record
+from .record import Record
 
 if TYPE_CHECKING:
     import pandas
@@ -166,11 +167,11 @@ class Run(Shown):
         """The folder's name."""
         return self.path.name or self.path.resolve().name or str(self.path)
 
-    def of(self, kind: Kind) -> tuple[LayerRecord, ...]:
+    def of(self, kind: LayerKind) -> tuple[LayerRecord, ...]:
         """Return the layers of a kind: `weight`, `normalizer`, `block` or `units`."""
         return tuple(layer for layer in self.layers if layer.kind == kind)
 
-    def course(self, kind: Kind, quantity: str) -> dict[str, list[tuple[int, float]]]:
+    def course(self, kind: LayerKind, quantity: str) -> dict[str, list[tuple[int, float]]]:
         """Return one quantity of every layer of a kind over the run.
 
         Args:
@@ -193,7 +194,7 @@ class Run(Shown):
                     points.append((step, value))
         return {name: points for name, points in courses.items() if points}
 
-    def last(self, kind: Kind, quantity: str) -> Numbers:
+    def last(self, kind: LayerKind, quantity: str) -> Numbers:
         """Return the last value of a quantity for every layer of a kind; None where it was never measured."""
         latest: list[float | None] = [None] * len(self.of(kind))
         for record in reversed(self.records):
@@ -238,7 +239,7 @@ class Run(Shown):
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         for record in self.records:
-            for kind in KINDS:
+            for kind in LAYER_KINDS:
                 columns = record.values.get(kind, {})
                 for index, layer in enumerate(self.of(kind)):
                     cells = {name: numbers[index] for name, numbers in columns.items() if index < len(numbers)}

@@ -19,13 +19,14 @@ from ...report.words import pluralise
 from ..checking.verdict import Findings
 from .alarms.loss import is_held_out, validation
 from .alarms.sight import Sight
-from .composing import check_figure
 from .distributed import ProcessRole, agree_with_first
 from .history import History
 from .hooks import TrainingHooks
-from .probes.batches import DomainProbe, SharpnessProbe
+from .quantities.domain import DomainProbe
+from .quantities.losses import check_figure
+from .quantities.sharpness import SharpnessProbe
 from .record import Record
-from .recording import Recorder, Sink, check_destination
+from .record_writer import Recorder, Sink, check_destination
 from .schedule import Schedule, Tier, TierName, TimeBudget
 from .watched_layers import innermost_optimizer
 
