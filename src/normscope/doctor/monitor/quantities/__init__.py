@@ -8,18 +8,14 @@ they measure. A new quantity is one file, and its probe in this list. What is no
 from __future__ import annotations
 
 from ....core.errors import InputError
+from .accumulation import Accumulation
 from .batch import Batch
 from .blocks import Blocks
 from .dead_units import DeadUnits
 from .domain import InDomain
-from .halves import Halves
 from .histograms import Histograms
-from .learning_rates import LearningRates
-from .left_out import LeftOut
-from .left_over import LeftOver
 from .loss_parts import LossParts
 from .losses import Losses
-from .moves import Moves
 from .normalizers import Normalizers
 from .operator_norms import OperatorNorms
 from .outputs import Outputs
@@ -27,11 +23,12 @@ from .quantity import Probe, Quantity
 from .sampled_steps import SampledSteps
 from .sharpness import Sharpness
 from .sizes import Sizes
+from .step_facts import StepFacts
 from .turning import Turning
 
 PROBES: tuple[type[Probe], ...] = (
-    LeftOver, Sizes, LearningRates, SampledSteps, Turning, Moves, Histograms, OperatorNorms, Normalizers, DeadUnits,
-    Blocks, Losses, LossParts, Outputs, Batch, Halves, InDomain, Sharpness, LeftOut,
+    Accumulation, Sizes, StepFacts, SampledSteps, Turning, Histograms, OperatorNorms, Normalizers, DeadUnits, Blocks,
+    Losses, LossParts, Outputs, Batch, InDomain, Sharpness,
 )  # fmt: skip
 DECLARED: dict[tuple[str, str], Quantity] = {(one.of, one.name): one for probe in PROBES for one in probe.quantities}
 assert len(DECLARED) == sum(len(probe.quantities) for probe in PROBES), "two quantities have one name"

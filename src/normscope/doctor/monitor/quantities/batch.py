@@ -33,12 +33,10 @@ class Batch(Probe):
     _next: Arriving | None = None
 
     def take_next_batch(self, args: Any, kwargs: Any) -> None:
-        marks = mark_batch(args, kwargs)
-        self._next = None if marks is None else self.step.send(marks)
+        self._next = self.step.send_any(mark_batch(args, kwargs))
 
     def finish(self) -> None:
-        if self.step.forward is not None and self.step.forward.batch is not None:
-            self._batch = self.step.send(self.step.forward.batch)
+        self._batch = self.step.send_any(None if self.step.forward is None else self.step.forward.batch)
 
     def fill(self, record: RecordDraft) -> None:
         if self._batch is None:

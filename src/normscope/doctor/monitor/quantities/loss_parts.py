@@ -79,7 +79,7 @@ class LossParts(Probe):
     def finish(self) -> None:
         if self.reading is None:
             return
-        self._figures = None if self.reading.figures is None else self.step.send(self.reading.figures)
+        self._figures = self.step.send_any(self.reading.figures)
         for what, figure, near in self.reading.activations:
             name = next((self._layer_names[one] for one in near if one in self._layer_names), None)
             if name is not None:

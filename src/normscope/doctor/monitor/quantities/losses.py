@@ -91,7 +91,7 @@ class Losses(Probe):
 
     def finish(self) -> None:
         losses = self._observed if self._observed or self.memory.observed else self._heard
-        self._sent = self.step.send(losses.mean()) if losses else None
+        self._sent = self.step.send_any(losses.mean() if losses else None)
 
     def fill(self, record: RecordDraft) -> None:
         record.loss = read_number(self._sent)

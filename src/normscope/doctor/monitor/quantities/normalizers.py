@@ -18,8 +18,7 @@ from torch import Tensor
 
 from ....listening.calls import NormalizerSeen, Site
 from ..running_variances import Moved
-from .quantity import Arriving, Probe, Quantity, RecordDraft, sum_measured
-from .segments import ArraySegments
+from .quantity import ArraySegments, Arriving, Probe, Quantity, RecordDraft, sum_measured
 
 VARIANCE = Quantity("normalizer", "log10_variance", "mean over its sets (channels, rows, ...) of the biased variance")
 CONSTANT = Quantity("normalizer", "log10_constant", "the largest Jacobian norm on the batch without the scale")

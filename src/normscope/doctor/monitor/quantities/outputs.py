@@ -31,14 +31,12 @@ class Outputs(Probe):
     def take_outputs(self, made: Any) -> None:
         if not self._taken and torch.is_grad_enabled():
             self._taken, outputs, codes = True, measure_outputs(made), measure_codes(made)
-            self._outputs = None if outputs is None else self.step.send(outputs)
-            self._codes = None if codes is None else self.step.send(codes)
+            self._outputs, self._codes = self.step.send_any(outputs), self.step.send_any(codes)
 
     def fill(self, record: RecordDraft) -> None:
         if self._outputs is not None:
             record.network(OUTPUT_SPREAD, math.sqrt(max(0.0, 1.0 - float(self._outputs) ** 2)))  # NaN stays so
-        if self._codes is not None:
-            record.network(CODE_SPREAD, float(self._codes))
+        record.arrived(CODE_SPREAD, self._codes)
 
 
 @torch.no_grad()

@@ -105,9 +105,14 @@ class MeasuredStep:
         self._sent.append(tensor)
         return Arriving(self, len(self._sent) - 1)
 
-    def send_number(self, number: float | Tensor) -> float | Arriving:
-        """Send a number if it lies in a tensor."""
-        return self.send(number) if isinstance(number, Tensor) else number
+    def send_any(self, tensor: Tensor | None) -> Arriving | None:
+        """Send a tensor, if there is one."""
+        return None if tensor is None else self.send(tensor)
+
+    def send_rate(self, group: Mapping[str, Any] | None) -> float | Arriving:
+        """Return the learning rate of a parameter group, NaN if it has none; one in a tensor is sent as it is now."""
+        lr = None if group is None else group.get("lr")
+        return self.send(lr.detach().clone()) if isinstance(lr, Tensor) else math.nan if lr is None else float(lr)
 
     @property
     def is_rich(self) -> bool:
@@ -219,6 +224,11 @@ class RecordDraft:
         """Add a number of the whole network."""
         self.total[quantity.name] = number
 
+    def arrived(self, quantity: Quantity, sent: Arriving | None) -> None:
+        """Add a number of the whole network that was sent, if it was."""
+        if sent is not None:
+            self.total[quantity.name] = float(sent)
+
 
 def read_number(arriving: Arriving | None) -> float | None:
     """Return the number that has arrived; None where nothing was sent."""
@@ -236,3 +246,35 @@ def sum_measured(numbers: Sequence[float | None]) -> float | None:
     """Return the sum of what was measured; None if nothing was."""
     measured = [value for value in numbers if value is not None]
     return sum(measured) if measured else None
+
+
+class ArraySegments:
+    """Several arrays behind each other: figures of many layers are made at once.
+
+    Args:
+        parts: none of them empty.
+
+    Attributes:
+        values: all entries.
+        counts: how many each part has.
+
+    Example:
+        >>> parts = ArraySegments([np.array([1.0, 3.0]), np.array([5.0])])
+        >>> parts.mean(parts.values), parts.of(np.maximum, parts.values)
+        (array([2., 5.]), array([3., 5.]))
+    """
+
+    def __init__(self, parts: Sequence[np.ndarray]) -> None:
+        self.values = np.concatenate([part.reshape(-1) for part in parts])
+        self.counts = np.array([part.size for part in parts])
+        self._first = np.concatenate([[0], np.cumsum(self.counts)[:-1]])
+
+    def of(self, function: np.ufunc, values: np.ndarray) -> np.ndarray:
+        """Return a function such as `np.maximum` over each part of some values."""
+        result: np.ndarray = function.reduceat(values, self._first)
+        return result
+
+    def mean(self, values: np.ndarray) -> np.ndarray:
+        """Return the mean of each part of some values."""
+        result: np.ndarray = np.add.reduceat(values, self._first, dtype=float) / self.counts
+        return result

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .quantity import Arriving, Probe, Quantity, RecordDraft, log10_of, read_number
+from .quantity import Arriving, Probe, Quantity, RecordDraft, log10_of
 
 STEP = Quantity("network", "log10_step", "how far the step moves the weights, over their size")
 DRIFT = Quantity("network", "log10_drift", "how far all steps since the record before do")
@@ -92,13 +92,11 @@ class SampledSteps(Probe):
 
     def after_step(self) -> None:
         norms = self.memory.after(self.step.trained())
-        lost = None if norms is None else self.memory.share_lost()
-        self._norms = None if norms is None else self.step.send(norms)
-        self._lost = None if lost is None else self.step.send(lost)
+        self._norms = self.step.send_any(norms)
+        self._lost = self.step.send_any(None if norms is None else self.memory.share_lost())
 
     def fill(self, record: RecordDraft) -> None:
-        if self._lost is not None:
-            record.network(LOST, read_number(self._lost))
+        record.arrived(LOST, self._lost)
         if self._norms is not None:
             size, *moves = np.linalg.norm(self._norms.numbers.astype(float), axis=1).tolist()
             for quantity, move in zip((STEP, DRIFT), moves, strict=False):  # the first has no record before it

@@ -18,9 +18,7 @@ from ....listening.calls import Site
 from ..layer_record import Numbers
 from ..schedule import Turns
 from ..watched_layers import effective_power
-from .learning_rates import rate_of
-from .quantity import Arriving, Probe, Quantity, RecordDraft
-from .segments import ArraySegments
+from .quantity import ArraySegments, Arriving, Probe, Quantity, RecordDraft
 
 EFFECTIVE_RATE = Quantity(
     "weight",
@@ -102,7 +100,7 @@ class Turning(Probe):
         step.budget.end_task("update", len(self._sites))
         by_parameter = {id(p): group for group in step.optimizer.param_groups for p in group["params"]}
         groups = [by_parameter.get(id(step.parameters[step.subject.rows[site][0][0]])) for site in self._sites]
-        self._rates = [math.nan if group is None else step.send_number(rate_of(group)) for group in groups]
+        self._rates = [step.send_rate(group) for group in groups]
         self._powers = [None if group is None else effective_power(step.optimizer, group) for group in groups]
 
     def fill(self, record: RecordDraft) -> None:
