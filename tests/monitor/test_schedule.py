@@ -23,6 +23,7 @@ from normscope.doctor.monitor.quantities.operator_norms import (
     PART_STEPS,
     READABLE_DECADES,
     NormFigure,
+    OperatorNorms,
     WeightNorms,
 )
 from normscope.doctor.monitor.schedule import (
@@ -465,7 +466,7 @@ def test_a_search_in_parts_has_the_norm_of_the_step_that_it_began_at(monkeypatch
             exact.append(exact_norms(model))
             optimizer.step()
         run.flush()
-        layers = list(hooks._memory.last.values())
+        layers = list(hooks._memories[OperatorNorms].last.values())
     assert [layer.step for layer in layers] == [0, needed]
     for index, layer in enumerate(layers):
         assert -1e-5 <= exact[layer.step][index] - layer.bare.log10 <= layer.bare.error

@@ -189,7 +189,7 @@ class Run(Shown):
         columns = list(courses.values())
         for record in self.records:
             step = record.step
-            for points, value in zip(columns, record.of(kind, quantity)):
+            for points, value in zip(columns, _column(record, kind, quantity)):
                 if value is not None:
                     points.append((step, value))
         return {name: points for name, points in courses.items() if points}
@@ -198,10 +198,10 @@ class Run(Shown):
         """Return the last value of a quantity for every layer of a kind; None where it was never measured."""
         latest: list[float | None] = [None] * len(self.of(kind))
         for record in reversed(self.records):
-            for index, value in enumerate(record.of(kind, quantity)):
+            for index, value in enumerate(_column(record, kind, quantity)):
                 if latest[index] is None:
                     latest[index] = value
-            if record.of(kind, quantity) and None not in latest:
+            if _column(record, kind, quantity) and None not in latest:
                 break
         return tuple(latest)
 
@@ -276,3 +276,8 @@ def _to_frame(rows: list[dict[str, Any]], first: Sequence[str]) -> pandas.DataFr
         raise InputError("to_pandas and totals need pandas: pip install pandas") from error
     columns = list(dict.fromkeys([*first, *(key for row in rows for key in row)]))
     return pandas.DataFrame(rows, columns=columns)
+
+
+def _column(record: Record, kind: LayerKind, quantity: str) -> Numbers:
+    """Return a quantity of all layers of a kind, whatever version wrote it; empty if it is not in the record."""
+    return record.values.get(kind, {}).get(quantity, ())
