@@ -38,6 +38,16 @@ LOOKED_AT = (*DEFAULT_INITIALISED, nn.modules.dropout._DropoutNd, nn.modules.bat
 """Modules whose mode or weights say something."""
 
 
+def _go_on(earlier: Mapping[str, Since], versions: Mapping[str, int], step: int) -> dict[str, Since]:
+    """Return since when each of some parameters has been so: as before, unless somebody has written into it."""
+    now = {}
+    for name, version in versions.items():
+        since = earlier.get(name)
+        now[name] = Since(step, version) if since is None or since.version != version else since
+        now[name].records += 1
+    return now
+
+
 class ParameterState:
     """Follows the parameters of a model from step to step without measuring them; nothing of it lies on a device.
 
@@ -114,40 +124,24 @@ class ParameterState:
         trained = {name: p for name, p in trainable.items() if id(p) in rates}
         self._waiting = {name: p for name, p in trained.items() if p.grad is None}
         self.half_precision = any(p.dtype is torch.float16 for p in trained.values())
-        self.ungraded = {name: self.ungraded.get(name) or Since(step) for name in self._waiting}
-        earlier = self.unmoved
-        all_trainable = trainable if whole is None else {n: p for n, p in whole.named_parameters() if p.requires_grad}
-        others = {
-            n: p for n, p in all_trainable.items() if id(p) not in rates and p.grad is not None and not is_lazy(p)
-        }
-        self.unmoved = {name: Since(step, p._version) for name, p in others.items()}
-        for name, since in self.unmoved.items():
-            if name in earlier and earlier[name].version == since.version:
-                self.unmoved[name] = earlier[name]
+        everything = trainable if whole is None else {n: p for n, p in whole.named_parameters() if p.requires_grad}
+        others = {n: p for n, p in everything.items() if id(p) not in rates and p.grad is not None and not is_lazy(p)}
         numbers = [rate for group in optimizer.param_groups if isinstance(rate := group.get("lr"), float)]
-        limit = SLOW_GROUP_SHARE * max(numbers, default=0.0)
-        some = any(0.0 < rate < limit for rate in numbers)
         second, first = sorted([0.0, 0.0, *numbers])[-2:]
-        fast = (
-            [n for n, p in trained.items() if rates[id(p)] == first] if 0.0 < FAST_GROUP_RATIO * second <= first else []
-        )
-        self.fastest = fast[0].rpartition(".")[0] if fast else ""
-        slow = (
-            [n for n, p in trained.items() if isinstance(rate := rates[id(p)], float) and 0.0 < rate < limit]
-            if some
-            else []
-        )
-        self.slow = {name: self.slow.get(name) or Since(step) for name in slow}
-        resting = [name for name, p in trained.items() if rates[id(p)] == 0.0] if max(numbers, default=0.0) else []
-        self.resting = {name: self.resting.get(name) or Since(step) for name in resting}
+        is_far = 0.0 < FAST_GROUP_RATIO * second <= first
+        fastest = next((name for name, p in trained.items() if is_far and rates[id(p)] == first), "")
+        self.fastest = fastest.rpartition(".")[0]
+        traces = {rate for rate in numbers if 0.0 < rate < SLOW_GROUP_SHARE * first}
+        slow = [name for name, p in trained.items() if rates[id(p)] in traces] if traces else []
+        resting = [name for name, p in trained.items() if rates[id(p)] == 0.0] if first else []
         overwritten = [name for name, p in trained.items() if self._is_overwritten(name, p._version, step)]
-        self.overwritten = {name: self.overwritten.get(name) or Since(step) for name in overwritten}
+        self.ungraded = _go_on(self.ungraded, dict.fromkeys(self._waiting, 0), step)
+        self.unmoved = _go_on(self.unmoved, {name: p._version for name, p in others.items()}, step)
+        self.slow = _go_on(self.slow, dict.fromkeys(slow, 0), step)
+        self.resting = _go_on(self.resting, dict.fromkeys(resting, 0), step)
+        self.overwritten = _go_on(self.overwritten, dict.fromkeys(overwritten, 0), step)
         self._written = {name: (step, p._version, 0) for name, p in trained.items()}
         self._stepped = list(trained.values())
-        for since in (
-            s for d in (self.ungraded, self.unmoved, self.slow, self.resting, self.overwritten) for s in d.values()
-        ):
-            since.records += 1
         graded = [p for p in trained.values() if p.grad is not None and not p.grad.is_sparse]
         self.smallest = min(graded, key=lambda p: p.numel(), default=None)
 
@@ -216,18 +210,10 @@ class ParameterState:
             in_front = {path: weight for path, (weight, *_) in before}
         self.unmeant = choose_unmeant({path: layers[path] for path in untrained | in_front})
         untrained |= {path: weight for path, weight in in_front.items() if path in self.unmeant}  # else random features
-        self.evaluated = {path: self.evaluated.get(path) or Since(step) for path in evaluated}
-        earlier = self.frozen
-        versions = {
-            path: 0 if is_lazy(weight) or weight.is_inference() else weight._version
-            for path, weight in untrained.items()
-        }
-        self.frozen = {path: Since(step, version) for path, version in versions.items()}
-        for path, since in self.frozen.items():
-            if path in earlier and earlier[path].version == since.version:  # else somebody writes into it
-                self.frozen[path] = earlier[path]
-        for since in (*self.evaluated.values(), *self.frozen.values()):
-            since.records += 1
+        self.evaluated = _go_on(self.evaluated, dict.fromkeys(evaluated, 0), step)
+        unseen = {path for path, weight in untrained.items() if is_lazy(weight) or weight.is_inference()}
+        versions = {path: 0 if path in unseen else weight._version for path, weight in untrained.items()}
+        self.frozen = _go_on(self.frozen, versions, step)
 
     def _is_new(self, path: str, counted: Tensor) -> bool:
         """Return whether a BatchNorm had counted no batch when it was first looked at."""
