@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import normscope
 from normscope.doctor.monitor import schedule
-from normscope.doctor.monitor.quantities.norm_search import SEARCH_STEPS
 from normscope.doctor.monitor.quantities.operator_norms import (
     DRIFT_CAUTION,
     DRIFT_MEMORY,
@@ -37,6 +36,7 @@ from normscope.doctor.monitor.schedule import (
     Turns,
 )
 from normscope.doctor.monitor.watching import watch
+from normscope.products.followed_norms import SEARCH_STEPS
 
 from .training import losses, only_at_first
 

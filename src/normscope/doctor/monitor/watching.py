@@ -6,12 +6,11 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...bounds.domain.domain import Domain
 from ...core.errors import InputError
 from ...core.shown import Shown
 from ...core.untouched import unwrapped
@@ -29,6 +28,9 @@ from .record import Record
 from .record_writer import Recorder, Sink, check_destination
 from .schedule import Schedule, Tier, TierName, TimeBudget
 from .watched_layers import innermost_optimizer
+
+if TYPE_CHECKING:
+    from ...bounds.domain.domain import Domain
 
 NOT_ENTERED = (
     "normscope: the optimizer steps, but the run that ns.watch returned was not entered, and nothing is recorded: "

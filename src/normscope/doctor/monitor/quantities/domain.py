@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ....bounds.domain.domain import Domain
-from ....bounds.graph.ir import Node
 from ....calls.call import Call
 from ....core.errors import InputError
 from ..layer_record import LayerRecord
 from .quantity import Arriving, Probe, Quantity, RecordDraft
+
+if TYPE_CHECKING:
+    from ....bounds.domain.domain import Domain
+    from ....bounds.graph.ir import Node
 
 OUTSIDE = Quantity("network", "share_outside", "of the samples outside of the domain")
 EXCESS = Quantity("operator", "excess", "how far the worst sample is outside of an operator's limits")
@@ -49,6 +51,8 @@ class DomainProbe:
     """
 
     def __init__(self, domain: Domain) -> None:
+        from ....bounds.domain.domain import Domain
+
         if not isinstance(domain, Domain):
             raise InputError(f"domain is a {type(domain).__name__}: pass what normscope.domain(model, loader) returned")
         if domain.starts_at_embeddings:

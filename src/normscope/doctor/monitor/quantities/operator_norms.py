@@ -18,9 +18,7 @@ from torch import Tensor
 
 from ....core.whole_weights import gather_whole
 from ....listening.calls import LayerGeometry, NormalizerSeen, Site
-from ..schedule import MAX_LEFT_OUT, Tier, TimeBudget, Turns
-from ..watched_layers import UNCHAINED
-from .norm_search import (
+from ....products.followed_norms import (
     MAX_SEARCH_STEPS,
     MAX_STACKED_BYTES,
     SEARCH_STEPS,
@@ -30,6 +28,8 @@ from .norm_search import (
     follow_norms,
     read_norms,
 )
+from ..schedule import MAX_LEFT_OUT, Tier, TimeBudget, Turns
+from ..watched_layers import UNCHAINED
 from .normalizers import GAIN, VARIANCE, Normalizers, group_scales, jacobian_norm
 from .quantity import Arriving, Probe, Quantity, RecordDraft, sum_measured
 from .sizes import SIZE, Sizes

@@ -7,9 +7,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ....bounds.geometry.directions import no_directions
-from ....bounds.geometry.hessian import Wanted, spectrum_of
-from ....bounds.geometry.objective import Objective
 from ....core.errors import InputError
 from .quantity import Probe, Quantity
 
@@ -56,11 +53,14 @@ class SharpnessProbe:
         Raises:
             InputError: the loss has no curvature at this batch, in one sentence.
         """
+        # both load when they are first used
+        from ....products.curvature import find_sharpest
+        from ....products.objective import Objective
+
         objective = Objective(model, self._batch, loss=self._loss, mode="train", batches=1)
         fits = self._direction is not None and self._direction.shape[1] == objective.size
         start = self._direction if fits else None
-        wanted = Wanted(k=1, rtol=SHARPNESS_RTOL, products=MAX_HESSIAN_PRODUCTS, start=start)
-        spectrum = spectrum_of(objective, no_directions(objective), wanted)
-        self.products += spectrum.num_products
-        self._direction = spectrum.vectors if spectrum.eigenvalues else None
-        return spectrum.sharpness if spectrum.converged else None
+        ends = find_sharpest(objective, rtol=SHARPNESS_RTOL, products=MAX_HESSIAN_PRODUCTS, start=start)
+        self.products += objective.products
+        self._direction = ends.vectors if ends.top else None
+        return ends.top[0] if ends.top and ends.converged[0] else None
