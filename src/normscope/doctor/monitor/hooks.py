@@ -9,7 +9,8 @@ that.
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -231,14 +232,21 @@ class TrainingHooks:
         has_forward = pending is not None and pending.forward is not None and not pending.probe(Losses).abandoned
         if tier is None or has_forward:
             return
-        with self.budget.watching(self._task):
+        with self._measuring("forward", "this step's forward is not measured"):
             try:
                 self._remove_after_hook()
                 self._listen(tier, args, kwargs)
-            except Exception as error:
-                self.recorder.complain("forward", f"this step's forward is not measured: {describe_error(error)}")
             finally:
                 self.busy = False
+
+    @contextmanager
+    def _measuring(self, topic: str, lost: str) -> Iterator[None]:
+        """Count the time of a block for the present step; what fails in it is told once, as what is lost by that."""
+        with self.budget.watching(self._task):
+            try:
+                yield
+            except Exception as error:
+                self.recorder.complain(topic, f"{lost}: {describe_error(error)}")
 
     def _listen(self, tier: Tier, args: Any, kwargs: Any) -> None:
         """Listen to the forward that begins, in the first one as the richest tier asks for."""
@@ -256,11 +264,8 @@ class TrainingHooks:
         """Take the marks of the batch behind a measured one: records may be in step with the epochs of a loader."""
         is_next = pending.number == self.step - 1 and torch.is_grad_enabled()  # else of a validation in train mode
         if is_next and may_repeat_batches(self.history):
-            with self.budget.watching(("step", pending.tier)):
-                try:
-                    pending.tell(Probe.take_next_batch, args, kwargs)
-                except Exception as error:
-                    self.recorder.complain("batch", f"the batch of a step is not measured: {describe_error(error)}")
+            with self._measuring("batch", "the batch of a step is not measured"):
+                pending.tell(Probe.take_next_batch, args, kwargs)
 
     def _place_in_domain(self, args: Any, kwargs: Any) -> Tensor | None:
         """Return where a batch stands in the domain that is followed; None where there is none."""
@@ -277,16 +282,13 @@ class TrainingHooks:
             if self._pending is not None:
                 self._pending.tell(Probe.take_outputs, output)
             return
-        with self.budget.watching(self._task):
-            try:
-                forward = self._listener.end()
-                raised = output is None and sys.exc_info()[0] is not None
-                if forward is not None and not raised:
-                    self._take_forward(forward)
-                    if self._pending is not None:
-                        self._pending.tell(Probe.take_outputs, output)
-            except Exception as error:
-                self.recorder.complain("forward", f"this step's forward is not measured: {describe_error(error)}")
+        raised = output is None and sys.exc_info()[0] is not None
+        with self._measuring("forward", "this step's forward is not measured"):
+            forward = self._listener.end()
+            if forward is not None and not raised:
+                self._take_forward(forward)
+                if self._pending is not None:
+                    self._pending.tell(Probe.take_outputs, output)
 
     def _take_forward(self, forward: ForwardRecord) -> None:
         """Take what was seen of a forward; the first one says what there is to watch."""
@@ -330,24 +332,21 @@ class TrainingHooks:
     def _measure(self, optimizer: Optimizer, tier: Tier) -> None:
         """Measure gradients, weights and curvature in front of a step, and look at who has no gradient."""
         self._backwards.close()
-        with self.budget.watching(self._task):
-            try:
-                self._send_earlier()
-                if self._pending is None and self._subject is not None:
-                    self._pending = self._begin_measurement(tier, self._subject)
-                if self._pending is None:
-                    return
-                parameters = self._listener.parameters()
-                self._pending.before(parameters, self.budget)
-                if tier is Tier.FULL:
-                    self._measure_curvature(optimizer)
-                if not self.role.sharded:
-                    self.history.standing.look(parameters, optimizer, self.step, self._whole)
-                if self._pending.lost:
-                    names = ", ".join(self._pending.lost[:3])
-                    self.recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
-            except Exception as error:
-                self.recorder.complain("step", f"this step's gradients are not measured: {describe_error(error)}")
+        with self._measuring("step", "this step's gradients are not measured"):
+            self._send_earlier()
+            if self._pending is None and self._subject is not None:
+                self._pending = self._begin_measurement(tier, self._subject)
+            if self._pending is None:
+                return
+            parameters = self._listener.parameters()
+            self._pending.before(parameters, self.budget)
+            if tier is Tier.FULL:
+                self._measure_curvature(optimizer)
+            if not self.role.sharded:
+                self.history.standing.look(parameters, optimizer, self.step, self._whole)
+            if self._pending.lost:
+                names = ", ".join(self._pending.lost[:3])
+                self.recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
 
     def _measure_curvature(self, optimizer: Optimizer) -> None:
         """Measure the largest curvature, where that is asked for, and what the learning rate makes of it."""
@@ -381,14 +380,11 @@ class TrainingHooks:
         self._stepping = 0
         self._locator.stepped, pending = True, self._pending
         if pending is not None and pending.number == self.step:
-            with self.budget.watching(self._task):
-                try:
-                    self._remove_after_hook()  # not in the hook itself: torch goes through them if the forward raises
-                    pending.after()
-                    if not self.role.sharded:
-                        self.history.standing.look_behind()
-                except Exception as error:
-                    self.recorder.complain("update", f"this step's update is not measured: {describe_error(error)}")
+            with self._measuring("update", "this step's update is not measured"):
+                self._remove_after_hook()  # not in the hook itself: torch goes through them if the forward raises
+                pending.after()
+                if not self.role.sharded:
+                    self.history.standing.look_behind()
         self.step += 1
         if self._before_hook is not None or self.step >= self._next_due:
             self._look_ahead()
