@@ -153,6 +153,3 @@ def _texts(numbers: Numbers) -> str:
 
 def _revive_nan(value: Any) -> Any:
     return math.nan if value == "nan" else value
-
-
-Kind = LayerKind

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from ...core.errors import InputError, describe_error, visible
 from ...core.finding import Finding
 from ...core.provenance import provenance
-from .alarms import add_record, look_for_alarms
+from ..symptoms.registry import add_record, look_for_alarms
 from .blocks import parameter_count
 from .history import History
 from .layer_record import LayerRecord

@@ -27,12 +27,12 @@ from ...report.document import (
 from ...report.glossary import glossary
 from ...report.words import MAX_CURVES, left_out, pluralise, sparkline
 from ..checking.verdict import verdict
-from ..monitor.alarms.loss import LOSS_NAME
 from ..monitor.layer_record import LayerKind, LayerRecord
 from ..monitor.quantities.histograms import HISTOGRAM_BINS
 from ..monitor.quantities.losses import OF_LOSSES
 from ..monitor.run import Run
 from ..monitor.watching import Watch
+from ..symptoms.validation import LOSS_NAME
 from .check import notices, tally
 
 
