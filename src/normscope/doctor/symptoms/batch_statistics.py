@@ -17,7 +17,7 @@ from ...report.words import listed, pluralise
 from ..checking.examined import Examined, NormalizerOverData
 from ..checking.loss_facts import is_fresh
 from ..monitor.history import History
-from ..monitor.record import LayerRecord
+from ..monitor.layer_record import LayerRecord
 from .run_readings import find_lasting
 from .symptom import FindingWords, Symptom, finding, others_likewise
 

@@ -16,7 +16,7 @@ from ...report.words import pluralise
 from ..checking.examined import Examined, ExaminedRow, NormalizerOverData
 from ..checking.loss_facts import is_fresh
 from ..monitor.history import History
-from ..monitor.record import Kind
+from ..monitor.layer_record import LayerKind
 from .graph_order import GraphOrder
 from .symptom import FindingWords, Symptom, finding, others_likewise
 
@@ -383,7 +383,7 @@ DEAD_CHANNELS = Symptom(
     advice="If you pruned them, remove them for good. If not, exclude this layer from weight decay (or use AdamW "
     "instead of Adam with L2) and lower the learning rate, or initialise these channels again.",
 )
-WAYS_TO_DIE: tuple[tuple[Kind, str, str], ...] = (
+WAYS_TO_DIE: tuple[tuple[LayerKind, str, str], ...] = (
     ("normalizer", "constant", "have a constant input"),
     ("normalizer", "dead", "have a scale below 1e-4 of the largest"),
     ("weight", "zero", "have a filter that is exactly zero"),

@@ -11,8 +11,8 @@ from ...report.words import listed, pluralise
 from ..checking.examined import Examined
 from ..checking.loss_facts import is_fresh
 from ..checking.signal import NO_GRADIENT, RANDOM, ParameterRow
-from ..monitor.courses import PLAIN_STEPS
 from ..monitor.history import History
+from ..monitor.series import PLAIN_STEPS
 from .check_readings import LOSS, find_last_linear, is_matrix, parameters_of
 from .gradient_depth import FADED_DECADES, decades_lost, deep_signal
 from .graph_order import WEIGHT_KINDS, without_numbers

@@ -17,9 +17,9 @@ from ...report.words import pluralise
 from ..checking.examined import Examined, WeightOverData
 from ..checking.loss_facts import is_fresh
 from ..checking.signal import INPUT, SignalRow, WidestColumn
-from ..monitor.courses import PLAIN_STEPS
 from ..monitor.history import History
-from ..monitor.probes.batches import are_same
+from ..monitor.quantities.batch import are_same
+from ..monitor.series import PLAIN_STEPS
 from .batch_statistics import check_stale_statistics
 from .check_readings import describe_overflow, sample_facts_of
 from .graph_order import WEIGHT_KINDS, rows_of_weights

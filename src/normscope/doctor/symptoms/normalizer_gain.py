@@ -16,7 +16,7 @@ from ...core.finding import Finding, Severity, figure, figures, percent, power
 from ...core.log10 import log10, power10
 from ..checking.examined import Examined, ExaminedRow, NormalizerOverData
 from ..monitor.history import History
-from ..monitor.record import LayerRecord
+from ..monitor.layer_record import LayerRecord
 from .symptom import FindingWords, Symptom, finding, others_likewise
 
 FINDING_WORDS = {

@@ -10,8 +10,8 @@ from statistics import fmean, median
 from typing import Any
 
 from ...core.finding import Finding, Severity, figure
-from ..monitor.courses import PLAIN_STEPS
 from ..monitor.history import GUESSING_SHARE, History, losses_beside_constant
+from ..monitor.series import PLAIN_STEPS
 from .not_finite import LOOK_AT_BATCH, describe_outlier
 from .run_readings import (
     HIGHER_RATE_RATIO,

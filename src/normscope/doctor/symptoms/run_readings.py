@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from ...core.finding import Finding
 from ...report.words import pluralise
-from ..monitor.courses import LASTING_STEPS, PLAIN_STEPS
 from ..monitor.history import History, losses_beside_constant
-from ..monitor.parameter_follower import Since
+from ..monitor.parameter_state import Since
 from ..monitor.record import Record
+from ..monitor.series import LASTING_STEPS, PLAIN_STEPS
 from .symptom import Symptom
 
 INPUTS_USED_SHARE = 0.03

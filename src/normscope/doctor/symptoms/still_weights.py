@@ -10,9 +10,10 @@ from typing import Any
 
 from ...core.finding import Finding, power
 from ...report.words import pluralise
-from ..monitor.courses import PLAIN_STEPS
 from ..monitor.history import History, losses_beside_constant
-from ..monitor.record import LayerRecord, Record
+from ..monitor.layer_record import LayerRecord
+from ..monitor.record import Record
+from ..monitor.series import PLAIN_STEPS
 from .run_readings import (
     CONSECUTIVE_RECORDS,
     FITTED_SHARE,

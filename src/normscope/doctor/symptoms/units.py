@@ -16,7 +16,7 @@ from ..checking.examined import Examined, ExaminedRow
 from ..checking.loss_facts import NO_BETTER, is_fresh
 from ..checking.signal import SignalRow
 from ..monitor.history import History
-from ..monitor.record import Kind
+from ..monitor.layer_record import LayerKind
 from .dead_layers import A_FEW_SAMPLES, ENOUGH_SAMPLES
 from .gradient_depth import UNFITTED_SHARE, check_fading_differences
 from .graph_order import WEIGHT_KINDS
@@ -213,7 +213,7 @@ def watch_dead_relu(history: History) -> Iterator[Finding]:
             yield DEAD_RELU.at(layer.name, words, share=share, share_first=start)
 
 
-MEASURED_OFF: tuple[tuple[Kind, str], ...] = (("units", "dead"), ("weight", "off"))
+MEASURED_OFF: tuple[tuple[LayerKind, str], ...] = (("units", "dead"), ("weight", "off"))
 """Where shares of units that no sample switches on are measured: in richer tiers at each ReLU, else behind weights."""
 
 

@@ -12,7 +12,7 @@ from ..checking.examined import Examined
 from ..checking.loss_facts import choose_unmeant, looks_fresh
 from ..checking.signal import find_discriminator_layers
 from ..monitor.history import History
-from ..monitor.parameter_follower import FAINT_ENTRIES, SLOW_GROUP_SHARE
+from ..monitor.parameter_state import FAINT_ENTRIES, SLOW_GROUP_SHARE
 from .check_readings import is_matrix, step_facts_of
 from .run_readings import find_lasting, name_parameters
 from .symptom import FindingWords, Symptom, finding

@@ -15,9 +15,9 @@ from ...report.words import listed
 from ..checking.examined import Examined
 from ..checking.loss_facts import is_fresh
 from ..checking.signal import ParameterRow, Signal
-from ..monitor.courses import FIRST, LASTING_STEPS
 from ..monitor.history import History
 from ..monitor.record import Record
+from ..monitor.series import FIRST, LASTING_STEPS
 from .check_readings import LOSS, find_last_linear, is_matrix, least_side, loss_facts_of, parameters_of
 from .graph_order import WEIGHT_KINDS
 from .symptom import FindingWords, Symptom, finding, others_likewise

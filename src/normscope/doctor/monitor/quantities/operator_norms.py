@@ -1,24 +1,24 @@
 """The operator norms of all weight layers: measured with warm vectors in turns, carried on in between.
 
 `NormTracker` measures on the device. `WeightNorms` says on the host where the norms of a layer stand, how old they are,
-and how far they may be off.
+and how far they may be off. `OperatorNorms` is the probe of both.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.whole_weights import gather_whole
-from ...listening.calls import LayerGeometry, NormalizerSeen, Site
-from ...products.followed_norms import (
+from ....core.whole_weights import gather_whole
+from ....listening.calls import LayerGeometry, NormalizerSeen, Site
+from ....products.followed_norms import (
     MAX_SEARCH_STEPS,
     MAX_STACKED_BYTES,
     SEARCH_STEPS,
@@ -28,9 +28,19 @@ from ...products.followed_norms import (
     follow_norms,
     read_norms,
 )
-from .probes import normalizer_probe
-from .schedule import MAX_LEFT_OUT, Tier, TimeBudget, Turns
+from ..schedule import MAX_LEFT_OUT, Tier, TimeBudget, Turns
+from ..watched_layers import UNCHAINED
+from .normalizers import GAIN, VARIANCE, Normalizers, group_scales, jacobian_norm
+from .quantity import Arriving, Probe, Quantity, RecordDraft, sum_measured
+from .sizes import SIZE, Sizes
 
+NORM = Quantity("weight", "log10_norm", "the operator norm of the layer, where it is known well enough to be shown")
+FOLDED = Quantity("weight", "log10_folded", "that of the layer with the normalizer behind it")
+NORM_ERROR = Quantity("weight", "norm_error", "decades by which the norm may be off")
+FOLDED_ERROR = Quantity("weight", "folded_error", "decades by which the folded norm may be off")
+NORM_AGE = Quantity("weight", "norm_age", "steps since the norms were measured")
+PRINTED = Quantity("network", "log10_printed", "the product of the norms of all layers")
+FOLDED_PRODUCT = Quantity("network", "log10_folded", "the product of the folded norms, and of the other normalizers")
 Stack = tuple[Site, ...]
 AFRESH_TURNS = 4
 """Turns of layers after which their norms are searched for from the start, where there is time for it: another
@@ -242,8 +252,8 @@ def _widen(weight: Tensor) -> Tensor:
 
 def _channel_scales(behind: NormalizerSeen, channels: int) -> Tensor:
     """Return by how much a normalizer stretches each of the channels that enter it, at most."""
-    gains = normalizer_probe.jacobian_norm(behind.divisor, behind.free, behind.eps).amax(0)
-    largest = normalizer_probe.group_scales(behind)
+    gains = jacobian_norm(behind.divisor, behind.free, behind.eps).amax(0)
+    largest = group_scales(behind)
     gains = gains if largest is None else gains * largest
     return gains.reshape(-1) if gains.numel() == channels else gains.amax().expand(channels)
 
@@ -354,3 +364,120 @@ class WeightNorms:
 def _growth(then: float | None, now: float | None) -> float:
     """Return by how much a logarithm has grown; 0 where either is not known."""
     return 0.0 if then is None or now is None or not math.isfinite(now - then) else now - then
+
+
+# ---- the probe
+
+
+@dataclass(slots=True)
+class NormMemory:
+    """What earlier steps found of the norms.
+
+    Attributes:
+        tracker: the vectors that the next measurement of each norm starts from.
+        last: the norms when they were last measured.
+        begun: log10 of the size of a weight, and the level of the normalizer behind it, when a search for its norm
+            began that goes on.
+    """
+
+    tracker: NormTracker = field(default_factory=NormTracker)
+    last: dict[Site, WeightNorms] = field(default_factory=dict)
+    begun: dict[Site, tuple[float | None, float | None]] = field(default_factory=dict)
+
+
+class OperatorNorms(Probe):
+    """Measures the norms whose turn it is, and carries on the others."""
+
+    quantities = (NORM, FOLDED, NORM_ERROR, FOLDED_ERROR, NORM_AGE, PRINTED, FOLDED_PRODUCT)
+    Memory = NormMemory
+    _readings: Sequence[tuple[NormReading, Arriving]] = ()
+    _begun: AbstractSet[Site] = frozenset()  # layers that a search began for that goes on
+    _ran: AbstractSet[Site] = frozenset()  # weight layers that the forward was seen to run
+
+    def before_step(self) -> None:
+        step, forward = self.step, self.step.forward
+        self._readings, self._begun, self._ran = (), frozenset(), frozenset()
+        if forward is None:
+            return
+
+        def normalizer(site: Site) -> NormalizerSeen | None:
+            behind = step.subject.feeds.get(site)
+            return None if behind is None else forward.normalizer(behind)
+
+        memory, layers = self.memory, {}
+        for site in step.subject.places["weight"]:
+            weight = forward.weights.get(site)  # None for layers that did not run this time
+            if weight is not None and (weight.made is not None or weight.parameters[0] in step.parameters):
+                tensor = weight.made if weight.made is not None else step.parameters[weight.parameters[0]]
+                layers[site] = weight.geometry, tensor
+        due = {site for site in layers if site in memory.last and memory.last[site].is_due(step.number)}
+        norms = memory.tracker.measure(
+            layers, normalizer, step=step.number, tier=step.tier, budget=step.budget, due=due
+        )
+        self._readings = [(reading, step.send(numbers)) for reading, numbers in norms]
+        self._begun = {site for site, number in memory.tracker.begun.items() if number == step.number}
+        self._ran = set(forward.weights)
+        forward.weights = {}  # some weights were made for this forward alone
+
+    def fill(self, record: RecordDraft) -> None:
+        norms, subject = self._carry_on(), self.step.subject
+        folded = [None if norm is None else norm.folded for norm in norms]
+        record.column(NORM, [None if norm is None else norm.bare.shown for norm in norms])
+        record.column(FOLDED, [None if figure is None else figure.shown for figure in folded])
+        record.column(NORM_ERROR, [None if norm is None else norm.bare.error for norm in norms])
+        record.column(FOLDED_ERROR, [None if figure is None else figure.error for figure in folded])
+        record.column(NORM_AGE, [None if norm is None else float(self.step.number - norm.step) for norm in norms])
+        layers = zip(subject.of("weight"), norms, strict=True)
+        chain = [norm for layer, norm in layers if layer.family not in UNCHAINED and norm is not None]
+        fed = {layer.normalizer for layer in subject.of("weight")}
+        gains = zip(subject.of("normalizer"), self.step.probe(Normalizers).column(GAIN), strict=True)
+        free = [gain for layer, gain in gains if layer.name not in fed]
+        record.network(PRINTED, sum_measured([norm.bare.log10 for norm in chain]))
+        record.network(FOLDED_PRODUCT, sum_measured([*((norm.folded or norm.bare).log10 for norm in chain), *free]))
+
+    def _carry_on(self) -> list[WeightNorms | None]:
+        """Return the norms of every weight layer, with those that were measured in their memory."""
+        subject, sizes = self.step.subject, self.step.probe(Sizes)
+        variances = zip(subject.places["normalizer"], self.step.probe(Normalizers).column(VARIANCE), strict=True)
+        levels = {site: level for site, level in variances if level is not None}
+        measured: dict[Site, tuple[int, list[float], list[float]]] = {}
+        for reading, sent in self._readings:
+            read = reading.read(sent.numbers)
+            measured |= {site: (reading.step, *norms) for site, norms in read.items()}
+            if not all(error <= READABLE_DECADES for _, errors in read.values() for error in errors):
+                self.memory.tracker.doubt(reading)
+        norms = []
+        for site, names in zip(subject.places["weight"], self.step.followed(), strict=True):
+            # without the bias, which is no part of the map; and the size of a weight made of others says little
+            size = sizes.log10_joined(SIZE, () if site in subject.made else names[:1])
+            norms.append(
+                self._carry_on_layer(site, measured.get(site), size, levels.get(subject.feeds.get(site, site)))
+            )
+        return norms
+
+    def _carry_on_layer(
+        self, site: Site, measured: tuple[int, list[float], list[float]] | None, size: float | None, level: float | None
+    ) -> WeightNorms | None:
+        """Return the norms of a layer with a weight of a given size: those of the last time, carried on to this step.
+
+        Args:
+            site: the layer.
+            measured: the step that norms are of, log10 of them alone and folded, and their errors.
+            size: log10 of the size of the weight.
+            level: that of the normalizer behind it.
+        """
+        memory, step = self.memory, self.step.number
+        if site in self._begun:
+            memory.begun[site] = (size, level)
+        last = memory.last.get(site)
+        then = (size, level) if measured is None or measured[0] == step else memory.begun.pop(site, None)
+        if measured is not None and then is not None:  # else the record of the step that it is of was lost
+            (at, norms, errors), (size_then, level_then) = measured, then
+            bare, *folded = (NormFigure(log10=n, error=e) for n, e in zip(norms, errors, strict=True))
+            fold = folded[0] if folded and level_then is not None else None
+            now = WeightNorms(bare=bare, folded=fold, step=at, size=size_then, level=level_then)
+            last = now if last is None else now.corrected(last.carried(at, size_then, level_then))
+            memory.last[site] = last
+            if at == step:
+                return last
+        return None if last is None or site not in self._ran else last.carried(step, size, level)

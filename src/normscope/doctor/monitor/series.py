@@ -30,7 +30,7 @@ KEPT_FIGURES = LASTING_STEPS // APART_STEPS + 2
 """The latest figures that are kept: a lasting state, and one that the next may replace."""
 
 
-class Track:
+class LayerSeries:
     """The figures of a quantity, of layers that were measured at the same steps.
 
     Attributes:
@@ -76,13 +76,13 @@ class Track:
         while self.recent and self.recent[-1][0] >= step:
             self.recent.pop()
 
-    def take_out(self, positions: Sequence[int]) -> Track:
-        """Return the track of some of the layers alone, by their places in this one."""
-        track = Track([self.places[i] for i in positions])
-        track.first = [list(self.first[i]) for i in positions]
-        track.recent.extend((step, [row[i] for i in positions]) for step, row in self.recent)
-        track._begun = self._begun
-        return track
+    def take_out(self, positions: Sequence[int]) -> LayerSeries:
+        """Return the series of some of the layers alone, by their places in this one."""
+        series = LayerSeries([self.places[i] for i in positions])
+        series.first = [list(self.first[i]) for i in positions]
+        series.recent.extend((step, [row[i] for i in positions]) for step, row in self.recent)
+        series._begun = self._begun
+        return series
 
     def lasting_rows(self) -> list[tuple[int, Sequence[float]]]:
         """Return the fewest of the last pairs that are enough records over enough steps; empty while too few are."""
@@ -112,44 +112,44 @@ class Track:
         return []
 
 
-class Course:
-    """One figure of one layer over a run: what a track says of it.
+class ValueSeries:
+    """One figure of one layer over a run: what the series of its layers says of it.
 
     Example:
-        >>> courses = Courses()
+        >>> series = SeriesByLayer()
         >>> for step in range(0, 100, 10):
-        ...     courses.add(step, [step / 10])
-        >>> courses.of(0).first, courses.of(0).lasting()
+        ...     series.add(step, [step / 10])
+        >>> series.of(0).first, series.of(0).lasting()
         ([0.0, 1.0, 2.0], [5.0, 6.0, 7.0, 8.0, 9.0])
     """
 
-    __slots__ = ("_place", "_track")
+    __slots__ = ("_place", "_series")
 
-    def __init__(self, track: Track, place: int) -> None:
-        self._track, self._place = track, place
+    def __init__(self, series: LayerSeries, place: int) -> None:
+        self._series, self._place = series, place
 
     @property
     def first(self) -> list[float]:
         """The first figures that are numbers."""
-        return self._track.first[self._place]
+        return self._series.first[self._place]
 
     @property
     def recent(self) -> list[tuple[int, float]]:
         """Pairs (step, figure) of the latest, without the very first."""
-        return [(step, row[self._place]) for step, row in self._track.recent]
+        return [(step, row[self._place]) for step, row in self._series.recent]
 
     def latest(self) -> list[tuple[int, float]]:
         """Return the last pairs that show a lasting state; empty while there are too few of them."""
-        return [(step, row[self._place]) for step, row in self._track.lasting_rows()]
+        return [(step, row[self._place]) for step, row in self._series.lasting_rows()]
 
     def lasting(self) -> list[float]:
         """Return the figures of a lasting state; empty where there is none, or one of them is no number."""
-        values = [row[self._place] for _, row in self._track.lasting_rows()]
+        values = [row[self._place] for _, row in self._series.lasting_rows()]
         return [] if any(map(math.isnan, values)) else values
 
     def last(self, count: int = 2, steps: int = PLAIN_STEPS) -> list[float]:
-        """Return the last figures that are so many and span so many steps, as `Track.last_rows` has them."""
-        return [row[self._place] for _, row in self._track.last_rows(count, steps)]
+        """Return the last figures that are so many and span so many steps, as `LayerSeries.last_rows` has them."""
+        return [row[self._place] for _, row in self._series.last_rows(count, steps)]
 
     @property
     def start(self) -> float | None:
@@ -159,54 +159,54 @@ class Course:
     @property
     def now(self) -> float | None:
         """The median of a lasting state, without what is no number; None where there is none."""
-        return _median_of_numbers([row[self._place] for _, row in self._track.lasting_rows()])
+        return _median_of_numbers([row[self._place] for _, row in self._series.lasting_rows()])
 
 
-class Courses:
-    """The courses of one quantity of all layers. Layers that were measured at the same steps are kept as one track."""
+class SeriesByLayer:
+    """The series of one quantity of all layers. Layers that were measured at the same steps are kept as one."""
 
     def __init__(self) -> None:
-        self._tracks: list[Track] = []
-        self._where: dict[int, tuple[Track, int]] = {}
+        self._groups: list[LayerSeries] = []
+        self._where: dict[int, tuple[LayerSeries, int]] = {}
         self._cached: dict[str, dict[int, Any]] = {}  # what several alarms ask for at one look
 
     def add(self, step: int, column: Sequence[float | None]) -> None:
         """Add the figures of a step; what was not measured leaves no trace."""
         starts = self._cached.get("starts")
         self._cached = {}
-        if len(self._tracks) == 1 and len(column) == len(self._where) and None not in column:
-            if starts is not None and self._tracks[0].has_opened:  # the first figures are complete
+        if len(self._groups) == 1 and len(column) == len(self._where) and None not in column:
+            if starts is not None and self._groups[0].has_opened:  # the first figures are complete
                 self._cached["starts"] = starts
-            self._tracks[0].add(step, column)  # type: ignore[arg-type]
+            self._groups[0].add(step, column)  # type: ignore[arg-type]
             return
         measured = {place: value for place, value in enumerate(column) if value is not None}
-        tracks = [Track([place for place in measured if place not in self._where])]
-        for track in self._tracks:
+        groups = [LayerSeries([place for place in measured if place not in self._where])]
+        for group in self._groups:
             inside: tuple[list[int], list[int]] = ([], [])  # positions of those that were not measured, and that were
-            for position, place in enumerate(track.places):
+            for position, place in enumerate(group.places):
                 inside[place in measured].append(position)
-            tracks += [track] if not all(inside) else [track.take_out(positions) for positions in inside]
-        self._tracks = [track for track in tracks if track.places]
-        self._where = {place: (track, i) for track in self._tracks for i, place in enumerate(track.places)}
-        for track in self._tracks:
-            if track.places[0] in measured:
-                track.add(step, [measured[place] for place in track.places])
+            groups += [group] if not all(inside) else [group.take_out(positions) for positions in inside]
+        self._groups = [group for group in groups if group.places]
+        self._where = {place: (group, i) for group in self._groups for i, place in enumerate(group.places)}
+        for group in self._groups:
+            if group.places[0] in measured:
+                group.add(step, [measured[place] for place in group.places])
 
     def forget(self, step: int) -> None:
         """Drop what is known of the steps from one on."""
         self._cached = {}
-        for track in self._tracks:
-            track.forget(step)
+        for group in self._groups:
+            group.forget(step)
 
-    def of(self, place: int) -> Course:
-        """Return the course of one layer."""
+    def of(self, place: int) -> ValueSeries:
+        """Return the series of one layer."""
         where = self._where.get(place)
-        return NEVER_MEASURED if where is None else Course(*where)
+        return NEVER_MEASURED if where is None else ValueSeries(*where)
 
     def starts(self) -> dict[int, float]:
         """Return the median of the first figures of every layer that has any."""
         if "starts" not in self._cached:
-            firsts = ((place, first) for track in self._tracks for place, first in zip(track.places, track.first))
+            firsts = ((place, first) for group in self._groups for place, first in zip(group.places, group.first))
             self._cached["starts"] = {place: median(first) for place, first in firsts if first}
         return self._cached["starts"]
 
@@ -225,13 +225,13 @@ class Courses:
         return self._cached["lasting"]
 
     def _lasting_figures(self) -> Iterator[tuple[int, Sequence[float]]]:
-        for track in self._tracks:
-            yield from zip(track.places, zip(*(row for _, row in track.lasting_rows())))
+        for group in self._groups:
+            yield from zip(group.places, zip(*(row for _, row in group.lasting_rows())))
 
     def last(self) -> dict[int, tuple[float, ...]]:
-        """Return the last figures of every layer that are two and span enough steps, as `Track.last_rows` has them."""
+        """Return the last figures of every layer that are two and span enough steps (`LayerSeries.last_rows`)."""
         if "last" not in self._cached:
-            rows = ((track.places, [row for _, row in track.last_rows()]) for track in self._tracks)
+            rows = ((group.places, [row for _, row in group.last_rows()]) for group in self._groups)
             self._cached["last"] = {p: figures for places, many in rows for p, figures in zip(places, zip(*many))}
         return self._cached["last"]
 
@@ -246,9 +246,9 @@ def _median_of_numbers(values: Sequence[float]) -> float | None:
     return (ordered[count // 2 - 1] + ordered[count // 2]) / 2 if count else None
 
 
-NEVER_MEASURED = Course(Track([0]), 0)
-"""The course of a figure that was never measured."""
-NO_COURSES = Courses()
+NEVER_MEASURED = ValueSeries(LayerSeries([0]), 0)
+"""The series of a figure that was never measured."""
+NO_SERIES = SeriesByLayer()
 """Those of a quantity that was never measured."""
 
 # ---- spikes of the loss

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +38,17 @@ LOOKED_AT = (*DEFAULT_INITIALISED, nn.modules.dropout._DropoutNd, nn.modules.bat
 """Modules whose mode or weights say something."""
 
 
-class ParameterFollower:
+def _go_on(earlier: Mapping[str, Since], versions: Mapping[str, int], step: int) -> dict[str, Since]:
+    """Return since when each of some parameters has been so: as before, unless somebody has written into it."""
+    now = {}
+    for name, version in versions.items():
+        since = earlier.get(name)
+        now[name] = Since(step, version) if since is None or since.version != version else since
+        now[name].records += 1
+    return now
+
+
+class ParameterState:
     """Follows the parameters of a model from step to step without measuring them; nothing of it lies on a device.
 
     Attributes:
@@ -67,6 +76,7 @@ class ParameterFollower:
         alike: layers all of whose units began alike; None before anybody has looked.
         faint: a frozen table of embeddings whose entries are all close to zero; empty where there is none.
         validated_in_train_mode: how many validations followed forwards in train mode alone, with dropout on.
+        smallest: the parameter with the fewest entries of those that had a gradient when they were last looked at.
     """
 
     def __init__(self) -> None:
@@ -95,7 +105,7 @@ class ParameterFollower:
         self.ungraded: dict[str, Since] = {}
         self.unmoved: dict[str, Since] = {}
         self._waiting: dict[str, nn.Parameter] = {}
-        self._smallest: nn.Parameter | None = None
+        self.smallest: nn.Parameter | None = None
 
     def look(
         self,
@@ -114,42 +124,26 @@ class ParameterFollower:
         trained = {name: p for name, p in trainable.items() if id(p) in rates}
         self._waiting = {name: p for name, p in trained.items() if p.grad is None}
         self.half_precision = any(p.dtype is torch.float16 for p in trained.values())
-        self.ungraded = {name: self.ungraded.get(name) or Since(step) for name in self._waiting}
-        earlier = self.unmoved
-        all_trainable = trainable if whole is None else {n: p for n, p in whole.named_parameters() if p.requires_grad}
-        others = {
-            n: p for n, p in all_trainable.items() if id(p) not in rates and p.grad is not None and not is_lazy(p)
-        }
-        self.unmoved = {name: Since(step, p._version) for name, p in others.items()}
-        for name, since in self.unmoved.items():
-            if name in earlier and earlier[name].version == since.version:
-                self.unmoved[name] = earlier[name]
+        everything = trainable if whole is None else {n: p for n, p in whole.named_parameters() if p.requires_grad}
+        others = {n: p for n, p in everything.items() if id(p) not in rates and p.grad is not None and not is_lazy(p)}
         numbers = [rate for group in optimizer.param_groups if isinstance(rate := group.get("lr"), float)]
-        limit = SLOW_GROUP_SHARE * max(numbers, default=0.0)
-        some = any(0.0 < rate < limit for rate in numbers)
         second, first = sorted([0.0, 0.0, *numbers])[-2:]
-        fast = (
-            [n for n, p in trained.items() if rates[id(p)] == first] if 0.0 < FAST_GROUP_RATIO * second <= first else []
-        )
-        self.fastest = fast[0].rpartition(".")[0] if fast else ""
-        slow = (
-            [n for n, p in trained.items() if isinstance(rate := rates[id(p)], float) and 0.0 < rate < limit]
-            if some
-            else []
-        )
-        self.slow = {name: self.slow.get(name) or Since(step) for name in slow}
-        resting = [name for name, p in trained.items() if rates[id(p)] == 0.0] if max(numbers, default=0.0) else []
-        self.resting = {name: self.resting.get(name) or Since(step) for name in resting}
+        is_far = 0.0 < FAST_GROUP_RATIO * second <= first
+        fastest = next((name for name, p in trained.items() if is_far and rates[id(p)] == first), "")
+        self.fastest = fastest.rpartition(".")[0]
+        traces = {rate for rate in numbers if 0.0 < rate < SLOW_GROUP_SHARE * first}
+        slow = [name for name, p in trained.items() if rates[id(p)] in traces] if traces else []
+        resting = [name for name, p in trained.items() if rates[id(p)] == 0.0] if first else []
         overwritten = [name for name, p in trained.items() if self._is_overwritten(name, p._version, step)]
-        self.overwritten = {name: self.overwritten.get(name) or Since(step) for name in overwritten}
+        self.ungraded = _go_on(self.ungraded, dict.fromkeys(self._waiting, 0), step)
+        self.unmoved = _go_on(self.unmoved, {name: p._version for name, p in others.items()}, step)
+        self.slow = _go_on(self.slow, dict.fromkeys(slow, 0), step)
+        self.resting = _go_on(self.resting, dict.fromkeys(resting, 0), step)
+        self.overwritten = _go_on(self.overwritten, dict.fromkeys(overwritten, 0), step)
         self._written = {name: (step, p._version, 0) for name, p in trained.items()}
         self._stepped = list(trained.values())
-        for since in (
-            s for d in (self.ungraded, self.unmoved, self.slow, self.resting, self.overwritten) for s in d.values()
-        ):
-            since.records += 1
         graded = [p for p in trained.values() if p.grad is not None and not p.grad.is_sparse]
-        self._smallest = min(graded, key=lambda p: p.numel(), default=None)
+        self.smallest = min(graded, key=lambda p: p.numel(), default=None)
 
     def look_behind(self) -> None:
         """Take note of what a measured step wrote, behind it."""
@@ -216,18 +210,10 @@ class ParameterFollower:
             in_front = {path: weight for path, (weight, *_) in before}
         self.unmeant = choose_unmeant({path: layers[path] for path in untrained | in_front})
         untrained |= {path: weight for path, weight in in_front.items() if path in self.unmeant}  # else random features
-        self.evaluated = {path: self.evaluated.get(path) or Since(step) for path in evaluated}
-        earlier = self.frozen
-        versions = {
-            path: 0 if is_lazy(weight) or weight.is_inference() else weight._version
-            for path, weight in untrained.items()
-        }
-        self.frozen = {path: Since(step, version) for path, version in versions.items()}
-        for path, since in self.frozen.items():
-            if path in earlier and earlier[path].version == since.version:  # else somebody writes into it
-                self.frozen[path] = earlier[path]
-        for since in (*self.evaluated.values(), *self.frozen.values()):
-            since.records += 1
+        self.evaluated = _go_on(self.evaluated, dict.fromkeys(evaluated, 0), step)
+        unseen = {path for path, weight in untrained.items() if is_lazy(weight) or weight.is_inference()}
+        versions = {path: 0 if path in unseen else weight._version for path, weight in untrained.items()}
+        self.frozen = _go_on(self.frozen, versions, step)
 
     def _is_new(self, path: str, counted: Tensor) -> bool:
         """Return whether a BatchNorm had counted no batch when it was first looked at."""
@@ -272,11 +258,7 @@ class ParameterFollower:
 
     def let_go(self) -> None:
         """Keep no parameter alive any longer."""
-        self._smallest, self._waiting, self._stepped = None, {}, []
-
-    def clearing(self) -> Clearing | None:
-        """Listen whether gradients are cleared before those of the next backward are added; None before the first."""
-        return None if self._smallest is None else Clearing(self._smallest)
+        self.smallest, self._waiting, self._stepped = None, {}, []
 
 
 def _are_alike(layer: nn.Module) -> bool:
@@ -325,30 +307,3 @@ def _is_new_bias(bias: Tensor, bound: float) -> bool:
     largest, deviation = float(bias.abs().amax()), float(bias.std(correction=0))
     uniform = abs(deviation * math.sqrt(3.0) / bound - 1.0) < 2.0 / math.sqrt(len(bias))
     return largest == 0.0 or (uniform and 0.7 * bound < largest <= bound * 1.001)
-
-
-class Clearing:
-    """Measures how much of the last step's gradient was left when that of the present step was added to it.
-
-    Args:
-        parameter: whose gradient is looked at.
-
-    Attributes:
-        left: the largest entry, the least of all times it was added to; None where no backward was seen.
-    """
-
-    def __init__(self, parameter: nn.Parameter) -> None:
-        self.left: Tensor | None = None
-        self._parameter = parameter
-        self._hook: Any = parameter.register_hook(self._added)
-
-    def _added(self, grad: Tensor) -> None:
-        with torch.no_grad():
-            before = self._parameter.grad
-            largest = grad.new_zeros(()) if before is None else before.detach().abs().amax()
-            self.left = largest if self.left is None else torch.minimum(self.left, largest.to(self.left))
-
-    def close(self) -> Tensor | None:
-        """Stop listening, and return what was left."""
-        self._hook.remove()
-        return self.left

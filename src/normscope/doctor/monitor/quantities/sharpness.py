@@ -1,4 +1,4 @@
-"""The largest curvature of the loss while a model trains, at a batch of its own, from one look to the next."""
+"""The largest curvature of the loss at a batch of its own, each look from the direction that the last one found."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from typing import Any
 from torch import Tensor, nn
 
 from ....core.errors import InputError
-from ....products.curvature import find_sharpest
-from ....products.objective import Objective
+from .quantity import Probe, Quantity
 
+SHARPNESS = Quantity("metrics", "sharpness", "the largest eigenvalue of the Hessian of the loss")
+EFFECTIVE_SHARPNESS = Quantity("metrics", "effective_sharpness", "that times the learning rate")
 SHARPNESS_RTOL = 1e-2
 """The relative error of the largest eigenvalue: small enough to see it reach the edge of stability."""
 MAX_HESSIAN_PRODUCTS = 40
 """Products with the Hessian that one look may take; a look that begins from the last direction takes a few."""
+
+
+class Sharpness(Probe):
+    """Both are observed like figures of the loop: a look takes passes of its own, by `SharpnessProbe`."""
+
+    quantities = (SHARPNESS, EFFECTIVE_SHARPNESS)
 
 
 class SharpnessProbe:
@@ -46,6 +53,10 @@ class SharpnessProbe:
         Raises:
             InputError: the loss has no curvature at this batch, in one sentence.
         """
+        # both load when they are first used
+        from ....products.curvature import find_sharpest
+        from ....products.objective import Objective
+
         objective = Objective(model, self._batch, loss=self._loss, mode="train", batches=1)
         fits = self._direction is not None and self._direction.shape[1] == objective.size
         start = self._direction if fits else None

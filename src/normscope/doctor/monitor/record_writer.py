@@ -5,21 +5,29 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import nn
+from torch.optim import Optimizer
+
 from ...core.errors import InputError, describe_error, visible
 from ...core.finding import Finding
+from ...core.provenance import provenance
 from ..symptoms.registry import add_record, look_for_alarms
-from .composing import Observed, StepInTransit, compose
+from .blocks import parameter_count
 from .history import History
-from .log import LogWriter
-from .measuring import Measurement
+from .layer_record import LayerRecord
+from .log import SCHEMA_VERSION, LogWriter
 from .panel import Panel
-from .record import LayerRecord, Record
-from .schedule import TimeBudget
+from .quantities.losses import Observed
+from .record import Record
+from .schedule import Schedule, TimeBudget
+from .step_measurement import StepMeasurement
+from .watched_layers import Subject
 
 Sink = Callable[[Record, Sequence[Finding]], None]
 LOOK_RECORDS = 4
@@ -48,7 +56,7 @@ class Recorder:
     ) -> None:
         self.history = History()
         self._sinks, self.budget = list(sinks), budget
-        self._queue: deque[StepInTransit] = deque()
+        self._queue: deque[StepMeasurement] = deque()
         self._warned: set[str] = set()
         self._waited = 0
         self._writer = None if folder is None else LogWriter(folder)
@@ -71,10 +79,11 @@ class Recorder:
         self._write("run", metadata)
         self._tell("begin", layers, metadata)
 
-    def send(self, measurement: Measurement, seconds: float, observed: Mapping[str, Observed]) -> None:
+    def send(self, measurement: StepMeasurement, seconds: float, observed: Mapping[str, Observed]) -> None:
         """Send a measured step on its way to the host, with what the loop observed since the last one."""
         try:
-            self._queue.append(measurement.send(seconds, observed))
+            measurement.send_all(seconds, observed)
+            self._queue.append(measurement)
         except Exception as error:
             self.complain("send", f"a measured step is lost: {describe_error(error)}")
 
@@ -83,7 +92,7 @@ class Recorder:
         while self._queue and (wait or self._queue[0].arrived()):
             arriving = self._queue.popleft()
             try:
-                record = compose(arriving)
+                record = arriving.record()
                 raised = self._look(record, last=wait and not self._queue)
             except Exception as error:
                 self.complain("record", f"a measured step is lost: {describe_error(error)}")
@@ -188,3 +197,22 @@ def check_destination(log: Any, sinks: Any) -> None:
         raise InputError(f"log is a {type(log).__name__}: pass the path of a folder")
     if log is not None and not os.fspath(log):
         raise InputError('log is an empty path: pass that of a folder, "." for the present one, or None for no log')
+
+
+def describe_run(
+    subject: Subject, model: nn.Module, optimizer: Optimizer, schedule: Schedule, step: int
+) -> dict[str, Any]:
+    """Return what a log says first of a run that begins, or goes on, at a step."""
+    device = next((p.device for p in model.parameters()), None)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "step": step,
+        "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "model": type(model).__name__,
+        "parameters": parameter_count(model),
+        "optimizer": type(optimizer).__name__,
+        "every": {tier.value: interval for tier, interval in schedule.every.items()},
+        "layers": [layer.to_json() for layer in subject.layers],
+        "notes": subject.notes,
+        "provenance": provenance(device),
+    }
