@@ -14,7 +14,7 @@ from ..bounds.pages.radii import compared_curves, compared_radii
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
 from ..core.finding import Finding, Severity
-from ..doctor.checking.verdict import groups, places, sentence
+from ..doctor.checking.verdict import groups, places
 from ..doctor.findings.facts import useful
 from ..doctor.pages.check import NAMED, notices, steps, tally, to_see_more, why_useless
 from ..report.document import (
@@ -32,7 +32,7 @@ from ..report.document import (
     tabulate,
 )
 from ..report.glossary import glossary
-from ..report.words import PLAIN, factor, format_cell, listed, pluralise
+from ..report.words import PLAIN, factor, format_cell, listed, pluralise, sentence
 from .comparison import Key, difference, find_changes, match_rows
 
 

@@ -20,7 +20,7 @@ from .document import (
 )
 from .export import picture, table_csv
 from .terminal import print_document
-from .words import factor, listed, pluralise
+from .words import factor, listed, pluralise, sentence
 
 __all__ = [
     "Block",
@@ -43,6 +43,7 @@ __all__ = [
     "plot",
     "pluralise",
     "print_document",
+    "sentence",
     "table_csv",
     "thinned",
 ]

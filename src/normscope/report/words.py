@@ -312,3 +312,8 @@ def _remarks(rung: Rung, noted: Collection[str]) -> str:
     if not bracket.converged:
         parts.append(f"not converged: {bracket.advice}" if bracket.advice else "not converged")
     return "; ".join(part for part in (*parts, *bracket.notes) if part and part not in noted)
+
+
+def sentence(text: str) -> str:
+    """Return a clause as a sentence."""
+    return f"{text[:1].upper()}{text[1:]}."

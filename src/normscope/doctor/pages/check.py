@@ -27,10 +27,10 @@ from ...report.document import (
     Text,
     tabulate,
 )
-from ...report.words import LEVELS, factor, listed, memory, pluralise, shape
+from ...report.words import LEVELS, factor, listed, memory, pluralise, sentence, shape
 from ..checking.checked import Check
 from ..checking.signal import FLOAT16_LARGEST, INPUT, Signal, SignalRow
-from ..checking.verdict import Findings, clause, groups, is_name, place, places, sentence
+from ..checking.verdict import Findings, clause, groups, is_name, place, places
 from ..findings.facts import BECAUSE, loose
 from ..findings.facts import CODE as LOOSE
 
