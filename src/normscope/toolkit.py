@@ -1,7 +1,8 @@
 """What packages on top of Normscope make their own measurements and results of.
 
 Errors, results as JSON, files, jobs that take long, budgets, data as users give them, graphs of models with norms and
-bounds, a loss as a function of the weights, directions of the weights that have no effect, confidence limits. The lab is made of these (`src/normscope_lab`).
+bounds, a loss as a function of the weights, directions of the weights that have no effect, confidence limits. The lab
+is made of these (`src/normscope_lab`).
 """
 
 from .auditing.audit_result import Row

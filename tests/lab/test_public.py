@@ -84,11 +84,10 @@ def test_without_the_lab_the_front_door_says_how_to_install_it(monkeypatch: pyte
     monkeypatch.delitem(vars(normscope), "generalization", raising=False)
     (tmp_path / "saved.json").write_text('{"type": "generalization"}')
     assert {name for name in normscope.__all__ if not hasattr(normscope, name)} == set()
-    assert isinstance(
-        normscope.measures(nn.Linear(2, 2), (torch.eye(2), torch.arange(2)), only=["norms"]), normscope.Measures
-    )
+    model, data = nn.Linear(2, 2), (torch.eye(2), torch.arange(2))
+    assert normscope.measures(model, data, only=["norms"]).samples == 2
     for call in (
-        lambda: normscope.generalization(nn.Linear(2, 2), (torch.eye(2), torch.arange(2))),
+        lambda: normscope.generalization(model, data),
         lambda: training.generalization("normscope.networks:mlp", "digits"),
         lambda: saved.open_saved(tmp_path / "saved.json"),
     ):
