@@ -14,10 +14,11 @@ from .bounds.geometry.directions import Directions, find_directions, verify_dire
 from .bounds.geometry.objective import Objective, refuse_lost_gradients
 from .bounds.graph.capturing import Traces, accepts_graph, capture_weights
 from .bounds.graph.ir import Argument, Constant, Node, Ref, Shape
+from .bounds.graph.traits import traits_of
 from .bounds.operators.effects import Linear
-from .bounds.operators.registry import lookup
+from .bounds.operators.registry import family_of, is_homogeneous, is_normalizer, is_weight
 from .bounds.radius.logits import Logits
-from .bounds.rungs import is_homogeneous, is_normalizer, is_weight, printed, printed_constant, upper_sides
+from .bounds.rungs import printed, printed_constant, upper_sides
 from .bounds.traced_model import TracedModel, trace
 from .calls.batches import Batch, LossFunction, placed_batches
 from .calls.call import Call, quantized, sample_shapes
@@ -84,6 +85,7 @@ __all__ = [
     "decode",
     "describe_error",
     "domain_sides",
+    "family_of",
     "figures_form",
     "find_directions",
     "from_plain",
@@ -96,7 +98,6 @@ __all__ = [
     "log10",
     "log10_sum",
     "logit_margins",
-    "lookup",
     "mode_of",
     "named_loss",
     "open_json",
@@ -118,6 +119,7 @@ __all__ = [
     "tabulate",
     "to_plain",
     "trace",
+    "traits_of",
     "untouched",
     "unwrapped",
     "upper_sides",

@@ -24,11 +24,11 @@ from .captured import Bounding, Captured, cut_short
 from .certificate import ChainCertificate, ClosedForm
 from .ellipsoids.ellipsoid_plan import WIDEST, EllipsoidPlan, plan
 from .ellipsoids.optimised import TIGHTENING, Certified, is_exact, optimise, with_rounding
-from .graph.ir import Node, Unit, leaves
+from .graph.ir import Node, Unit
 from .linalg.linear_map import LinearMap
 from .lower import lower_side
 from .operators.effects import Effect, Elementwise, Gain, Linear, Norm, Unbounded
-from .operators.registry import lookup, sets_of
+from .operators.registry import is_normalizer, is_weight, sets_of
 from .proofs.proof import Multipliers, Proof
 from .segments import Bounds, Joints, Segments, propagate
 
@@ -275,44 +275,6 @@ def _reason(captured: Captured, bounding: Bounding) -> str:
     reasons += [bound.reason for bound in map(bounding.norm, maps) if bound.reason]
     reasons = list(dict.fromkeys(reasons))
     return "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
-
-
-WEIGHTS = ("linear", "convolution")
-
-
-def is_weight(node: Node) -> bool:
-    """Whether a node is a layer with a weight: a matrix or a convolution."""
-    record = lookup(node)
-    return record is not None and record.family in WEIGHTS
-
-
-def is_normalizer(node: Node) -> bool:
-    """Whether a node is a normalization layer."""
-    record = lookup(node)
-    return record is not None and record.family == "normalization" and node.index in (None, 0)
-
-
-HOMOGENEOUS = ("relu", "relu_", "leaky_relu", "leaky_relu_", "abs")
-"""Activations with phi(c x) = c phi(x) for c > 0."""
-SUMS = ("add", "add_", "sub")
-AVERAGES = ("avg_pool2d", "adaptive_avg_pool2d", "avg_pool1d", "adaptive_avg_pool1d", "mean")
-"""Fixed linear maps of the pooling family."""
-POOLS = ("max_pool1d", "max_pool2d", "max_pool3d")
-
-
-def is_homogeneous(node: Node) -> bool:
-    """Whether a positive factor passes through a node; weight layers and normalizers have conditions of their own.
-
-    It does not if a constant is added, concatenated or used as padding: that is a bias outside of the weight layers.
-    """
-    if is_weight(node) or is_normalizer(node) or node.operator in (*HOMOGENEOUS, *POOLS, *AVERAGES):
-        return True
-    if node.operator in SUMS:
-        return len(node.refs) > 1
-    record = lookup(node)
-    constants = (leaf for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, Tensor))
-    floats = any(constant.is_floating_point() for constant in constants)
-    return record is not None and record.family == "shape" and "pad" not in node.operator and not floats
 
 
 def printed_constant(node: Node, effect: Effect) -> float:

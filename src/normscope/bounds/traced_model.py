@@ -14,7 +14,7 @@ from ..core.errors import CaptureError, NormscopeError, describe_error
 from .graph.capturing import trace_model
 from .graph.ir import Graph, Node, Unit
 from .networks.twin import twin
-from .operators.registry import lookup
+from .operators.registry import family_of
 from .radius.logits import Logits
 
 SHAKE = 16.0
@@ -38,8 +38,7 @@ class ShakenGraph(Logits):
 
 def _shaken(node: Node, generator: torch.Generator) -> Node:
     """Return an operator whose value is moved up or down, by the place along its last axis; leave exact ones alone."""
-    rule = lookup(node)
-    if not node.dtype.is_floating_point or (rule is not None and rule.family in EXACT):
+    if not node.dtype.is_floating_point or family_of(node) in EXACT:
         return node
     signs = torch.randint(2, node.shape[-1:], generator=generator, dtype=node.dtype) * 2.0 - 1.0
     factor = (1.0 + SHAKE * torch.finfo(node.dtype).eps * signs).to(node.device)

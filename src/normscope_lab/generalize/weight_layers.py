@@ -32,27 +32,21 @@ from normscope.toolkit import (
     Node,
     Ref,
     TracedModel,
+    family_of,
     is_homogeneous,
     is_normalizer,
     is_weight,
     log10,
-    lookup,
     power10,
     printed,
     trace,
+    traits_of,
 )
 
 from .bound import CAPTURED, Condition, alone, condition
 from .description import Description, Fixed, describe
 
-BENDS = {"relu": 1, "relu_": 1, "leaky_relu": 1, "leaky_relu_": 1, "abs": 1, "relu6": 2, "hardtanh": 2}
-"""Piecewise linear activations, and how many kinks each has."""
-HOMOGENEOUS = ("relu", "relu_", "leaky_relu", "leaky_relu_", "abs")
-"""Activations with phi(c x) = c phi(x) for c > 0."""
-SUMS = ("add", "add_", "sub")
-AVERAGES = ("avg_pool2d", "adaptive_avg_pool2d", "avg_pool1d", "adaptive_avg_pool1d", "mean")
-"""Fixed linear maps of the pooling family."""
-POOLS = ("max_pool1d", "max_pool2d", "max_pool3d")
+SUMS = ("add", "sub")
 READ_OFF = "read off the graph"
 MATRICES = ("linear", "conv1d", "conv2d", "conv3d")
 """Weight layers whose norms can be computed here."""
@@ -155,7 +149,7 @@ def read_network(
         ),
         entrywise=_for_all_nodes(
             graph,
-            lambda node: node.operator not in (*POOLS, *AVERAGES),
+            lambda node: traits_of(node.op).pools is None,
             "activations act on single entries",
             "pools",
         ),
@@ -179,12 +173,6 @@ def _for_all_nodes(graph: Graph, holds: Callable[[Node], bool], what: str, other
     exception = next((node for node in graph if not holds(node)), None)
     why = READ_OFF if exception is None else f"{_named(exception)} {otherwise}"
     return condition(what, exception is None, why)
-
-
-def _family(node: Node) -> str | None:
-    """Return the family of a node's operator; None where it has no rule."""
-    rule = lookup(node)
-    return None if rule is None else rule.family
 
 
 def _beside(graph: Graph, counted: Collection[str], fixed: Fixed) -> Description:
@@ -242,18 +230,17 @@ def _units(graph: Graph, classes: int, learned: Counter[str]) -> tuple[tuple[Uni
         degree = max((degrees[name] for name in node.refs), default=0)
         if not node.dtype.is_floating_point:
             return (), set(), f"{_named(node)} gives no real numbers"
-        if _family(node) == "activation" and node.operator in BENDS:
+        traits = traits_of(node.op)
+        if traits.kinks:
             total = sum(learned[name] for name in weights)
-            units.append(
-                Units(count=math.prod(node.shape), bends=BENDS[node.operator], weights=total, degree=max(degree, 1))
-            )
+            units.append(Units(count=math.prod(node.shape), bends=traits.kinks, weights=total, degree=max(degree, 1)))
         elif is_weight(node) and len(node.refs) == 1:
             counted.add(node.name)
             arguments = node.bound()  # `addmm(x, a, b)` adds a product of two constants to its input.
             added = "add" in node.operator and isinstance(arguments.get("self"), Ref)
             is_shift = added or isinstance(arguments.get("bias"), Ref)
             weights, degree = weights | {node.name}, max(degree, 2) if is_shift else degree + 1
-        elif _family(node) != "shape" and node.operator not in (*SUMS, *AVERAGES):
+        elif family_of(node) != "shape" and node.operator not in SUMS and traits.pools != "average":
             return (), set(), f"{_named(node)} is none of these"
         elif learned[node.name]:  # A constant that is added or concatenated may have been learned.
             counted.add(node.name)

@@ -30,8 +30,7 @@ from ..captured import Bounding
 from ..graph.capturing import trace_model
 from ..graph.ir import Graph, Node, leaves, map_leaves
 from ..operators.effects import UNKNOWN, Linear
-from ..operators.registry import effect_of
-from ..rungs import is_homogeneous, is_normalizer, is_weight
+from ..operators.registry import effect_of, is_homogeneous, is_normalizer, is_weight
 from ..traced_model import trace
 from .directions import no_directions
 from .flatness import Perturbation, Sharpness, grouped, mean_scores
