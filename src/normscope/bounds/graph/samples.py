@@ -198,7 +198,8 @@ def _walk(graph: Graph) -> Iterator[tuple[Any, Entries]]:
 
 def _describe_meeting(node: Node) -> str:
     if _meeting(node) is None:
-        return f"it is not known how {node.op} in {node.where} treats samples (`samples=` of its `ns.rule` says how)"
+        remedy = "" if getattr(node.op, "namespace", "aten") == "aten" else " (`samples=` of its `ns.rule` can say)"
+        return f"nothing is known of how {node.op} in {node.where} treats samples{remedy}"
     return f"samples of the batch meet in {_named(node)}"
 
 

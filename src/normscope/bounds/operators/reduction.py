@@ -149,8 +149,8 @@ def growing(node: Node, operands: Sequence[Range]) -> Effect:
 describe(
     "amax.default amin.default max.dim min.dim max.default min.default prod.default prod.dim_int cumprod.default "
     "var.correction var.dim var.default std.correction std.dim std.default linalg_vector_norm.default "
-    "norm.ScalarOpt_dim norm.Scalar logsumexp.default logcumsumexp.default sort.default topk.default argmax.default argmin.default "
-    "argsort.default any.default any.dim all.default all.dim cummax.default cummin.default median.dim median.default "
-    "kthvalue.default",
+    "norm.ScalarOpt_dim norm.Scalar logsumexp.default logcumsumexp.default sort.default topk.default argmax.default "
+    "argmin.default argsort.default any.default any.dim all.default all.dim cummax.default cummin.default median.dim "
+    "median.default kthvalue.default",
     samples=samples.along_dim,
 )
