@@ -11,8 +11,7 @@ from .bounds.captured import Bounding, Captured
 from .bounds.data.quantile import rank_above, rank_below
 from .bounds.domain.domain_bounds import domain_sides
 from .bounds.geometry.directions import Directions, find_directions, verify_directions
-from .bounds.geometry.objective import Objective, refuse_lost_gradients
-from .bounds.graph.capturing import Traces, accepts_graph, capture_weights
+from .bounds.graph.capturing import Traces, capture_weights
 from .bounds.graph.ir import Argument, Constant, Node, Ref, Shape
 from .bounds.graph.traits import traits_of
 from .bounds.operators.effects import Linear
@@ -25,6 +24,7 @@ from .calls.call import Call, quantized, sample_shapes
 from .calls.call import run as run_model
 from .calls.call import select as select_output
 from .calls.data_reader import Batches
+from .calls.stand_ins import accepts_graph
 from .choosing.choice import half_width
 from .choosing.engines import runner
 from .choosing.ledger import Ledger, hashed
@@ -40,6 +40,7 @@ from .core.threads import ignore_warnings
 from .core.untouched import mode_of, outside_inference_mode, untouched, unwrapped, with_tensors
 from .doctor.monitor.record import Record
 from .doctor.monitor.watching import Watch
+from .products.objective import Objective, refuse_lost_gradients
 from .report.document import FigureResult, ReadColumn, figures_form, tabulate
 from .report.document import read_from as read_attribute
 from .theory.losses import margins as logit_margins

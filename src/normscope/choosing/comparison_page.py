@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ..auditing.page import part
 from ..bounds.pages.measures import compared_measures
 from ..core.errors import InputError
 from ..core.finding import Severity
@@ -23,7 +22,7 @@ from ..doctor.pages.run import (
     total_curves,
     view_curves,
 )
-from ..report.document import Block, Column, Curves, Document, Kind, ReadColumn, Table, Text, tabulate
+from ..report.document import Block, Column, Curves, Document, Kind, ReadColumn, Table, Text, part, tabulate
 from ..report.glossary import glossary
 from ..report.words import listed, pluralise, sentence
 from .audit_comparison import compare_document, compare_values, compared_columns

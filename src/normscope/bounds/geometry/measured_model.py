@@ -25,6 +25,7 @@ from ...calls.call import select
 from ...core.budget import Budget, Progress
 from ...core.errors import InputError, NormscopeError, NotFiniteError, describe_error
 from ...core.log10 import log10
+from ...products.objective import Objective
 from ...theory.losses import margins
 from ..captured import Bounding
 from ..graph.capturing import trace_model
@@ -34,7 +35,6 @@ from ..operators.registry import effect_of, is_homogeneous, is_normalizer, is_we
 from ..traced_model import trace
 from .directions import no_directions
 from .flatness import Perturbation, Sharpness, grouped, mean_scores
-from .objective import Objective
 
 TRACED_SAMPLES = 2
 """How many samples the graph is traced with."""

@@ -19,16 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from ...calls.batches import LossFunction
+from ...calls.stand_ins import accepts_graph
 from ...core.budget import Budget, Progress
 from ...core.errors import InputError, NormscopeError, check_numbers, check_positive
 from ...core.log10 import log10_sum
 from ...core.untouched import Mode, outside_inference_mode, unwrapped
+from ...products.objective import Objective
 from ...report.words import listed
 from ...theory.losses import Loss
-from ..graph.capturing import accepts_graph
 from .measure_table import Invariance, MeasureRow, Measures
 from .measured_model import MAGNITUDE_EPS, MeasuredModel
-from .objective import Objective
 
 REACHED_LOSSES = (0.1, 0.01)
 """The training losses between which steps are counted (Jiang et al. 2020)."""
