@@ -23,8 +23,8 @@ from normscope.doctor.monitor.watching import watch
         lambda record, history: record.of("weight", "log10_nrom"),
         lambda record, history: record.number("normalizer", "log10_varianec", 0),
         lambda record, history: record.total_of("log10_gradinet"),
-        lambda record, history: history.course("units", "daed", 0),
-        lambda record, history: history.courses("weight", "dead"),
+        lambda record, history: history.value_series("units", "daed", 0),
+        lambda record, history: history.series_by_layer("weight", "dead"),
         lambda record, history: history.total("los"),
         lambda record, history: list(history.lasting("weight", "saturated_tahn")),
     ],
@@ -42,7 +42,7 @@ def test_a_declared_quantity_that_was_not_measured_is_empty() -> None:
             assert history.total(name).first == []
         elif of not in ("metrics", "record", "histograms"):
             assert record.of(of, name) == ()  # type: ignore[arg-type]
-            assert history.courses(of, name).starts() == {}  # type: ignore[arg-type]
+            assert history.series_by_layer(of, name).starts() == {}  # type: ignore[arg-type]
 
 
 def test_what_a_probe_writes_without_a_declaration_is_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
