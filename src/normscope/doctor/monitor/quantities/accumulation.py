@@ -16,8 +16,8 @@ LEFT_OVER = Quantity("network", "left_over", "the largest entry of a gradient th
 HALVES_AGREE = Quantity(
     "network",
     "halves_agree",
-    "the cosine between the gradients of the first two parts of a batch that accumulate: 1 without noise, 0.5 where each "
-    "has as much noise as signal, below 0 where a step along one harms the other",
+    "the cosine between the gradients of the first two parts of a batch that accumulate: 1 without noise, 0.5 where "
+    "each has as much noise as signal, below 0 where a step along one harms the other",
 )
 
 
