@@ -463,4 +463,4 @@ def test_figures_of_other_layers_leave_no_trace_when_a_run_goes_on_with_a_change
                       histograms={"weight": ((1.0, 1.0),)}))  # fmt: skip
     assert not found.begin(LAYERS[1:3])
     assert (found.records[0].values, found.records[0].histograms, found.records[0].loss) == ({}, {}, 1.0)
-    assert found.course("weight", "log10_norm", 0).start is None
+    assert found.value_series("weight", "log10_norm", 0).start is None

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
@@ -9,12 +13,15 @@ import torch
 from torch import nn
 
 from normscope.core.errors import InputError
+from normscope.doctor.monitor import quantities
 from normscope.doctor.monitor.history import History
 from normscope.doctor.monitor.quantities import DECLARED, PROBES
 from normscope.doctor.monitor.quantities.outputs import Outputs
 from normscope.doctor.monitor.quantities.quantity import Probe, Quantity, RecordDraft
 from normscope.doctor.monitor.record import Record
 from normscope.doctor.monitor.watching import watch
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -23,8 +30,8 @@ from normscope.doctor.monitor.watching import watch
         lambda record, history: record.of("weight", "log10_nrom"),
         lambda record, history: record.number("normalizer", "log10_varianec", 0),
         lambda record, history: record.total_of("log10_gradinet"),
-        lambda record, history: history.course("units", "daed", 0),
-        lambda record, history: history.courses("weight", "dead"),
+        lambda record, history: history.value_series("units", "daed", 0),
+        lambda record, history: history.series_by_layer("weight", "dead"),
         lambda record, history: history.total("los"),
         lambda record, history: list(history.lasting("weight", "saturated_tahn")),
     ],
@@ -42,7 +49,7 @@ def test_a_declared_quantity_that_was_not_measured_is_empty() -> None:
             assert history.total(name).first == []
         elif of not in ("metrics", "record", "histograms"):
             assert record.of(of, name) == ()  # type: ignore[arg-type]
-            assert history.courses(of, name).starts() == {}  # type: ignore[arg-type]
+            assert history.series_by_layer(of, name).starts() == {}  # type: ignore[arg-type]
 
 
 def test_what_a_probe_writes_without_a_declaration_is_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,8 +73,9 @@ def test_what_a_probe_writes_without_a_declaration_is_no_record(monkeypatch: pyt
     assert not run.records
 
 
-def test_each_quantity_is_declared_once_and_by_a_probe_that_is_told_something() -> None:
-    assert len(DECLARED) == sum(len(probe.quantities) for probe in PROBES)
-    for probe in PROBES:
-        assert probe.quantities
-        assert issubclass(probe, Probe)
+def test_every_probe_of_the_folder_is_listed_and_its_quantities_are_on_the_page() -> None:
+    names = [f"{quantities.__name__}.{module.name}" for module in iter_modules(quantities.__path__)]
+    written = {one for name in names for one in vars(import_module(name)).values() if isinstance(one, type)}
+    assert {one for one in written if issubclass(one, Probe) and one is not Probe} == set(PROBES)
+    page = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
+    assert runpy.run_path(str(ROOT / "tools" / "written_pages.py"))["watching_page"](page) == page

@@ -161,7 +161,7 @@ class TrainingHooks:
 
     def _look_ahead(self) -> None:
         """Hook on in front of the next step if it is due or parameters wait for a gradient; else take that hook off."""
-        due = self.step >= self._next_due or self._nests or self.history.standing.waits
+        due = self.step >= self._next_due or self._nests or self.history.parameter_state.waits
         if due and self._before_hook is None and not self.role.idle:
             self._before_hook = self.optimizer.register_step_pre_hook(WeakHook(self._before_step))
         elif not due and self._before_hook is not None:
@@ -206,7 +206,7 @@ class TrainingHooks:
     def let_go(self) -> None:
         """Keep neither model nor optimizer alive, nor what was found of the layers."""
         self._domain, self._batch, self._locator, self._memories = None, (None, None), Locator(), {}
-        self.history.standing.let_go()
+        self.history.parameter_state.let_go()
         for name in ("outer", "model", "optimizer", "_whole"):
             self.__dict__.pop(name, None)
 
@@ -293,7 +293,7 @@ class TrainingHooks:
     def _take_forward(self, forward: ForwardRecord) -> None:
         """Take what was seen of a forward; the first one says what there is to watch."""
         if self._subject is None:
-            self._subject = describe_layers(self.model, forward, self.optimizer, part=self.history.standing.part)
+            self._subject = describe_layers(self.model, forward, self.optimizer, part=self.history.parameter_state.part)
             self._subject.layers += () if self._domain is None else self._domain.layers
             self._listener.learn(forward)
             about = describe_run(self._subject, self.model, self.optimizer, self.schedule, self.step)
@@ -302,15 +302,15 @@ class TrainingHooks:
         forward.domain, forward.batch = self._batch
         if not self.role.sharded:
             modules = self._listener.modules()
-            self.history.standing.look_at_modules(modules, self.optimizer, self.step)
-            if self.history.standing.alike is None:
-                self.history.standing.look_at_first_weights(modules)
+            self.history.parameter_state.look_at_modules(modules, self.optimizer, self.step)
+            if self.history.parameter_state.alike is None:
+                self.history.parameter_state.look_at_first_weights(modules)
         if tier is not None:
             pending = self._pending or self._begin_measurement(tier, self._subject)
             pending.forward, self._pending = forward, pending
             self._backwards.open()
             if not (self.role.sharded or self._listener.apart):
-                pending.probe(Accumulation).listen(self.history.standing.smallest)
+                pending.probe(Accumulation).listen(self.history.parameter_state.smallest)
 
     def _begin_measurement(self, tier: Tier, subject: Subject) -> StepMeasurement:
         return StepMeasurement(self.step, tier, subject, self.optimizer, self._memories)
@@ -321,7 +321,7 @@ class TrainingHooks:
         self._stepping = max(steps_under_way(optimizer), 1) if self._stepping else 1  # one that raised has not ended
         self._nests = self._nests or self._stepping > 1
         tier = self._decide()
-        self.history.standing.pass_by()
+        self.history.parameter_state.pass_by()
         if tier is None or self._stepping > 1:  # a step that calls that of its base class
             return None
         changed = after_closure(args, kwargs, lambda: self._measure(optimizer, tier))
@@ -343,7 +343,7 @@ class TrainingHooks:
             if tier is Tier.FULL:
                 self._measure_curvature(optimizer)
             if not self.role.sharded:
-                self.history.standing.look(parameters, optimizer, self.step, self._whole)
+                self.history.parameter_state.look(parameters, optimizer, self.step, self._whole)
             if self._pending.lost:
                 names = ", ".join(self._pending.lost[:3])
                 self.recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
@@ -370,7 +370,7 @@ class TrainingHooks:
         if optimizer is self.optimizer:
             self._after_step()
         elif not self._idle and not steps_under_way(self.optimizer):  # not one that ours is made of
-            self.history.standing.others += 1
+            self.history.parameter_state.others += 1
             self._say(self.sight.stepped_by(optimizer, self.optimizer, self.step))
 
     def _after_step(self) -> None:
@@ -384,7 +384,7 @@ class TrainingHooks:
                 self._remove_after_hook()  # not in the hook itself: torch goes through them if the forward raises
                 pending.after()
                 if not self.role.sharded:
-                    self.history.standing.look_behind()
+                    self.history.parameter_state.look_behind()
         self.step += 1
         if self._before_hook is not None or self.step >= self._next_due:
             self._look_ahead()
@@ -392,7 +392,7 @@ class TrainingHooks:
             self._say(self.sight.explain(self.step, self.model))
             if self.sight.part is not None:
                 (path, part), self.sight.part = self.sight.part, None
-                self.history.standing.part = path
+                self.history.parameter_state.part = path
                 self.turn_to(part, None)
 
     # ---- what the loop says, and what is said to it
@@ -402,7 +402,7 @@ class TrainingHooks:
         if self._pending is not None and "loss" in figures:
             with self.budget.watching(self._task):
                 self._pending.tell(Probe.observe_loss, figures["loss"])
-                self.history.standing.read(self._pending.probe(LossParts).reading, self.step)
+                self.history.parameter_state.read(self._pending.probe(LossParts).reading, self.step)
         if self.role.writes and self._step_hooks:
             if not self.sight.sees:
                 self._say(self.sight.observed(self.optimizer, self.step))
@@ -413,12 +413,12 @@ class TrainingHooks:
 
     def _hear(self, loss: Tensor) -> None:
         """Take a loss whose backward begins in a measured step; one that is not finite has its forward run again."""
-        pending, alone = self._pending, not self.history.standing.others
+        pending, alone = self._pending, not self.history.parameter_state.others
         if pending is None or pending.number != self.step or self.busy:
             return
         with self.budget.watching(self._task):
             pending.tell(Probe.hear_loss, loss, alone)
-            self.history.standing.read(pending.probe(LossParts).reading, self.step)
+            self.history.parameter_state.read(pending.probe(LossParts).reading, self.step)
             if is_alone() and alone:  # else gradients are not those of this loss alone
                 pending.tell(Probe.begin_backward, self._forwards)
         value = pending.probe(Losses).heard
@@ -433,7 +433,7 @@ class TrainingHooks:
 
     def validate(self) -> None:
         """Count a validation whose forward was in train mode with dropout on; an alarm is raised of these."""
-        standing = self.history.standing
+        standing = self.history.parameter_state
         standing.validated_in_train_mode += self._validates_in_train_mode and standing.dropout[0] > 0.0
         self._validates_in_train_mode = False
 

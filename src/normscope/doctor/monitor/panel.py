@@ -188,7 +188,7 @@ def lines(history: History, overhead: float) -> Iterator[tuple[str, str]]:
     some = _thin_out(history.records)
     yield from _show_course("loss", [record.loss for record in some])
     for quantity, name in TOTALS:
-        yield from _show_course(name, [record.total.get(quantity) for record in some])
+        yield from _show_course(name, [record.total_of(quantity) for record in some])
     for kind, quantity, most, name in WORST:
         yield from _show_worst(history, kind, quantity, most, name)
     for finding in history.findings[-SHOWN_ALARMS:]:

@@ -251,7 +251,7 @@ class Run(Shown):
     def left_out(self) -> int:
         """How many steps were due and not measured, because there was no time for them within `overhead`."""
         behind = 0 if self.ended is None else self.ended.left_out
-        return behind + sum(round(record.total.get("left_out") or 0.0) for record in self.records)
+        return behind + sum(round(record.total_of("left_out") or 0.0) for record in self.records)
 
     def __repr__(self) -> str:
         reached = f"step {self.records[-1].step:,}" if self.records else "nothing measured"

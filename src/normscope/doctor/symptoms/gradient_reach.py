@@ -284,10 +284,10 @@ def watch_no_gradient(history: History) -> Iterator[Finding]:
     """`no-gradient` (warning): a parameter that the optimizer has got no gradient (`grad` is None) in two records after
     the first, and all steps in between
     """
-    names = find_lasting(history, history.standing.ungraded)
-    if names and history.records[-1].total.get("log10_gradient") is not None:
+    names = find_lasting(history, history.parameter_state.ungraded)
+    if names and history.records[-1].total_of("log10_gradient") is not None:
         yield name_parameters(
-            PARAMETERS_WITHOUT_GRADIENT, history, names, names[-1], history.standing.ungraded[names[-1]].step
+            PARAMETERS_WITHOUT_GRADIENT, history, names, names[-1], history.parameter_state.ungraded[names[-1]].step
         )
 
 
@@ -308,11 +308,11 @@ def watch_gradient_missing(history: History) -> Iterator[Finding]:
     records = [r for r in history.records if r.values.get("weight")][-PLAIN_RECORDS - 1 :]
     if len(records) < PLAIN_RECORDS or records[-1].step - records[-PLAIN_RECORDS].step < PLAIN_STEPS:
         return
-    gradients = [r.total.get("log10_gradient") for r in records[-PLAIN_RECORDS:]]
+    gradients = [r.total_of("log10_gradient") for r in records[-PLAIN_RECORDS:]]
     loss = records[-1].loss
     if loss == 0.0 or any(value is not None and value != -math.inf for value in gradients):
         return
-    part = f" of `{history.standing.part}`" if history.standing.part else ""
+    part = f" of `{history.parameter_state.part}`" if history.parameter_state.part else ""
     gone = f"the gradients of all parameters{part} were zero"
     gone = f"no parameter{part} had a gradient" if gradients[-1] is None else gone
     words = {
@@ -321,7 +321,7 @@ def watch_gradient_missing(history: History) -> Iterator[Finding]:
         "what": gone,
         "loss": "not observed" if loss is None else f"{loss:.3g}",
     }
-    yield GRADIENT_MISSING.at(history.standing.part, words)
+    yield GRADIENT_MISSING.at(history.parameter_state.part, words)
 
 
 NOT_FITTED = 1e-3

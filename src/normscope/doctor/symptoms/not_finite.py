@@ -273,7 +273,7 @@ def watch_loss_not_finite(history: History) -> Iterator[Finding]:
     if rate_rise is not None and rate_rise.explains(record.step if at is None else at):
         rates = {"before": figure(rate_rise.before), "rate": figure(rate_rise.rate), "since": rate_rise.since}
         cause, remedy = cause + RATE_HAS_RISEN.format(**rates), KEEP_RATE.format(**rates)
-    remedy += HALF_PRECISION if history.standing.half_precision else ""
+    remedy += HALF_PRECISION if history.parameter_state.half_precision else ""
     what = "Weights are not finite"
     if record.loss is not None and not math.isfinite(record.loss):
         what = f"The loss is {_name_broken(record.loss)}"
@@ -331,7 +331,7 @@ def _find_rise(history: History) -> tuple[float, float] | None:
 
 def _find_wrong_sign(history: History) -> Symptom | None:
     """Return the alarm about the sign of the loss, or of a part of it; None where none is known to be wrong."""
-    words = () if history.standing.others else history.standing.oddities  # of two players one maximises
+    words = () if history.parameter_state.others else history.parameter_state.oddities  # of two players one maximises
     return next((WRONG_SIGNS[word] for word in words if word in WRONG_SIGNS), None)
 
 

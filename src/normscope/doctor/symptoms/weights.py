@@ -91,7 +91,7 @@ def watch_units_alike(history: History) -> Iterator[Finding]:
     """`units-alike` (warning): in two trained layers or more all units began with the same weights, which are not zero,
     and the same bias
     """
-    names = history.standing.alike or ()
+    names = history.parameter_state.alike or ()
     if len(names) > 1 and len(history.records) > 1:
         yield UNITS_ALIKE.at(names[0], {"also": others_likewise(len(names), "other layer")})
 

@@ -13,7 +13,12 @@ from ....core.whole_weights import is_sharded
 from .quantity import Arriving, Probe, Quantity, RecordDraft
 
 LEFT_OVER = Quantity("network", "left_over", "the largest entry of a gradient that was not cleared")
-HALVES_AGREE = Quantity("network", "halves_agree", "the cosine between the gradients of the first two parts of a batch")
+HALVES_AGREE = Quantity(
+    "network",
+    "halves_agree",
+    "the cosine between the gradients of the first two parts of a batch that accumulate: 1 without noise, 0.5 where "
+    "each has as much noise as signal, below 0 where a step along one harms the other",
+)
 
 
 class Accumulation(Probe):

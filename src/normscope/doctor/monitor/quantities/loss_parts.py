@@ -40,10 +40,11 @@ EARLY_RECORDS, ACTIVATION_TURNS = 6, 5
 
 
 @dataclass(slots=True)
-class ReadingCount:
-    """How many losses were read."""
+class LossMemory:
+    """How many losses were read, and whether the loop observes losses."""
 
     readings: int = 0
+    is_observed: bool = False
 
 
 class LossParts(Probe):
@@ -54,9 +55,9 @@ class LossParts(Probe):
     """
 
     quantities = (*OF_OUTPUTS, *OF_ACTIVATIONS)
-    Memory = ReadingCount
+    Memory = LossMemory
 
-    def __init__(self, step: MeasuredStep, memory: ReadingCount) -> None:
+    def __init__(self, step: MeasuredStep, memory: LossMemory) -> None:
         super().__init__(step, memory)
         self.reading: LossReading | None = None
         self._layer_names: Mapping[int, str] = {}  # weight layers by the ids of their parameters

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
 
@@ -40,13 +39,6 @@ JUMP_RATIO = 100.0
 """A loss over that of the step before, from which on it has jumped."""
 
 
-@dataclass(slots=True)
-class LossMemory:
-    """Whether the loop observes losses."""
-
-    observed: bool = False
-
-
 class Losses(Probe):
     """Keeps the losses of a step: those that the loop observes, or those that its backwards begin with.
 
@@ -56,9 +48,8 @@ class Losses(Probe):
     """
 
     quantities = (LOSS, *OF_LOSSES)
-    Memory = LossMemory
 
-    def __init__(self, step: MeasuredStep, memory: LossMemory) -> None:
+    def __init__(self, step: MeasuredStep, memory: None) -> None:
         super().__init__(step, memory)
         self.observed: Mapping[str, Observed] = {}
         self.heard: Tensor | None = None
@@ -74,8 +65,9 @@ class Losses(Probe):
     def observe_loss(self, loss: Tensor | float) -> None:
         if not (self._observed and self.step.has_gradients):
             self._observed.add(loss)
-            self.memory.observed = True
-            self.step.probe(LossParts).read(loss)
+            parts = self.step.probe(LossParts)
+            parts.memory.is_observed = True
+            parts.read(loss)
 
     def hear_loss(self, loss: Tensor, alone: bool) -> None:
         parts = self.step.probe(LossParts)
@@ -90,7 +82,7 @@ class Losses(Probe):
         self.heard = value.detach()
 
     def finish(self) -> None:
-        losses = self._observed if self._observed or self.memory.observed else self._heard
+        losses = self._observed if self._observed or self.step.probe(LossParts).memory.is_observed else self._heard
         self._sent = self.step.send_any(losses.mean() if losses else None)
 
     def fill(self, record: RecordDraft) -> None:
