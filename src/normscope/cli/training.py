@@ -247,7 +247,8 @@ def generalization(
     The bounds are Theorem 20 of Than 2025 with its corollaries, VC, the norms and margins of Bartlett 2017, Neyshabur
     2018 and Golowich 2020, PAC-Bayes with an optimised posterior, and the rates that the papers quote. Each row has a
     value, its terms, its conditions and whether they hold here, and its evidence: certified, estimated, or a rate
-    without constants. A bound that is no smaller than the largest possible loss is called vacuous: most are.
+    without constants. A bound that is no smaller than the largest possible loss is called vacuous: most are. The bounds
+    stand in the lab (pip install 'normscope[lab]').
 
     MODEL is what `normscope audit` takes, trained on the training part of DATA; it is measured in eval mode. `digits`,
     `mnist:FOLDER` and `cifar10:FOLDER` have a test part of their own; for `npz:FILE` and `package.module:loader` name

@@ -48,7 +48,7 @@ def check_backward_raises(examined: Examined) -> Iterator[Finding]:
         "Mend that line: no in-place change (`+=`, `relu_()`) of what the derivative still needs, no `.numpy()` "
         "of a tensor that requires a gradient, and in an `autograd.Function` a `backward` that returns one gradient "
         "for each argument of `forward`.",
-        severity=Severity.ERROR if trains else Severity.INFO,
+        severity=Severity.ERROR if trains else Severity.INFO,  # in eval mode nobody may want a gradient
     )
 
 

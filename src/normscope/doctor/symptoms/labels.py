@@ -82,7 +82,7 @@ def check_one_class(examined: Examined) -> Iterator[Finding]:
             figures(share=facts.largest_class),
             severity=Severity.WARNING
             if examined.signal.samples >= MIN_LABELS and not several and not facts.weighted
-            else Severity.INFO,
+            else Severity.INFO,  # of many labels each is rare
         )
 
 
