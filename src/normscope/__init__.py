@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from . import optim as optim
     from .auditing.audit_result import Audit
     from .auditing.auditing import audit
-    from .bounds.curve.curve import ShareCurve, curve
     from .bounds.data.quantile import DataBracket
-    from .bounds.domain.domain import Domain, domain
     from .bounds.geometry.flatness import Flatness, flatness
     from .bounds.geometry.hessian import hessian
     from .bounds.geometry.margins import Margins, margins
@@ -58,7 +56,6 @@ __all__ = [
     "Choice",
     "Comparison",
     "DataBracket",
-    "Domain",
     "Evidence",
     "Finding",
     "FindingsError",
@@ -74,7 +71,6 @@ __all__ = [
     "Run",
     "Scope",
     "Severity",
-    "ShareCurve",
     "Smoothness",
     "Spectrum",
     "Symmetries",
@@ -87,8 +83,6 @@ __all__ = [
     "check",
     "choose",
     "compare",
-    "curve",
-    "domain",
     "flatness",
     "generalization",
     "hessian",
@@ -107,9 +101,7 @@ __all__ = [
 ]
 
 HOMES = {
-    "bounds.curve.curve": ("ShareCurve", "curve"),
     "bounds.data.quantile": ("DataBracket",),
-    "bounds.domain.domain": ("Domain", "domain"),
     "bounds.ladder": ("Ladder", "ladder"),
     "bounds.lipschitz": ("lipschitz",),
     "bounds.radius.radii": ("Radii",),

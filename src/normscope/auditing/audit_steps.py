@@ -14,7 +14,6 @@ from torch import nn
 
 from ..bounds.captured import Bounding, Captured
 from ..bounds.derivative import Mismatch, mismatches
-from ..bounds.domain.domain import Domain
 from ..bounds.graph.capturing import NO_TIME, expected_seconds, trace_model
 from ..bounds.graph.ir import Graph, Unit
 from ..bounds.lower import OBSERVED_RTOL, OBSERVED_SAMPLES, observed
@@ -56,7 +55,7 @@ class AuditRequest:
     Attributes:
         model, batch: unwrapped, and moved to the device of its parameters.
         device: the device of its first parameter.
-        loader, loss, optimizer, domain, output, known, rtol, seed: as for `audit`.
+        loader, loss, optimizer, output, known, rtol, seed: as for `audit`.
         asked: the mode that was asked for; None for that of the model.
         mode: the mode it is measured in.
         thorough: whether the effort is `"thorough"`.
@@ -70,7 +69,6 @@ class AuditRequest:
     loader: Batches | None
     loss: LossFunction | None
     optimizer: Optimizers | None
-    domain: Domain | None
     asked: str | None
     mode: str
     output: str | int | None

@@ -43,7 +43,7 @@ from ..report.document import (
 from ..report.glossary import glossary
 from ..report.words import bracket_chart, bracket_table, format_cell, listed, pluralise, shape
 from .audit_result import Audit, Row
-from .share_curve import curve_part
+from .data_share import quantile_part
 
 
 def row_table(rows: Sequence[Row], titles: Sequence[str], *, title: str = "", caption: str = "") -> Table | None:
@@ -241,7 +241,7 @@ def _details(audit: Audit) -> list[Block]:
             bracket_table(audit.ladder, title="Bounds by method (log10)", caption=READING_THE_LADDER, noted=audit.notes)
             if audit.ladder
             else None,
-            *curve_part(audit.curve),
+            *quantile_part(audit.quantile),
             term="ladder of bounds",
             folded=True,
         ),

@@ -237,7 +237,6 @@ KINDS: dict[str, FindingKind] = {
     "no-zero-grad": FindingKind("gradients are never cleared"),
     "lr-too-high": FindingKind("the learning rate is too high"),
     "edge-of-stability": FindingKind("the steps are too long for the curvature"),
-    "left-domain": FindingKind("the samples leave the domain"),
     "variance-collapse": FindingKind("the variance into {where} collapsed", "the variances into {norms} collapsed"),
     "norm-growth": FindingKind("the weight of {where} keeps growing", "the weights of {count} layers keep growing"),
     "effective-lr": FindingKind(

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from ..bounds.domain.domain import Domain
 from ..bounds.geometry.hessian import hessian
 from ..bounds.graph.capturing import accepts_graph
 from ..calls.call import quantized
@@ -45,7 +44,6 @@ def generalization(
     cells: Sequence[int] = CELLS,
     radius: float | None = None,
     input_range: tuple[float, float] | None = None,
-    domain: Domain | None = None,
     steps: int = 500,
     prior: Mapping[str, Tensor] | None = None,
     fixed: str | Iterable[str] | None = None,
@@ -79,7 +77,6 @@ def generalization(
             then certified over balls, and distances are known.
         input_range: a range `(low, high)` in which every entry of every input is known to lie. With it distances have
             certified limits.
-        domain: what `normscope.domain` recorded; it adds Theorem 20 with the constant over the domain.
         steps: how many steps to search for a PAC-Bayes posterior, with two draws per step for its error; 0 for no
             PAC-Bayes bound.
         prior: the weights, by name, at which the PAC-Bayes prior is centred; they must have been fixed before D was
@@ -162,7 +159,7 @@ def generalization(
         else everywhere.alone,
     )
     rows = [] if reading.test is None else [fresh_row(setting, reading.test, "Test", reading.unseen)]
-    local = local_rows(model, setting, everywhere, domain, held_out, notes)
+    local = local_rows(model, setting, everywhere, notes)
     rows += [*(one.bound for one in local), *corollary_rows(setting, everywhere, local)]
     if sharpness and output is not None:
         notes.append("the sharpness is taken of models with one output")

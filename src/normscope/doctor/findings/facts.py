@@ -52,9 +52,9 @@ def not_lipschitz(examined: Examined) -> Iterator[Finding]:
                 advice='Give its constant with known={"module.path": constant}, or teach Normscope the operator with '
                 "@normscope.rule; its figures at the data (audit.observed) need neither."
                 if unknown
-                else "Judge this network by its figures at the data (`audit.observed`), bound it where the data lives "
-                "with `ns.domain` (on the command line `normscope bound domain`), or put a normalizer or a clamp in "
-                "front so that the values it sees are bounded.",
+                else "Judge this network by its figures at the data (`audit.observed`), bound it around single inputs "
+                'with `ns.lipschitz(model, batch, scope="ball", radius=...)`, or put a normalizer or a clamp in front '
+                "so that the values it sees are bounded.",
                 numbers={},
             )
 
@@ -92,8 +92,7 @@ def loose_bound(examined: Examined) -> Iterator[Finding]:
         seen=f"No useful bound over all inputs: it is {power(best.log10_upper)}, which is {power(excess)} times the "
         "largest growth at the data.",
         why=f"{BECAUSE}{listed(causes, most=len(causes))}.",
-        advice="Judge the network by the figures at the data (`audit.observed`). Bounds where the data lives come from "
-        "`ns.domain` (on the command line `normscope bound domain`), bounds around single inputs from "
+        advice="Judge the network by the figures at the data (`audit.observed`). Bounds around single inputs come from "
         '`ns.lipschitz(model, batch, scope="ball", radius=...)`.',
         numbers=figures(log10_excess=excess),
     )

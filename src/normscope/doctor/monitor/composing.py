@@ -326,7 +326,6 @@ def compose(step: StepInTransit) -> Record:
         "weight": _weight_columns(step, arrived, sizes, norms),
         "normalizer": _columns(normalizers, normalizer_probe.QUANTITIES),
         **({} if step.tier is Tier.ECONOMY else _block_columns(step, arrived)),
-        **({"operator": {"excess": tuple(arrived["domain"][1:].tolist())}} if "domain" in arrived else {}),
     }
     left_out: dict[str, float | None] = {"left_out": float(step.left_out)} if step.left_out else {}
     return Record(
@@ -508,7 +507,7 @@ def _totals(
 def _measured_totals(arrived: Arrived) -> dict[str, float | None]:
     """Return the figures of the whole network that were measured as such."""
     totals: dict[str, float | None] = {}
-    for key, quantity in (("left", "left_over"), ("domain", "share_outside"), ("lost", "share_lost")):
+    for key, quantity in (("left", "left_over"), ("lost", "share_lost")):
         if key in arrived:
             totals[quantity] = _number(arrived, key)
     if "spread" in arrived:

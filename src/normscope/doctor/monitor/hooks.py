@@ -33,7 +33,7 @@ from .forward_listening import ForwardRecord, StepListener
 from .history import History
 from .locating import Locator
 from .measuring import Measurement
-from .probes.batches import DomainProbe, SharpnessProbe, mark_batch, measure_batch
+from .probes.batches import SharpnessProbe, mark_batch, measure_batch
 from .recording import Recorder
 from .schedule import Schedule, Tier, TimeBudget
 from .watched_layers import Subject, describe_layers, describe_run
@@ -52,7 +52,6 @@ class TrainingHooks:
         role: what this process does.
         recorder: where records go; another one once the run is entered.
         budget: the time of the run, and what of it watching takes and may take.
-        domain: measures where batches stand in a domain, where that is asked for.
         sharpness: measures the largest curvature, where that is asked for.
 
     Attributes:
@@ -71,7 +70,6 @@ class TrainingHooks:
         role: ProcessRole,
         recorder: Recorder,
         budget: TimeBudget,
-        domain: DomainProbe | None,
         sharpness: SharpnessProbe | None,
     ) -> None:
         self.optimizer, self.schedule, self.role = optimizer, schedule, role
@@ -82,11 +80,11 @@ class TrainingHooks:
         self._next_due = 0  # the next step that is due and not decided on
         self._charged = 0  # up to which step the time of steps that are not measured is counted
         self._owed: Tier | None = None  # one that was due when there was no time for it
-        self._domain, self._locator, self._memory = domain, Locator(), LayerMemory()
+        self._locator, self._memory = Locator(), LayerMemory()
         self._figures: dict[str, Observed] = {}  # what the loop has observed since the last record
         self._subject: Subject | None = None  # None before the first measured forward
         self._pending: Measurement | None = None  # the step that is being measured
-        self._batch: tuple[Tensor | None, Tensor | None] = None, None  # its place in the domain, and its spread
+        self._spread: Tensor | None = None  # of the batch
         self._stepping = 0  # steps of the optimizer that have begun and not ended
         self._nests = False  # whether its step calls that of its base class
         self._forward_hooks: list[Any] = []
@@ -205,7 +203,7 @@ class TrainingHooks:
 
     def let_go(self) -> None:
         """Keep neither model nor optimizer alive, nor what was found of the layers."""
-        self._domain, self._batch, self._locator, self._memory = None, (None, None), Locator(), LayerMemory()
+        self._spread, self._locator, self._memory = None, Locator(), LayerMemory()
         self.history.standing.let_go()
         for name in ("outer", "model", "optimizer", "_whole"):
             self.__dict__.pop(name, None)
@@ -243,7 +241,7 @@ class TrainingHooks:
 
     def _listen(self, tier: Tier, args: Any, kwargs: Any) -> None:
         """Listen to the forward that begins, in the first one as the richest tier asks for."""
-        self._batch = self._place_in_domain(args, kwargs), measure_batch(args, kwargs)
+        self._spread = measure_batch(args, kwargs)
         first = self._subject is None
         self.busy = True  # it may be run aside
         forward = self._listener.begin(self.schedule.richest if first else tier, args, kwargs, first=first)
@@ -262,16 +260,6 @@ class TrainingHooks:
                     pending.next_batch = mark_batch(args, kwargs)
                 except Exception as error:
                     self.recorder.complain("batch", f"the batch of a step is not measured: {describe_error(error)}")
-
-    def _place_in_domain(self, args: Any, kwargs: Any) -> Tensor | None:
-        """Return where a batch stands in the domain that is followed; None where there is none."""
-        try:
-            return None if self._domain is None else self._domain.measure(args, kwargs)
-        except Exception as error:
-            self.recorder.complain(
-                "domain", f"where the data stand in the domain is not measured: {describe_error(error)}"
-            )
-            return None
 
     def _after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         if not self._listener.listens:
@@ -293,12 +281,11 @@ class TrainingHooks:
         """Take what was seen of a forward; the first one says what there is to watch."""
         if self._subject is None:
             self._subject = describe_layers(self.model, forward, self.optimizer, part=self.history.standing.part)
-            self._subject.layers += () if self._domain is None else self._domain.layers
             self._listener.learn(forward)
             about = describe_run(self._subject, self.model, self.optimizer, self.schedule, self.step)
             self.recorder.begin(self._subject.layers, about)
         tier = self._decide()
-        forward.domain, forward.spread = self._batch
+        forward.spread = self._spread
         if not self.role.sharded:
             modules = self._listener.modules()
             self.history.standing.look_at_modules(modules, self.optimizer, self.step)

@@ -342,7 +342,6 @@ def _block_contents(forward: ForwardRecord) -> dict[Key, Tensor]:
         if out is not None and inner is not None:
             contents[("backward", path)] = inner / out
     contents |= {("dead", site): value for site, value in forward.dead.items()}
-    contents |= {} if forward.domain is None else {"domain": forward.domain}
     contents |= {} if forward.spread is None else {"spread": forward.spread}
     return contents
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal
 
 from ...core.codec import JsonForm, Part, from_plain
 
-Kind = Literal["weight", "normalizer", "block", "units", "operator"]
-KINDS: tuple[Kind, ...] = ("weight", "normalizer", "block", "units", "operator")
+Kind = Literal["weight", "normalizer", "block", "units"]
+KINDS: tuple[Kind, ...] = ("weight", "normalizer", "block", "units")
 Numbers = tuple[float | None, ...]
 NOT_FINITE = re.compile(r"-?inf|nan")
 FIGURE_ROOT = "normscope"
@@ -25,8 +25,7 @@ class LayerRecord(Part):
 
     Attributes:
         name: the module's path; later runs of a module in one forward have `#2`, `#3`, ... behind it.
-        kind: a weight layer, a normalizer, a block of the network, the units behind a ReLU, or an operator that has a
-            range in the domain that is followed.
+        kind: a weight layer, a normalizer, a block of the network, or the units behind a ReLU.
         family: `convolution`, `linear`, `batch_norm`, ... or the class of a block.
         parameters: the names of a weight layer's parameters.
         normalizer: the normalizer that a weight layer feeds, if it does.
@@ -81,8 +80,7 @@ class Record:
             far those do that come in a pair, such as mean and variance of a code; `outputs_*`, what outputs and targets
             show (`probes/loss_probe.py`); `left_over`, the largest entry of a gradient that was not cleared;
             `halves_agree`, the cosine between the gradients of the first two parts of a batch that accumulate;
-            `share_outside`, of the samples outside of the domain that is followed; and `left_out`, how many steps were
-            due since the record before and left out for lack of time, if any.
+            and `left_out`, how many steps were due since the record before and left out for lack of time, if any.
         metrics: what `observe` was given since the record before, by name: `loss_mean`, `loss_least`, `loss_largest`,
             `loss_largest_at` (its step), `loss_count` and `loss_broken` (not finite, and in none of the others; the
             first at `loss_broken_at`, infinite if `loss_broken_infinite` is 1) of the losses of all steps, and

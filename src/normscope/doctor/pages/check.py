@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...auditing.audit_result import Audit, Row
-from ...auditing.share_curve import curve_figures, curve_sentences
+from ...auditing.data_share import quantile_figures, quantile_sentences
 from ...bounds.graph.ir import HELD
 from ...bounds.linalg.lanczos import MISSED
 from ...core.bracket import Bracket, Evidence
@@ -357,7 +357,7 @@ def headline(audit: Audit) -> list[str]:
     """Return what an audit says about the model as a whole, in a few plain sentences."""
     overall, observed = audit.lipschitz, audit.observed
     at_data = [_at_data(audit, observed)] if observed is not None else []
-    at_data += curve_sentences(audit.curve)
+    at_data += quantile_sentences(audit.quantile)
     if overall is not None:
         why = why_useless(audit)
         if why is None:
@@ -413,7 +413,7 @@ def figures(audit: Audit) -> Iterator[Figure]:
             note=_samples(audit, observed),
             term="Jacobian norm",
         )
-    yield from curve_figures(audit.curve)
+    yield from quantile_figures(audit.quantile)
     if overall is not None:
         why = why_useless(audit)
         lower = f"; at least {factor(overall.log10_lower)}" if overall.log10_lower > -math.inf else ""

@@ -37,44 +37,6 @@ def constant_input(history: History) -> Iterator[Finding]:
         yield CONSTANT_INPUT.at(history.step, words={"records": len(spreads)}, spread=0.0)
 
 
-LEFT_DOMAIN = Alarm(
-    code="left-domain",
-    seen="For {records:counted record} at least {share:percent} of the samples were outside of the domain that is "
-    "followed; at the start it was at most {share_first:percent}. The {family} in {where} leaves its range most.",
-    why="The network as it was recorded has inner values at these samples that it did not have at the data of the "
-    "domain: the data have changed. Bounds over the domain, and its coverage, say nothing about them.",
-    advice="Look at the data first: scaling, augmentation, a new source, a shifted label mix. If they are meant to be "
-    "so, record the domain anew with them: normscope.domain(model, loader).",
-)
-LEFT_SHARE = 0.2
-"""By how much the share of samples outside must exceed that at the start, in every record of a lasting state.
-
-A share that stays does not do that by chance: with 32 samples, of which half are outside, in one of a million windows.
-"""
-NEVER_INSIDE_SHARE = 0.9
-"""Share of the samples outside that says, also without a rise, that these are not the data of the domain."""
-
-
-def left_domain(history: History) -> Iterator[Finding]:
-    """Training data that leave the domain that is followed, or never were inside."""
-    course = history.total("share_outside")
-    shares, start = course.lasting(), max(course.first, default=0.0)
-    if not shares or min(shares) < min(start + LEFT_SHARE, NEVER_INSIDE_SHARE):
-        return
-    operators = history.of("operator")
-    excesses = [history.course("operator", "excess", i).now for i in range(len(operators))]
-    reach = [-math.inf if excess is None else excess for excess in excesses]
-    place = operators[reach.index(max(reach))]
-    yield LEFT_DOMAIN.at(
-        history.step,
-        place.name,
-        {"records": len(shares), "family": place.family},
-        share=min(shares),
-        share_first=start,
-        excess=max(reach),
-    )
-
-
 # ---- gradients and parameters
 
 NO_GRADIENT = Alarm(
