@@ -162,9 +162,9 @@ REDUCTION = experiment_of(
     about="Than's printed factor can be made anything by rescaling weights in front of normalizers. What no rescaling "
     "moves is the change of a bound of the whole network, and of the Jacobian at the data, between twins: networks of "
     "one depth that begin from the same weights, with normalizers and without, trained by Adam on 400 digits until the "
-    "loss over all of them, in eval mode, is at most 0.1. A bound over the ranges of their inner values at the training "
-    "images was measured beside these and is no longer part of Normscope: on the deepest twins it grew by 0.8 decades "
-    "with BatchNorm, 2.57 with LayerNorm, 7.41 with GroupNorm and 2.89 with RMSNorm.",
+    "loss over all of them, in eval mode, is at most 0.1. A bound over the ranges of inner values at the training "
+    "images was measured too, and is no longer part of Normscope: on the deepest twins it grew by 0.8 decades with "
+    "BatchNorm, 2.57 with LayerNorm, 7.41 with GroupNorm and 2.89 with RMSNorm.",
     stored=True,
     task="digits",
     claims=(

@@ -87,15 +87,17 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
 def _tighter(f: Figures) -> Judgement:
     count, every = f["ordered"], f["models"]
     evidence = (
-        f"In {count:g} of {every:g} models the largest at the training points is at most GLOBAL; in the median model it "
-        f"is {f['decades_point']:.1f} decades below."
+        f"In {count:g} of {every:g} models the largest at the training points is at most GLOBAL, in the median one "
+        f"{f['decades_point']:.1f} decades below."
     )
     if count < every:
         return Judgement(Verdict.FAILS, evidence)
     if every < FEWEST:
         return Judgement(Verdict.NOT_TESTABLE, f"{evidence} {FEW}")
     if "decades_ranges" not in f:
-        return Judgement(Verdict.NOT_TESTABLE, f"{evidence} A constant over a region where the data lie is not measured.")
+        return Judgement(
+            Verdict.NOT_TESTABLE, f"{evidence} A constant over a region where the data lie is not measured."
+        )
     evidence += (
         f" The constant over the ranges of inner values at the training images, which Normscope no longer has, was "
         f"{f['decades_ranges']:.1f} decades below."
