@@ -23,6 +23,7 @@ from ..calls.call import all_if_several, broken_tensors
 from ..calls.data_reader import Batches
 from ..core.bracket import Bracket
 from ..core.budget import Budget, Meter
+from ..core.effort import Effort
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.untouched import mode_of, unwrapped
 from ..doctor.checking.checking import is_other
@@ -92,7 +93,8 @@ class AuditRequest:
 
     def bounding(self, budget: Budget | None = None) -> Bounding:
         """Return how norms are bounded within a part of the budget, or within all of it."""
-        return Bounding(budget=budget or self.budget, rtol=self.rtol, tightens=self.thorough)
+        effort = Effort.TIGHT if self.thorough else Effort.FAST
+        return Bounding(budget=budget or self.budget, rtol=self.rtol, effort=effort)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from ..calls.batches import LossFunction
 from ..calls.call import ALL_OUTPUTS
 from ..core.bracket import Bracket
 from ..core.budget import GPU, Budget, Meter
+from ..core.effort import Effort
 from ..core.errors import CaptureError, InputError, JacobianError, check_numbers, describe_error
 from ..core.finding import Finding
 from ..core.provenance import provenance
@@ -65,8 +66,6 @@ PARTS = (
 THOROUGH = ("shares", "radii", "sensitivity")
 """Those of them that only a thorough audit does as a rule: a fast one takes shares of the data of a small network whose
 bound over all inputs says nothing."""
-DEPTHS = ("fast", "thorough")
-"""How much an audit measures."""
 LEFT_OUT = (
     "This was a fast audit. Certified radii, sensitivity to the weights, the optimised certificate and the search from "
     'below need effort="thorough"; so does the growth by share of the data (DATA) of most networks.'
@@ -198,8 +197,7 @@ def audit(
 
 def _check_options(effort: str, rtol: float, loss: Any, optimizer: Any) -> None:
     """Refuse options that no audit can have."""
-    if effort not in DEPTHS:
-        raise InputError(f'effort is "fast" or "thorough", not {effort!r}; lipschitz and ladder know "tight"')
+    Effort.of(effort, Effort.FAST, Effort.THOROUGH, hint='; lipschitz and ladder know "tight"')
     if not rtol > 0:
         raise InputError(f"rtol is {rtol}: it must be positive")
     check_optimizers(optimizer)
@@ -347,7 +345,7 @@ def bounds_of_graph(
     with meter.part("norms"):
         norms = weight_norms(captured, bounding)
     with meter.part("bounds"):
-        effort = "tight" if request.thorough else "fast"
+        effort = Effort.TIGHT if request.thorough else Effort.FAST
         rungs = climb(captured, bounding, observed, request.seed, effort, search=request.thorough, proofs=False)
     wanted = sound and (request.thorough or worth_it(captured, rungs))
     quantile = _quantile(request, captured, skipped) if wanted else None

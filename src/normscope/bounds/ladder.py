@@ -12,10 +12,11 @@ from torch import nn
 from ..calls.data_reader import Batches
 from ..core.bracket import HELD_CONSTANT, Bracket, Evidence
 from ..core.codec import JsonForm, Part, encode, save_json
+from ..core.effort import SEARCHING, Effort
 from ..core.errors import InputError, visible
 from ..core.shown import Shown
 from ..core.untouched import Mode, outside_inference_mode
-from .captured import Bounding, Captured, Effort, OnMissing, check_option
+from .captured import Bounding, Captured, OnMissing, check_option
 from .graph.capturing import accepts_graph
 from .graph.ir import Graph, Shape
 from .lower import observed_if_any
@@ -75,7 +76,7 @@ def ladder(
     data: Any = None,
     *,
     labels: Any = None,
-    effort: Effort = "fast",
+    effort: Literal["fast", "tight"] = "fast",
     sides: Literal["both", "upper"] = "both",
     mode: Mode | None = None,
     output: str | int | None = None,
@@ -118,16 +119,17 @@ def ladder(
         >>> rungs["best"].log10_upper <= rungs["product"].log10_upper
         True
     """
-    check_option(on_missing, effort)
+    check_option(on_missing)
+    asked = Effort.of(effort, *SEARCHING)
     if sides not in ("both", "upper"):
         raise InputError(f'sides is "both" or "upper", not {sides!r}')
     bounding = Bounding.within(max_seconds, rtol=rtol)
     batches = Batches(model, data, labels=labels)
     captured = Captured.of(model, batches.first, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
     if sides == "upper":
-        rungs = upper_sides(captured, bounding, effort)
+        rungs = upper_sides(captured, bounding, asked)
     else:
-        rungs = climb(captured, bounding, observed_if_any(captured, bounding, seed), seed, effort)
+        rungs = climb(captured, bounding, observed_if_any(captured, bounding, seed), seed, asked)
     return Ladder(rungs=dict(rungs), layers=layer_constants(captured), graph=batches.noted(captured.graph))
 
 

@@ -11,11 +11,12 @@ from torch import nn
 
 from ..calls.data_reader import Batches
 from ..core.bracket import Bracket, Evidence, Scope
+from ..core.effort import SEARCHING, Effort
 from ..core.errors import InputError, check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import Mode, outside_inference_mode
 from .balls.ball_bracket import ball_bracket
-from .captured import Bounding, Captured, Effort, OnMissing, check_option
+from .captured import Bounding, Captured, OnMissing, check_option
 from .data.streaming import data_quantile
 from .graph.capturing import accepts_graph
 from .lower import lower_side, observed_if_any
@@ -37,7 +38,7 @@ def lipschitz(
     labels: Any = None,
     scope: Literal["global", "point", "ball", "data"] | Scope = Scope.GLOBAL,
     radius: float | None = None,
-    effort: Effort = "fast",
+    effort: Literal["fast", "tight"] = "fast",
     sides: Sides = "both",
     per: Literal["output", "difference", "class"] | None = None,
     share: float = 0.99,
@@ -116,7 +117,8 @@ def lipschitz(
         scope = Scope(scope)
     except ValueError:
         raise InputError(f'scope is "global", "point", "ball" or "data", not {scope!r}') from None
-    check_option(on_missing, effort)
+    check_option(on_missing)
+    asked = Effort.of(effort, *SEARCHING)
     check_numbers(radius=radius, rtol=rtol, max_seconds=max_seconds, seed=seed)
     _check_scope(scope, radius=radius, per=per)
     _check_sides(sides, scope, per=per)
@@ -144,8 +146,8 @@ def lipschitz(
         return batches.noted(norms)
     captured = Captured.of(model, batch, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
     if radius is not None:
-        return batches.noted(_over_balls(captured, bounding, radius, effort, seed))
-    return batches.noted(_over_all_inputs(captured, bounding, effort, sides, per, seed))
+        return batches.noted(_over_balls(captured, bounding, radius, asked, seed))
+    return batches.noted(_over_all_inputs(captured, bounding, asked, sides, per, seed))
 
 
 def _check_scope(scope: Scope, *, radius: float | None, per: str | None) -> None:
@@ -183,7 +185,7 @@ def _not_asked(captured: Captured) -> Bracket:
 
 
 def _over_all_inputs(
-    captured: Captured, bounding: Bounding, effort: str, sides: str, per: str | None, seed: int
+    captured: Captured, bounding: Bounding, effort: Effort, sides: str, per: str | None, seed: int
 ) -> Bracket:
     """Return the bracket of scope GLOBAL."""
     if sides == "lower":
@@ -201,7 +203,7 @@ def _over_all_inputs(
     return replace(bracket, per_output=each)
 
 
-def _over_balls(captured: Captured, bounding: Bounding, radius: float, effort: str, seed: int) -> Bracket:
+def _over_balls(captured: Captured, bounding: Bounding, radius: float, effort: Effort, seed: int) -> Bracket:
     """Return the bracket of scope BALL: every sample is measured with its own masks and ids."""
     groups = captured.groups(bounding)
     if len(groups) == 1:
@@ -225,7 +227,7 @@ def _over_balls(captured: Captured, bounding: Bounding, radius: float, effort: s
     )
 
 
-def _balls_of(captured: Captured, bounding: Bounding, radius: float, effort: str, seed: int) -> Bracket:
+def _balls_of(captured: Captured, bounding: Bounding, radius: float, effort: Effort, seed: int) -> Bracket:
     """Return the bracket over balls; every ball has what a checker needs: the network, the centre, the radius.
 
     The model must give what the graph gives at the centres.

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..core.bracket import Bracket, Evidence
 from ..core.budget import Progress
+from ..core.effort import Effort
 from ..core.log10 import log10, power10
 from ..core.rounding import Upper, smallest
 from ..theory.normalizers import lemma1, lemma2, lemma3
@@ -60,7 +61,7 @@ class Rungs(Mapping[str, Bracket]):
 def upper_sides(
     captured: Captured,
     bounding: Bounding | None = None,
-    effort: str = "fast",
+    effort: Effort = Effort.FAST,
     *,
     proofs: bool = True,
 ) -> Rungs:
@@ -76,7 +77,7 @@ def upper_sides(
     proof = Proof(graph=captured.double, effects=captured.segments.effects) if proofs else None
     proof_of: dict[str, Proof | None] = dict.fromkeys(uppers, proof)
     proof_of["closed-form"] = None if proof is None else replace(proof, multipliers=chains)
-    tight = OptimisedCertificate() if effort == "fast" else optimise_certificate(captured, bounding, values)
+    tight = OptimisedCertificate() if effort == Effort.FAST else optimise_certificate(captured, bounding, values)
     least = min(uppers, key=lambda name: uppers[name].log10)
     if tight.upper is not None and tight.upper.log10 <= uppers[least].log10:
         uppers["tight"], proof_of["tight"] = tight.upper, None if proof is None else tight.proof(proof)
@@ -99,7 +100,7 @@ def climb(
     bounding: Bounding,
     observed: Bracket | None,
     seed: int,
-    effort: str = "fast",
+    effort: Effort = Effort.FAST,
     *,
     search: bool = True,
     proofs: bool = True,
