@@ -14,10 +14,9 @@ from ..bounds.point import STEP_PASSES, first_samples
 from ..calls.data_reader import Batches
 from ..core.bracket import Bracket
 from ..core.errors import CaptureError, InputError, JacobianError
-from ..doctor.checking.verdict import sentence
-from ..doctor.findings.facts import useful
 from ..report.document import Block, Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
-from ..report.words import factor, pluralise
+from ..report.words import factor, pluralise, sentence
+from .findings import useful
 
 SHARE, CONFIDENCE = 0.99, 0.95
 """What the headline speaks of, as far as the samples go."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from ..calls.data_reader import Batches
+from ..calls.stand_ins import accepts_graph
 from ..core.bracket import HELD_CONSTANT, Bracket, Evidence
 from ..core.codec import JsonForm, Part, encode, save_json
 from ..core.effort import SEARCHING, Effort
@@ -17,7 +18,6 @@ from ..core.errors import InputError, visible
 from ..core.shown import Shown
 from ..core.untouched import Mode, outside_inference_mode
 from .captured import Bounding, Captured, OnMissing, check_option
-from .graph.capturing import accepts_graph
 from .graph.ir import Graph, Shape
 from .lower import observed_if_any
 from .operators.effects import Linear

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from ..calls.data_reader import Batches
+from ..calls.stand_ins import accepts_graph
 from ..core.bracket import Bracket, Evidence, Scope
 from ..core.effort import SEARCHING, Effort
 from ..core.errors import InputError, check_numbers
@@ -18,7 +19,6 @@ from ..core.untouched import Mode, outside_inference_mode
 from .balls.ball_bracket import ball_bracket
 from .captured import Bounding, Captured, OnMissing, check_option
 from .data.streaming import data_quantile
-from .graph.capturing import accepts_graph
 from .lower import lower_side, observed_if_any
 from .outputs import per_output
 from .point import jacobian_norms

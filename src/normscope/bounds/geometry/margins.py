@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from ...calls.batches import Batch, kept_batches
 from ...calls.call import run
+from ...calls.stand_ins import accepts_graph
 from ...core.budget import Progress
 from ...core.codec import JsonForm
 from ...core.errors import InputError, NormscopeError, check_numbers, describe_error
 from ...core.untouched import Mode, mode_of, outside_inference_mode, untouched, unwrapped
 from ...report.document import FigureResult, figures_form
 from ...theory.losses import margins as logit_margins
-from ..graph.capturing import accepts_graph
 from ..lipschitz import lipschitz
 
 DEFINITIONS = {

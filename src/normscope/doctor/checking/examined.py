@@ -7,17 +7,45 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from ...auditing.audit_result import Row, Variance
-from ...bounds.derivative import Mismatch
-from ...bounds.graph.ir import Graph, Node
-from ...bounds.operators.effects import Effect
-from ...bounds.operators.invariance import FeedingLayer
 from ...core.bracket import Bracket
 from ...core.log10 import log10
-from ...listening.calls import Site
+from ...listening.calls import NORMALIZERS, Site
 from ...listening.not_finite import Origin
 from .divergence import Divergence
 from .signal import INPUT, Signal, WidestColumn
+
+RELATIVE_CHANNEL = 1e-4
+"""A channel against the largest of its layer; trained layers stay above a hundredth."""
+CONSTANT = 1e-6
+"""A share of eps: below it the deviation is under a thousandth of what the normalizer divides by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variance:
+    """The variance a normalizer saw at its input, over the data.
+
+    A set is what is normalized together: a channel of BatchNorm (in eval mode over all the data, in train mode the mean
+    of its variances within batches), a row of LayerNorm or RMSNorm, a group of GroupNorm, a channel of one sample for
+    InstanceNorm (of all the data where it uses running statistics). For RMSNorm it is the mean square.
+
+    Attributes:
+        log10_min, log10_median, log10_max: over the sets; `-inf` is a variance of zero.
+        share_below_one: of the sets, those with a variance below 1, where a normalizer that divides by it expands
+            (BatchNorm in eval mode divides by its stored variances instead).
+        share_eps: those with a variance below 10 eps, where eps decides the result.
+        sets: how many sets were seen.
+        entries: values in one set; for BatchNorm in one batch.
+        eps: the stabiliser.
+    """
+
+    log10_min: float
+    log10_median: float
+    log10_max: float
+    share_below_one: float
+    share_eps: float
+    sets: int
+    entries: int
+    eps: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +84,19 @@ class NormalizerOverData:
     running_variance: Tensor | None = None
     uses_running: bool = False
     batch_spread: float | None = None
+
+    @property
+    def dead_scales(self) -> Tensor | None:
+        """Which scales are negligible beside its largest; None if it has none."""
+        if self.weight is None or not self.weight.numel():
+            return None
+        size = self.weight.abs().flatten()
+        return size <= RELATIVE_CHANNEL * size.max()
+
+    @property
+    def constant_inputs(self) -> Tensor | None:
+        """Which channels of BatchNorm saw a constant; None for the other normalizers."""
+        return None if self.channel_variance is None else self.channel_variance <= CONSTANT * self.eps
 
     @property
     def stored_variance(self) -> Tensor | None:
@@ -139,35 +180,51 @@ class DataSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExaminedRow:
-    """One row of the audit with what stands behind it; `node` and `effect` are None where the model was not traced."""
+    """One weight layer or normalizer that ran over the data, and what an audit knows of it besides.
 
-    row: Row
-    node: Node | None = None
-    effect: Effect | None = None
+    Attributes:
+        module: the module's path, empty for the model as a whole.
+        kind: its class.
+        operator: what it runs (`conv2d`, `layer_norm`, ...).
+        role: `"weight"` or `"normalizer"`.
+        normalizer, weight: what the data showed.
+        norm: the operator norm of a weight layer; like all that follows, None where no audit measured it.
+        log10_folded: the gain of a normalizer together with the linear map before it.
+        folded_with: the path of that linear map.
+        fed_by: the position of the weight layer that feeds a normalizer.
+        feeds_normalizer: whether the graph has a normalizer right behind it.
+        dead_filters: which filters of a weight layer are negligible.
+    """
+
+    module: str
+    kind: str
+    operator: str
+    role: str
     normalizer: NormalizerOverData | None = None
     weight: WeightOverData | None = None
+    norm: Bracket | None = None
+    log10_folded: float | None = None
+    folded_with: str | None = None
+    fed_by: int | None = None
+    feeds_normalizer: bool = False
+    dead_filters: Tensor | None = None
 
     @property
     def path(self) -> str:
         """Where it is, in words: the module's path, or the model as a whole."""
-        return self.row.path or "the model"
+        return self.module or "the model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """A model, its graph, its rows and its data.
+    """A model, its layers and its data.
 
     Attributes:
         model: the user's model, to look at and not to touch.
-        mode: the mode that was audited.
-        places: one per row, in the order they run.
+        mode: the mode that was examined.
+        places: one per layer, in the order they run.
         data: the pass over the data.
-        feeds: which weights feed which normalizers.
-        graph: what was captured; `None` if the model cannot be traced.
-        effects: every node's effect by name.
-        mismatches: modules whose backward is not the derivative of their forward.
         signal: values and gradients by depth; `None` if they were not taken.
-        bounds: the brackets of the whole network by method.
         divergence: how a divergence in the loss counts, of a model with broken weights; otherwise the signal has it.
     """
 
@@ -175,12 +232,7 @@ class Examined:
     mode: str
     places: tuple[ExaminedRow, ...]
     data: DataSeen
-    feeds: tuple[FeedingLayer, ...] = ()
-    graph: Graph | None = None
-    effects: Mapping[str, Effect] = field(default_factory=dict)
-    mismatches: tuple[Mismatch, ...] = ()
     signal: Signal | None = None
-    bounds: Mapping[str, Bracket] = field(default_factory=dict)
     divergence: Divergence | None = None
 
     def name_place(self, path: str, before: Collection[str]) -> str:
@@ -194,7 +246,7 @@ class Examined:
         if self.signal is None:
             return False
         rows = self.signal.rows
-        own = [number for number, row in enumerate(rows) if (row.path, row.kind) == (place.path, place.row.operator)]
+        own = [number for number, row in enumerate(rows) if (row.path, row.kind) == (place.path, place.operator)]
         before = frozenset[int]().union(*map(self.signal.sources, own))
         return bool(before) and all(rows[number].kind == INPUT for number in before)
 
@@ -203,3 +255,16 @@ class Examined:
         for place in self.places:
             if place.normalizer is not None:
                 yield place, place.normalizer
+
+
+def layer_seen(model: nn.Module, data: DataSeen, site: Site) -> ExaminedRow:
+    """Return what the data alone tell of the layer that ran at a site."""
+    path, operator, _ = site
+    return ExaminedRow(
+        module=path,
+        kind=type(model.get_submodule(path)).__name__,
+        operator=operator,
+        role="normalizer" if operator in (*NORMALIZERS, "rms") else "weight",
+        normalizer=data.normalizers.get(site),
+        weight=data.weights.get(site),
+    )

@@ -596,3 +596,20 @@ def _as_drawn(shares: Tensor) -> bool:
     spread = float(shares.square().mean().sqrt()) * math.sqrt(3.0)
     even = abs(spread - 1.0) < 4.0 / math.sqrt(5.0 * shares.numel())
     return shares.numel() >= FEWEST_BIASES and even and float(shares.abs().max()) <= 1 + 1e-6
+
+
+FEW_RANDOM = 3
+"""Frozen random layers from which on a network of them is no map to random features."""
+
+
+def choose_unmeant(random: Mapping[str, torch.nn.Module]) -> list[str]:
+    """Return the frozen random layers, by path, that are hardly meant to be so.
+
+    Random features and fixed classifiers are frozen maps without a bias, and there are one or two of them.
+    """
+    return [path for path, module in random.items() if len(random) >= FEW_RANDOM or _is_hardly_meant(module)]
+
+
+def _is_hardly_meant(module: torch.nn.Module) -> bool:
+    """Whether a frozen random layer is hardly meant, whatever others there are: it has a bias, or a state."""
+    return isinstance(module, torch.nn.Embedding | torch.nn.RNNBase) or module._parameters.get("bias") is not None

@@ -7,10 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from ...auditing.audit_result import Variance
 from ...core.log10 import log10
 from ...listening.calls import NormalizerSeen, Site
-from .examined import NormalizerOverData, UnitsOverData, WeightOverData
+from .examined import NormalizerOverData, UnitsOverData, Variance, WeightOverData
 
 DECADES = 40
 """Variances are counted in a histogram of log10 from -40 to 40; the extremes are exact whatever they are."""

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod, ref
 
 import torch
@@ -25,18 +25,21 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ...core.errors import describe_error
 from ...core.finding import Finding
 from ...core.untouched import unwrapped
-from .alarms.data import may_repeat_batches
-from .alarms.sight import Sight
+from ..symptoms.inputs import may_repeat_batches
 from .composing import LayerMemory, Observed
 from .distributed import ProcessRole, is_alone
 from .forward_listening import ForwardRecord, StepListener
 from .history import History
 from .locating import Locator
 from .measuring import Measurement
-from .probes.batches import SharpnessProbe, mark_batch, measure_batch
+from .probes.batches import mark_batch, measure_batch
 from .recording import Recorder
 from .schedule import Schedule, Tier, TimeBudget
+from .unseen_training import UnseenTrainingDetector
 from .watched_layers import Subject, describe_layers, describe_run
+
+if TYPE_CHECKING:
+    from .probes.sharpness import SharpnessProbe
 
 Before = Callable[[nn.Module, Any, Any], None]
 After = Callable[[nn.Module, Any, Any], None]
@@ -74,7 +77,7 @@ class TrainingHooks:
     ) -> None:
         self.optimizer, self.schedule, self.role = optimizer, schedule, role
         self.recorder, self.budget, self.sharpness = recorder, budget, sharpness
-        self.sight = Sight(optimizer)
+        self.sight = UnseenTrainingDetector(optimizer)
         self.step, self.busy, self._idle = 0, False, role.idle
         self._decided: tuple[int, Tier | None] = -1, None  # a step, and how much of it is measured
         self._next_due = 0  # the next step that is due and not decided on

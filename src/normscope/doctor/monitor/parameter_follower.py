@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ..findings.parameters import choose_unmeant
+from ..checking.loss_facts import choose_unmeant
 from .probes.loss_probe import LossReading
 
 

@@ -16,16 +16,15 @@ from ...core.shown import Shown
 from ...core.untouched import unwrapped
 from ...report.words import pluralise
 from ..checking.verdict import Findings
-from .alarms.loss import is_held_out, validation
-from .alarms.sight import Sight
+from ..symptoms.validation import is_held_out, watch_validation
 from .composing import check_figure
 from .distributed import ProcessRole, agree_with_first
 from .history import History
 from .hooks import TrainingHooks
-from .probes.batches import SharpnessProbe
 from .record import Record
 from .recording import Recorder, Sink, check_destination
 from .schedule import Schedule, Tier, TierName, TimeBudget
+from .unseen_training import UnseenTrainingDetector
 from .watched_layers import innermost_optimizer
 
 NOT_ENTERED = (
@@ -104,7 +103,11 @@ def watch(
     if overhead is not None and (isinstance(overhead, bool) or not 0.0 < overhead <= 1.0):
         raise InputError(f"overhead is a share of the time, above 0 and at most 1, or None; it is {overhead!r}")
     role = ProcessRole.of(unwrapped(model))
-    curvature = None if sharpness is None else SharpnessProbe(sharpness)
+    curvature = None
+    if sharpness is not None:
+        from .probes.sharpness import SharpnessProbe
+
+        curvature = SharpnessProbe(sharpness)
     if curvature is not None and (role.sharded or Tier.FULL not in schedule.every):
         raise InputError(
             'sharpness= is measured at steps of the full tier, of models in one piece: every={"full": 500, ...}'
@@ -232,7 +235,7 @@ class Watch(Shown):
                 raise
             step = hooks.history.next_step
             hooks.count_from(agree_with_first(step) if role.sharded else step)
-            hooks.sight = Sight(hooks.optimizer)
+            hooks.sight = UnseenTrainingDetector(hooks.optimizer)
         hooks.attach_to_optimizer()
         return self
 
@@ -305,7 +308,7 @@ class Watch(Shown):
             self.history.note(at, numbers)
             if any(map(is_held_out, numbers)):
                 self._hooks.validate()
-            for finding in validation(self.history, self.step):
+            for finding in watch_validation(self.history, self.step):
                 self._hooks.recorder.raise_now(finding)
 
     def skip(self, seconds: float) -> None:

@@ -1,28 +1,13 @@
-"""What is measured at a batch: how far its samples differ, and the curvature of the loss.
-
-The largest curvature of the loss is taken at a batch of its own, each look begun from the direction that the last one
-found.
-"""
+"""What is measured at a batch: how far its samples differ."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
-
-from ....bounds.geometry.directions import no_directions
-from ....bounds.geometry.hessian import Wanted, spectrum_of
-from ....bounds.geometry.objective import Objective
-from ....core.errors import InputError
-
-SHARPNESS_RTOL = 1e-2
-"""The relative error of the largest eigenvalue: small enough to see it reach the edge of stability."""
-MAX_HESSIAN_PRODUCTS = 40
-"""Products with the Hessian that one look may take; a look that begins from the last direction takes a few."""
 
 
 @torch.no_grad()
@@ -168,42 +153,3 @@ def measure_codes(made: Any) -> Tensor | None:
     if pair is None or len(rows) < 3 or pair[0].layout != torch.strided or pair[0].numel() > MAX_OUTPUT_ENTRIES:
         return None
     return torch.cat([one.to(pair[0]) for one in pair], 1).std(0).amax()
-
-
-class SharpnessProbe:
-    """Measures the largest eigenvalue of the Hessian at a batch of its own, in train mode.
-
-    Args:
-        pair: a loss function of outputs and targets, and the batch `(input, target)` that it is measured at.
-
-    Attributes:
-        products: how many products with the Hessian all looks took so far.
-
-    Raises:
-        InputError: it is no such pair.
-    """
-
-    def __init__(self, pair: Any) -> None:
-        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
-            raise InputError("sharpness is a pair: a loss function, and the batch (input, target) to measure it at")
-        self._loss, self._batch = pair
-        self._direction: Tensor | None = None
-        self.products = 0
-
-    def measure(self, model: nn.Module) -> float | None:
-        """Return the largest eigenvalue at the model's weights; None where it has not converged.
-
-        Args:
-            model: as it is being trained.
-
-        Raises:
-            InputError: the loss has no curvature at this batch, in one sentence.
-        """
-        objective = Objective(model, self._batch, loss=self._loss, mode="train", batches=1)
-        fits = self._direction is not None and self._direction.shape[1] == objective.size
-        start = self._direction if fits else None
-        wanted = Wanted(k=1, rtol=SHARPNESS_RTOL, products=MAX_HESSIAN_PRODUCTS, start=start)
-        spectrum = spectrum_of(objective, no_directions(objective), wanted)
-        self.products += spectrum.num_products
-        self._direction = spectrum.vectors if spectrum.eigenvalues else None
-        return spectrum.sharpness if spectrum.converged else None
