@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal
 
 from ...core.codec import JsonForm, Part, from_plain
 
-Kind = Literal["weight", "normalizer", "block", "units"]
-KINDS: tuple[Kind, ...] = ("weight", "normalizer", "block", "units")
+Kind = Literal["weight", "normalizer", "block", "units", "operator"]
+KINDS: tuple[Kind, ...] = ("weight", "normalizer", "block", "units", "operator")
 Numbers = tuple[float | None, ...]
 NOT_FINITE = re.compile(r"-?inf|nan")
 FIGURE_ROOT = "normscope"
@@ -25,7 +25,8 @@ class LayerRecord(Part):
 
     Attributes:
         name: the module's path; later runs of a module in one forward have `#2`, `#3`, ... behind it.
-        kind: a weight layer, a normalizer, a block of the network, or the units behind a ReLU.
+        kind: a weight layer, a normalizer, a block of the network, the units behind a ReLU, or, in logs of older
+            versions alone, an operator.
         family: `convolution`, `linear`, `batch_norm`, ... or the class of a block.
         parameters: the names of a weight layer's parameters.
         normalizer: the normalizer that a weight layer feeds, if it does.
