@@ -14,7 +14,7 @@ import math
 import os
 import struct
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -66,15 +66,13 @@ class Npz:
         self._packed = os.fstat(file.fileno()).st_size
         self._left = self._most = unpacked_limit(self._packed, max_bytes)
 
-    def array(self, name: str, *, rows: int | None = None, dtypes: Collection[str] | None = None) -> np.ndarray:
+    def array(self, name: str, *, rows: int | None = None) -> np.ndarray:
         """Return one array of plain numbers."""
         member = self._members[name]
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"{name!r:.40} is packed in a way that NumPy does not use")
         with self._archive.open(member) as stream:
             shape, by_columns, dtype, start = _array_header(stream, name)
-            if dtypes is not None and (by_columns or dtype.str not in dtypes):
-                raise ValueError(f"{name!r:.40} has dtype {dtype}{' and is stored by columns' if by_columns else ''}")
             if math.prod(shape) * dtype.itemsize != member.file_size - start:
                 raise ValueError(
                     f"{name!r:.40} has {dtype} entries of shape {shape!s:.60} by its header, which does not fit its "
