@@ -9,11 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from .. import load_from_lab
 from ..auditing.audit_result import Audit
 from ..auditing.auditing import audit as audit_model
 from ..bounds.data.quantile import DataBracket
 from ..bounds.geometry.curvature import KINDS as MEASURED
 from ..bounds.geometry.curvature import Curvature
+from ..bounds.geometry.measure_table import Measures
 from ..bounds.geometry.symmetries import Symmetries
 from ..bounds.radius.radii import Radii
 from ..bounds.weights.sensitivity import WeightSensitivity
@@ -26,8 +28,6 @@ from ..doctor.checking.checked import Check
 from ..doctor.monitor.log import FILE
 from ..doctor.monitor.run import Run
 from ..doctor.pages.live import Followed, LiveServer
-from ..generalize.generalization_table import Generalization
-from ..generalize.measure_table import Measures
 from .data_forms import open_data
 from .messages import check_targets, one_line, show_result
 from .model_forms import open_runnable
@@ -71,7 +71,6 @@ def open_saved(path: Path) -> Shown:
         "data_bracket": DataBracket,
         "symmetries": Symmetries,
         "curvature": Curvature,
-        "generalization": Generalization,
         "measures": Measures,
         "comparison": Comparison,
         "choice": Choice,
@@ -79,7 +78,8 @@ def open_saved(path: Path) -> Shown:
         **MEASURED,
     }
     kind = _type(path)
-    result: Shown = kinds.get(kind if isinstance(kind, str) else "", Audit).from_json(path)
+    form = load_from_lab("Generalization") if kind == "generalization" else Audit
+    result: Shown = kinds.get(kind if isinstance(kind, str) else "", form).from_json(path)
     return result
 
 

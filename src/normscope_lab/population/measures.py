@@ -17,12 +17,10 @@ from torch import Tensor
 
 from normscope import (
     Flatness,
-    Generalization,
     Ladder,
     Measures,
     NormscopeError,
     flatness,
-    generalization,
     hessian,
     ladder,
     lipschitz,
@@ -30,6 +28,7 @@ from normscope import (
 )
 from normscope.toolkit import InputError, describe_error, log10_sum
 
+from ..generalize import Generalization, generalization
 from .noisy import NoisyData
 from .stacked_training import TrainedMember
 

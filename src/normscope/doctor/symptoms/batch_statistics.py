@@ -17,7 +17,7 @@ from ...report.words import listed, pluralise
 from ..checking.examined import Examined, NormalizerOverData
 from ..checking.loss_facts import is_fresh
 from ..monitor.history import History
-from ..monitor.record import LayerRecord
+from ..monitor.layer_record import LayerRecord
 from .run_readings import find_lasting
 from .symptom import FindingWords, Symptom, finding, others_likewise
 
@@ -262,7 +262,7 @@ def watch_part_in_eval_mode(history: History) -> Iterator[Finding]:
     something that is trained reads its mode; or BatchNorms alone are, with the statistics of a new layer and scales
     that are trained; or two validations followed forwards without gradients in train mode, with dropout on
     """
-    names = find_lasting(history, history.standing.evaluated)
+    names = find_lasting(history, history.parameter_state.evaluated)
     if names:
         others = ", ".join(f"`{name}`" for name in names[1:4])
         also = f" So are {others}{' and more' if len(names) > 4 else ''}." if others else ""
@@ -408,7 +408,7 @@ def watch_stale_statistics(history: History) -> Iterator[Finding]:
     stale: list[tuple[LayerRecord, float, int]] = []
     for index, layer, values in history.lasting("normalizer", "log10_running"):
         one_sided = min(values) > STALE_DECADES or max(values) < -STALE_DECADES  # a spread around it is noise, not age
-        since = history.course("normalizer", "log10_running", index).latest()[0][0]
+        since = history.value_series("normalizer", "log10_running", index).latest()[0][0]
         if one_sided and layer.name not in collapsed and since >= SETTLED_STEPS:
             stale.append((layer, median(values), len(values)))
     if not stale:
