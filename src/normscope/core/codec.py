@@ -56,6 +56,7 @@ class JsonForm:
         left_out: fields that are neither written nor read.
         unread: fields that are written and not read: they are computed again.
         sparse: fields that are written only where they differ from their default.
+        inlined: fields that are parts, whose own keys stand beside the keys of the result.
         choices: the only values that a field may have, by field.
         nan: whether a figure may be NaN, which is written as null; otherwise null is refused there.
         unsound: the reason in the error where making the result raises a `SoundnessError`.
@@ -70,6 +71,7 @@ class JsonForm:
     left_out: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     sparse: Names = ()
+    inlined: tuple[str, ...] = ()
     choices: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     nan: bool = False
     unsound: str = "its figures contradict each other"
@@ -242,7 +244,7 @@ def _stored(kind: type) -> dict[str, tuple[Field[Any], Any]]:
     """Return the fields that a file may have, by name, each with its type."""
     form, hints = _form(kind), get_type_hints(kind)
     declared = {item.name: item for item in fields(kind)}
-    named = {*form.left_out, *form.unread, *form.sparse, *form.choices} - {...}
+    named = {*form.left_out, *form.unread, *form.sparse, *form.inlined, *form.choices} - {...}
     if not named <= declared.keys():
         raise TypeError(f"{kind.__name__} has no {', '.join(map(str, named - declared.keys()))}")
     return {name: (item, hints[name]) for name, item in declared.items() if name not in form.left_out}
@@ -269,7 +271,7 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
             default = own.default if own.default_factory is MISSING else own.default_factory()
             if item == default:
                 continue
-        yield key, item
+        yield from _items(item) if key in form.inlined else [(key, item)]
 
 
 def _dataclass(kind: Any, value: Any, where: str, nan: bool) -> Any:
@@ -294,7 +296,9 @@ def _fields(kind: Any, data: Mapping[str, Any], where: str, nan: bool) -> dict[s
     form, read = _form(kind), {}
     for name, (item, hint) in _stored(kind).items():
         inside = _inside(where, name)
-        if name in data and name not in form.unread:
+        if name in form.inlined:
+            read[name] = decode(hint, data, where, nan=nan)
+        elif name in data and name not in form.unread:
             read[name] = decode(hint, data[name], inside, nan=nan)
             if name in form.choices and read[name] not in form.choices[name]:
                 _refuse(data[name], inside)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...calls.call import Call
 from ...core.codec import Part
+from .collector import Collector
+from .layers import Layers, is_input
 
 FEW_VALUES = 4
 """Integers with no more values than this are hardly words: kinds of segments, and masks."""
@@ -60,33 +64,33 @@ def find_padding(leaves: Sequence[Any], samples: int) -> Tensor | None:
     return None
 
 
-class PaddingListener:
-    """Sees what a forward and a backward make of positions that are filled up."""
+class PaddingCollector(Collector):
+    """Notes what a forward and a backward make of positions that are filled up."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: Layers) -> None:
+        super().__init__(layers)
         self._pads: Tensor | None = None
         self._path = ""
-        self._figures: Tensor | None = None
+        self._shares: Tensor | None = None
 
-    def find(self, leaves: Sequence[Any], samples: int) -> None:
+    def begin(self, call: Call) -> None:
         """Look for padding in the arguments of a model."""
-        self._pads = find_padding(leaves, samples)
+        self._pads = find_padding(call.leaves, self.layers.samples)
 
-    def hear(self, path: str, values: Tensor) -> None:
+    def heard(self, number: int, made: Tensor) -> None:
         """Follow the gradient of an input or an embedding, if it is the first with these positions."""
-        if self._pads is None or self._path or values.shape[:-1] != self._pads.shape:
-            return
-        self._path = path
-        values.register_hook(self._returned)
+        pads = self._pads if is_input(self.layers, number, made) and not self._path else None
+        if pads is not None and made.shape[:-1] == pads.shape:
+            self._path = self.layers.heard[number].path
+            self.layers.follow(made, functools.partial(self._returned, pads))
 
-    def _returned(self, gradient: Tensor) -> None:
-        assert self._pads is not None
+    def _returned(self, pads: Tensor, gradient: Tensor) -> None:
         read = (gradient.detach() != 0).any(-1)
-        self._figures = torch.stack([own.double().mean() for own in (self._pads, read[self._pads], read[~self._pads])])
+        self._shares = torch.stack([own.double().mean() for own in (pads, read[pads], read[~pads])])
 
-    def read(self) -> PaddingRead | None:
-        """Fetch what was seen; None where nothing is filled up, or no gradient came back."""
-        if self._figures is None:
+    def facts(self) -> PaddingRead | None:
+        """Fetch what was noted; None where nothing is filled up, or no gradient came back."""
+        if self._shares is None:
             return None
-        share, pads_read, words_read = self._figures.tolist()
+        share, pads_read, words_read = self._shares.tolist()
         return PaddingRead(path=self._path, share=share, pads_read=pads_read, words_read=words_read)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...calls.batches import LossFunction
+from ...core.codec import JsonForm, Part
 
 MAX_LABELS, MIN_SAMPLES_OF_LABEL, MIN_CLASSES = 10, 8, 3
 """The most different labels that count as names of kinds, not as numbers; the fewest samples of a label that share
@@ -26,6 +27,26 @@ SOLVED_LOSS = 1e-3
 """Samples with a smaller loss need no gradient."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFacts(Part):
+    """How a loss reads the model's one output.
+
+    Attributes:
+        wanted: what the loss takes where outputs are none: `probabilities` or `scores`; empty where that is not known.
+        idle_label: the label of which no sample gets a gradient at the output, while others do.
+        pushed_away: the share of the outputs that a step against the gradient of the loss moves away from their
+            targets, where both are known.
+        means_alone: whether the loss stays as it is with other outputs that have the same mean over the samples.
+    """
+
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=(...,))
+
+    wanted: str = ""
+    idle_label: float | None = None
+    pushed_away: float = 0.0
+    means_alone: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class LossAtOutput:
     """The one output of a model, with samples as its first dimension, its gradient, the loss and the labels of that."""
@@ -35,14 +56,14 @@ class LossAtOutput:
     output: Tensor
     gradient: Tensor
 
-    def facts(self, limits: tuple[float, float] | None) -> dict[str, Any]:
-        """Return what the signal says of the loss at the output; the loss is called with other outputs and samples."""
-        return {
-            "idle_label": self.find_idle_label(),
-            "means_alone": self.reads_means_alone(),
-            "pushed_away": self.find_pushed_away(),
-            "wanted": self.find_wanted(limits),
-        }
+    def facts(self, limits: tuple[float, float] | None) -> OutputFacts:
+        """Return what the loss shows at this output, and at other outputs and samples."""
+        return OutputFacts(
+            idle_label=self.find_idle_label(),
+            means_alone=self.reads_means_alone(),
+            pushed_away=self.find_pushed_away(),
+            wanted=self.find_wanted(limits),
+        )
 
     def find_idle_label(self) -> float | None:
         """Return the label whose samples get no gradient at the output, all of them, though their loss is not zero."""
