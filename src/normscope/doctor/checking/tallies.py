@@ -1,2 +1,3 @@
 """Old names."""
+
 from ..facts.tallies import SetTally as SetTally

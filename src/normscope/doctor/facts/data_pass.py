@@ -22,8 +22,8 @@ from ...listening.calls import FunctionCall, NormalizerSeen, Site, WeightSeen, a
 from ...listening.listener import LayerListener
 from ...listening.not_finite import Origin, OriginFinder
 from ..checking.examined import DataSeen
-from .layers import name_input
 from .batch import WidestColumn, fetch_columns, widest_column
+from .layers import name_input
 from .tallies import ChannelTally, SetTally, UnitsTally, WeightTally
 
 WRONG_BATCH = (

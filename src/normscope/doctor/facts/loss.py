@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,14 +16,12 @@ from ...core.codec import JsonForm, Part
 from ...core.errors import InputError
 from ...theory.losses import TRAINING_LOSSES
 from .autograd_graph import RANGES, cosine_factor, has_features_last, last_operator, output_limits
+from .loss_call import BINARY, CLASSES, NO_CLASS, LossCall, blind_loss
 from .padding import runs_to_the_end
 
 _NAMES = {function.__name__: name for name, function in TRAINING_LOSSES.items()}
-CLASSES, BINARY = ("cross_entropy", "nll"), ("bce", "bce_with_logits")
 NO_BETTER = 0.97
 """A share of the loss of the best constant: a model that has learned anything is below it."""
-NO_CLASS = -100
-"""Torch's own number for targets that do not count."""
 MOST_TASKS, MOST_COLUMNS = 4, 16
 """Losses of several tasks that are looked at, and columns of labels that may be theirs."""
 OPPOSED = 3.0
@@ -191,21 +189,6 @@ def takes_labels(loss: Any) -> bool:
     return len([p for p in taken if p.kind is not p.KEYWORD_ONLY]) > 1 or any(p.kind is p.VAR_POSITIONAL for p in taken)
 
 
-class _LossCall(NamedTuple):
-    """One call of a loss: which, what it was given, and what it returned."""
-
-    name: str
-    output: Tensor
-    target: Tensor
-    result: Tensor
-    smoothing: float = 0.0
-    reduction: str = "mean"
-    ignored: int = NO_CLASS
-    weight: Tensor | None = None
-    weighs_classes: bool = False
-    positives: Tensor | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenContract(Part):
     """A loss of torch that takes scores, and is given the values of an activation; or other targets than it takes.
@@ -281,7 +264,8 @@ class LossListener(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[_LossCall] = []
+        self.calls: list[LossCall] = []
+        self._results: list[Tensor] = []
         self.in_loss = False
         self.outside: LabelsOutside | None = None
         self._others: list[tuple[str, Mapping[str, Any]]] = []  # losses of torch that are not among those of `calls`
@@ -300,12 +284,12 @@ class LossListener(TorchFunctionMode):
             if result.requires_grad and self.in_loss:
                 result.register_hook(lambda gradient: self._pulls.append(gradient.detach().sum()))
             if isinstance(given.get("input"), Tensor) and isinstance(given.get("target"), Tensor):
+                self._results.append(result)
                 self.calls.append(
-                    _LossCall(
+                    LossCall(
                         name,
                         given["input"],
                         given["target"],
-                        result,
                         smoothing=float(given.get("label_smoothing", 0.0)),
                         reduction=str(given.get("reduction", "mean")),
                         ignored=given.get("ignore_index", NO_CLASS),
@@ -318,7 +302,8 @@ class LossListener(TorchFunctionMode):
             names = inspect.signature(func).parameters
             self._others.append((func.__name__, {**dict(zip(names, args)), **(kwargs or {})}))
         elif self.in_loss and not self.calls and _broadcasts(func, args):
-            self.calls.append(_LossCall("the difference", args[0], args[1], result.square().mean()))
+            self._results.append(result.square().mean())
+            self.calls.append(LossCall("the difference", args[0], args[1]))
         return result
 
     @property
@@ -328,9 +313,9 @@ class LossListener(TorchFunctionMode):
 
     def rest_of(self, whole: float) -> float:
         """Return what a value holds besides the one loss that was called, with its factor; after the backward."""
-        if not len(self.calls) == len(self._pulls) == 1 or self.calls[0].result.numel() != 1:
+        if not len(self.calls) == len(self._pulls) == 1 or self._results[0].numel() != 1:
             return 0.0
-        return whole - float(self._pulls[0]) * float(self.calls[0].result.detach())
+        return whole - float(self._pulls[0]) * float(self._results[0].detach())
 
     @property
     def output(self) -> Tensor | None:
@@ -339,8 +324,9 @@ class LossListener(TorchFunctionMode):
 
     def others(self, labels: Sequence[Any], maker: Callable[[Tensor], str]) -> tuple[LossFacts, ...]:
         """Return what earlier calls of losses show that compare outputs with labels, as those of several tasks do."""
-        calls = [call for call in self.calls[:-1] if any(_holds(label, call.target) for label in labels)]
-        return tuple(replace(read_loss(call), made_by=maker(call.output)) for call in calls[-MOST_TASKS:])
+        pairs = list(zip(self.calls, self._results, strict=True))[:-1]
+        held = [(call, result) for call, result in pairs if any(_holds(label, call.target) for label in labels)]
+        return tuple(replace(read_loss(*pair), made_by=maker(pair[0].output)) for pair in held[-MOST_TASKS:])
 
     def broken_contract(self, maker: Callable[[Tensor], str]) -> BrokenContract | None:
         """Return the first loss that was given what it does not take."""
@@ -360,7 +346,7 @@ class LossListener(TorchFunctionMode):
         call = self.calls[-1]
         same = [label for label in labels or () if isinstance(label, Tensor) and label.numel() == call.target.numel()]
         return replace(
-            read_loss(call),
+            read_loss(call, self._results[-1]),
             own_targets=made,
             made_by=made_by,
             ahead=_steps_ahead(call, leaves),
@@ -380,7 +366,7 @@ def _holds(label: Any, target: Tensor) -> bool:
     return any(len(own) == target.numel() and bool((own == target.flatten()).all()) for own in columns)
 
 
-def _padding(labels: Tensor, call: _LossCall) -> float:
+def _padding(labels: Tensor, call: LossCall) -> float:
     """Return the share of the labels of rows that are filled up with one value at their ends, and that count."""
     if labels.ndim != 2 or labels.is_floating_point() or labels.shape[1] < 2:
         return 0.0
@@ -391,7 +377,7 @@ def _padding(labels: Tensor, call: _LossCall) -> float:
     return float(filled.double().mean()) if bool((filled.sum(1) > 1).any()) else 0.0
 
 
-def _steps_ahead(call: _LossCall, leaves: Sequence[Any]) -> int:
+def _steps_ahead(call: LossCall, leaves: Sequence[Any]) -> int:
     """Return by how many steps targets are later than a sequence of tokens; 0 where they are none of them."""
     target = call.target
     for leaf in leaves if call.name in CLASSES and not target.is_floating_point() else ():
@@ -407,7 +393,7 @@ def _steps_ahead(call: _LossCall, leaves: Sequence[Any]) -> int:
     return 0
 
 
-def _is_opposed(call: _LossCall, target: Tensor, counts: Tensor, values: Tensor) -> bool:
+def _is_opposed(call: LossCall, target: Tensor, counts: Tensor, values: Tensor) -> bool:
     """Whether a loss gives a rare class far less weight than a frequent one."""
     if call.positives is not None and call.positives.numel() == 1 and call.name == BINARY[1]:
         share, weight = float(target.mean()), float(call.positives)
@@ -431,8 +417,8 @@ def _broadcasts(func: Any, args: Any) -> bool:
 
 
 @torch.no_grad()
-def read_loss(call: _LossCall) -> LossFacts:
-    """Look at one call of a loss."""
+def read_loss(call: LossCall, result: Tensor) -> LossFacts:
+    """Look at one call of a loss, and what it returned."""
     name, output, target = call.name, call.output.detach().double(), call.target.detach()
     numbers = target.double()
     over_classes = output.ndim > 1 and output.shape[1] > 1
@@ -446,7 +432,7 @@ def read_loss(call: _LossCall) -> LossFacts:
     fits = indices and over_classes and target.ndim == output.ndim - 1
     return LossFacts(
         name=name,
-        value=float(call.result.detach().double().mean()),
+        value=float(result.detach().double().mean()),
         blind=_blind(call, output, numbers, counts, indices),
         last=last_operator(call.output),
         output_shape=tuple(output.shape),
@@ -484,7 +470,7 @@ def read_loss(call: _LossCall) -> LossFacts:
     )
 
 
-def _floor(call: _LossCall, target: Tensor) -> float:
+def _floor(call: LossCall, target: Tensor) -> float:
     """Return the mean loss of outputs that are equal to the targets, where these are probabilities."""
     if (
         call.name not in BINARY
@@ -496,7 +482,7 @@ def _floor(call: _LossCall, target: Tensor) -> float:
     return float(-(torch.xlogy(target, target) + torch.xlogy(1 - target, 1 - target)).mean())
 
 
-def _blind(call: _LossCall, output: Tensor, target: Tensor, counts: Tensor, indices: bool) -> float | None:
+def _blind(call: LossCall, output: Tensor, target: Tensor, counts: Tensor, indices: bool) -> float | None:
     """Return the loss of the best constant output."""
     mean = _blind_mean(call.name, output, target, counts, indices)
     terms = int(counts.sum()) if call.name in CLASSES else output.numel()
@@ -506,11 +492,9 @@ def _blind(call: _LossCall, output: Tensor, target: Tensor, counts: Tensor, indi
 def _blind_mean(name: str, output: Tensor, target: Tensor, counts: Tensor, indices: bool) -> float | None:
     """Return the mean loss of the best constant output."""
     if name in CLASSES:
-        shares = counts / counts.sum()
-        return float(-(shares * shares.log()).sum()) if indices else None
+        return float(blind_loss(name, counts / counts.sum())) if indices else None
     if name in BINARY:
-        share = target.mean(0).clamp(1e-12, 1 - 1e-12)
-        return float(-(share * share.log() + (1 - share) * (1 - share).log()).mean())
+        return float(blind_loss(name, target.mean(0).clamp(1e-12, 1 - 1e-12)))
     if output.shape != target.shape or len(target) < 2:
         return None
     if name == "mse":

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ...core.errors import InputError
 from ...listening.calls import NormalizerSeen, Site
+from ..facts.loss_call import FIGURES
 from .norm_tracking import READABLE_DECADES, NormFigure, NormReading, NormTracker, WeightNorms
 from .probes import normalizer_probe, updates
 from .probes.batches import are_same
-from .probes.loss_probe import FIGURES
 from .probes.normalizer_probe import BatchNorms, Moved
 from .probes.updates import WeightSample
 from .record import Numbers, Record

@@ -14,13 +14,13 @@ from torch.optim import Optimizer
 
 from ...core.whole_weights import gather_whole, is_sharded
 from ...listening.calls import NormalizerSeen, Site
+from ..facts.loss_graph import LossReading, trace_loss, without_factor
 from .composing import Key, LayerMemory, Observed, StepInTransit, StepLosses, Transfer
 from .distributed import l2_norms
 from .forward_listening import ForwardRecord
 from .parameter_follower import Clearing
 from .probes import normalizer_probe, updates
 from .probes.batches import measure_codes, measure_outputs
-from .probes.loss_probe import LossReading, read_loss, without_factor
 from .schedule import Tier, TimeBudget
 from .watched_layers import Subject, effective_power
 
@@ -113,7 +113,7 @@ class Measurement:
         if self.reading is None:
             due = memory.readings < EARLY_RECORDS or memory.readings % ACTIVATION_TURNS == 0
             with contextlib.suppress(Exception):  # its backward is over, or others pack what it keeps
-                self.reading = read_loss(loss, activations=due)
+                self.reading = trace_loss(loss, activations=due)
                 memory.readings += self.reading is not None
 
     def take_outputs(self, made: Any) -> None:

@@ -79,7 +79,7 @@ class Record:
             and `log10_drift`, of how far a step, and all since the record before, moved the weights over their size;
             `output_spread`, how far the directions of the model's outputs differ over the samples; `code_spread`, how
             far those do that come in a pair, such as mean and variance of a code; `outputs_*`, what outputs and targets
-            show (`probes/loss_probe.py`); `left_over`, the largest entry of a gradient that was not cleared;
+            show (`facts/loss_graph.py`); `left_over`, the largest entry of a gradient that was not cleared;
             `halves_agree`, the cosine between the gradients of the first two parts of a batch that accumulate;
             `share_outside`, of the samples outside of the domain that is followed; and `left_out`, how many steps were
             due since the record before and left out for lack of time, if any.
