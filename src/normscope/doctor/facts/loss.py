@@ -84,30 +84,7 @@ class LossFacts(Part):
         ahead: by how many steps the targets are later than the tokens that the model reads; 0 if they are none of them.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(
-        sparse=(
-            "output_mean",
-            "target_mean",
-            "cosines",
-            "limits",
-            "sum_of",
-            "own_targets",
-            "labels_per_sample",
-            "alike",
-            "log_axis",
-            "integer_labels",
-            "padding",
-            "floor",
-            "made_by",
-            "negated",
-            "rest",
-            "without_weight",
-            "weighted",
-            "opposed",
-            "classes_last",
-            "ahead",
-        )
-    )
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=(...,), always=("smoothing", "largest_class", "accuracy"))
 
     name: str
     value: float

@@ -80,32 +80,7 @@ class StepFacts(Part):
         skipped: what could not be tried, and why.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(
-        sparse=(
-            "optimizer",
-            "optimizers",
-            "rate",
-            "scheduled_rate",
-            "promised_fall",
-            "next_loss",
-            "decay",
-            "decay_pull",
-            "momentum",
-            "betas",
-            "moved_share",
-            "most_moved",
-            "pace",
-            "unmoved",
-            "is_new",
-            "outside",
-            "at_rest",
-            "foreign",
-            "starved",
-            "forwards",
-            "backwards",
-            "skipped",
-        )
-    )
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=(...,), always=("fall", "curvature", "step_share", "agreement"))
 
     loss: float
     fall: float | None = None
