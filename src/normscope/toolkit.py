@@ -7,7 +7,6 @@ effect, confidence limits. The lab is made of these (`src/normscope_lab`).
 from .auditing.audit_result import Row
 from .bounds.data.quantile import rank_above, rank_below
 from .bounds.geometry.directions import Directions, find_directions, verify_directions
-from .bounds.geometry.objective import Objective
 from .calls.batches import LossFunction
 from .choosing.choice import half_width
 from .core.budget import Budget, Progress
@@ -21,6 +20,7 @@ from .core.threads import ignore_warnings
 from .core.untouched import outside_inference_mode, unwrapped
 from .doctor.monitor.record import Record
 from .doctor.monitor.watching import Watch
+from .products.objective import Objective
 from .report.document import FigureResult
 
 __all__ = [

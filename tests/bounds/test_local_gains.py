@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.bounds.domain.gains import CLOSE, norms_above, norms_by_rows
-from normscope.bounds.linalg.lanczos import Krylov
+from normscope.products.lanczos import Krylov
 
 from .test_domain import data, drawn, jacobian_norm
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.auditing import rows
 from normscope.bounds import lower as working
 from normscope.bounds.captured import Bounding, Captured
 from normscope.bounds.linalg import operator_norms
@@ -19,7 +20,6 @@ from normscope.bounds.rungs import upper_sides
 from normscope.core import budget as clocks
 from normscope.core.budget import Budget, Cost
 from normscope.core.errors import InputError
-from normscope.doctor.checking import rows
 from normscope.doctor.checking.data_pass import watch_data
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.doctor.checking.examined import ExaminedRow, UnitsOverData
+from normscope.auditing.audited import AuditedRow
+from normscope.doctor.checking.examined import UnitsOverData
 from normscope.doctor.findings import look
 from normscope.listening.not_finite import Origin
 
@@ -170,7 +171,7 @@ def test_small_batch(known, found):
     assert codes(normalizer(kind="batch", **known), mode="train") == expected
 
 
-def batch_norm(path: str = "norm", *, mean: float = 0.0, ratio: float = 1.0, **known) -> ExaminedRow:
+def batch_norm(path: str = "norm", *, mean: float = 0.0, ratio: float = 1.0, **known) -> AuditedRow:
     return normalizer(
         path, "batch", uses_running=True, channel_mean=torch.full((8,), mean).double(),
         channel_variance=torch.full((8,), 3.0 * ratio).double(), running_mean=torch.zeros(8).double(),

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.bounds.graph import capturing
-from normscope.bounds.graph.agreement import agree
 from normscope.bounds.point import jacobian_norms
+from normscope.calls.agreement import agree
 from normscope.calls.call import Call, Caller
 from normscope.core.errors import CaptureError, InputError, RandomOperatorError
 

@@ -24,7 +24,6 @@ from normscope.doctor.monitor.norm_tracking import (
     NormFigure,
     WeightNorms,
 )
-from normscope.doctor.monitor.probes.weight_probe import SEARCH_STEPS
 from normscope.doctor.monitor.schedule import (
     KEPT_SHARE,
     MAX_LEFT_OUT,
@@ -36,6 +35,7 @@ from normscope.doctor.monitor.schedule import (
     Turns,
 )
 from normscope.doctor.monitor.watching import watch
+from normscope.products.followed_norms import SEARCH_STEPS
 
 from .training import losses, only_at_first
 

@@ -14,9 +14,10 @@ from ..core.codec import JsonForm, Part, Saved
 from ..core.errors import InputError, visible
 from ..core.finding import Finding
 from ..core.shown import Shown
-from ..doctor.checking.normalizer_effects import NormalizerEffects
+from ..doctor.checking.examined import Variance
 from ..doctor.checking.signal import Signal
 from ..doctor.checking.verdict import Judged, verdict
+from .normalizer_effects import NormalizerEffects
 
 if TYPE_CHECKING:
     import pandas
@@ -24,34 +25,6 @@ if TYPE_CHECKING:
 
 BRACKETS = ("norm", "sensitivity")
 """The fields of a row that hold brackets."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variance:
-    """The variance a normalizer saw at its input, over the data.
-
-    A set is what is normalized together: a channel of BatchNorm (in eval mode over all the data, in train mode the mean
-    of its variances within batches), a row of LayerNorm or RMSNorm, a group of GroupNorm, a channel of one sample for
-    InstanceNorm (of all the data where it uses running statistics). For RMSNorm it is the mean square.
-
-    Attributes:
-        log10_min, log10_median, log10_max: over the sets; `-inf` is a variance of zero.
-        share_below_one: of the sets, those with a variance below 1, where a normalizer that divides by it expands
-            (BatchNorm in eval mode divides by its stored variances instead).
-        share_eps: those with a variance below 10 eps, where eps decides the result.
-        sets: how many sets were seen.
-        entries: values in one set; for BatchNorm in one batch.
-        eps: the stabiliser.
-    """
-
-    log10_min: float
-    log10_median: float
-    log10_max: float
-    share_below_one: float
-    share_eps: float
-    sets: int
-    entries: int
-    eps: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

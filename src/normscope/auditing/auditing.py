@@ -15,7 +15,7 @@ from ..bounds.applied import multiplications, passes
 from ..bounds.captured import Bounding, Captured
 from ..bounds.curve.curve import ShareCurve
 from ..bounds.domain.domain import Domain
-from ..bounds.graph.capturing import accepts_graph, warmed
+from ..bounds.graph.capturing import warmed
 from ..bounds.linalg.operator_norms import BOUNDING
 from ..bounds.operators.invariance import FeedingLayer, feeds
 from ..bounds.radius.radii import Radii
@@ -26,6 +26,7 @@ from ..bounds.weights.jacobian import LOWER_SIDES, JacobianSearch
 from ..bounds.weights.weight_constants import measure as measure_sensitivity
 from ..calls.batches import LossFunction
 from ..calls.call import ALL_OUTPUTS
+from ..calls.stand_ins import accepts_graph
 from ..core.bracket import Bracket
 from ..core.budget import GPU, Budget, Meter
 from ..core.errors import CaptureError, InputError, JacobianError, check_numbers, describe_error
@@ -35,14 +36,10 @@ from ..core.threads import warnings_at_callers
 from ..core.untouched import Mode, mode_of, outside_inference_mode
 from ..doctor.checking.checking import read_source, what_was_taken
 from ..doctor.checking.descent_pass import Optimizers
-from ..doctor.checking.examined import DataSeen, Examined, ExaminedRow
+from ..doctor.checking.examined import DataSeen
 from ..doctor.checking.loss_facts import check_optimizers, resolve_loss, takes_labels
-from ..doctor.checking.normalizer_effects import NormalizerEffects
-from ..doctor.checking.normalizer_pass import measure_normalizers
-from ..doctor.checking.rows import first_names, from_data, from_graph, weight_norms
 from ..doctor.checking.signal import Signal
 from ..doctor.checking.signal_pass import weigh_divergence
-from ..doctor.findings import look
 from .audit_result import Audit
 from .audit_steps import (
     NOT_REACHED,
@@ -56,6 +53,11 @@ from .audit_steps import (
     trace,
     wrong_backwards,
 )
+from .audited import Audited, AuditedRow, examined_rows
+from .findings import look_at_audit
+from .normalizer_effects import NormalizerEffects
+from .normalizer_pass import measure_normalizers
+from .rows import first_names, from_data, from_graph, weight_norms
 from .scope_shares import WHAT, audited_curve, worth_it
 
 PARTS = (
@@ -187,14 +189,14 @@ def audit(
     bounds = bounds or bounds_without_graph(request, seen, observed)
     normalizers = None
     if traced.captured is not None and sound:
-        normalizers = measure_normalizers(request, traced.captured, bounds.places, bounds.feeds, skipped)
+        normalizers = measure_normalizers(request, traced.captured, bounds.rows, bounds.feeds, skipped)
     with request.meter.part("findings"):
-        examined = _examined(request, traced, seen, signal, bounds, sound=sound)
-        findings = look(examined)
+        audited = _audited(request, traced, seen, signal, bounds, sound=sound)
+        findings = look_at_audit(audited)
     return _result(
         request,
         traced.captured,
-        examined,
+        audited,
         bounds,
         observed=observed,
         normalizers=normalizers,
@@ -213,7 +215,7 @@ def _check_options(effort: str, rtol: float, loss: Any, optimizer: Any) -> None:
     check_optimizers(optimizer)
 
 
-def _examined(
+def _audited(
     request: AuditRequest,
     traced: AuditTrace,
     data: DataSeen,
@@ -221,18 +223,19 @@ def _examined(
     bounds: AuditBounds,
     *,
     sound: bool,
-) -> Examined:
+) -> Audited:
     """Return all that findings look at."""
     captured, divergence = traced.captured, None
     if request.broken and request.loss is not None:
         divergence = weigh_divergence(
             request.model, request.batch, mode=request.asked, output=request.output, loss=request.loss
         )
-    return Examined(
+    return Audited(
         model=request.model,
         mode=request.mode,
-        places=bounds.places,
+        places=examined_rows(bounds.rows, bounds.feeds),
         data=data,
+        rows=bounds.rows,
         feeds=bounds.feeds,
         graph=None if captured is None else captured.double,
         effects={} if captured is None else captured.segments.effects,
@@ -246,7 +249,7 @@ def _examined(
 def _result(
     request: AuditRequest,
     captured: Captured | None,
-    examined: Examined,
+    audited: Audited,
     bounds: AuditBounds,
     *,
     observed: Bracket | None,
@@ -256,7 +259,7 @@ def _result(
     name: str | None,
 ) -> Audit:
     """Return everything that was found as one `Audit`."""
-    data = examined.data
+    data = audited.data
     return Audit(
         name=name or type(request.model).__name__,
         mode=request.mode,
@@ -270,12 +273,12 @@ def _result(
         ladder=bounds.rungs,
         radii=bounds.radii,
         curve=bounds.curve,
-        layers=tuple(place.row for place in bounds.places),
+        layers=tuple(one.row for one in bounds.rows),
         normalizers=normalizers,
-        signal=examined.signal,
+        signal=audited.signal,
         findings=findings,
-        skipped=tuple(skipped) + _unmatched(examined),
-        notes=_notes(request, captured, data, examined.signal),
+        skipped=tuple(skipped) + _unmatched(audited),
+        notes=_notes(request, captured, data, audited.signal),
         provenance=provenance(request.device),
         cost=request.meter.cost(),
         seconds=request.budget.elapsed,
@@ -293,17 +296,17 @@ def _notes(request: AuditRequest, captured: Captured | None, data: DataSeen, sig
     return tuple(dict.fromkeys((*notes, *request.budget.cuts)))
 
 
-def _unmatched(examined: Examined) -> tuple[tuple[str, str], ...]:
+def _unmatched(audited: Audited) -> tuple[tuple[str, str], ...]:
     """Say which layers ran but have no row."""
-    if examined.graph is None:
+    if audited.graph is None:
         return ()
-    rows = {place.row.path for place in examined.places}
-    rows |= {place.node.path for place in examined.places if place.node is not None}
-    rows |= {first for name, first in first_names(examined.model).items() if name in rows}
+    rows = {one.row.path for one in audited.rows}
+    rows |= {one.node.path for one in audited.rows if one.node is not None}
+    rows |= {first for name, first in first_names(audited.model).items() if name in rows}
     reason = "not on the path from the input to the output"
-    if any(not place.row.path for place in examined.places):
+    if any(not one.row.path for one in audited.rows):
         reason += ", or torch.export lost its name (rows without a path)"
-    ran = dict.fromkeys(site[0] for site in (*examined.data.weights, *examined.data.normalizers))
+    ran = dict.fromkeys(site[0] for site in (*audited.data.weights, *audited.data.normalizers))
     return tuple((path or "(top level)", reason) for path in ran if path not in rows)
 
 
@@ -319,14 +322,14 @@ class AuditBounds:
     """The rows of the layers, and what was bounded of the network where it could be traced.
 
     Attributes:
-        places: one per layer, with its row.
+        rows: one per layer.
         rungs: brackets by method.
         feeds: which weight layers feed which normalizer.
         curve: growth by share of the data.
         radii: certified radii.
     """
 
-    places: tuple[ExaminedRow, ...]
+    rows: tuple[AuditedRow, ...]
     rungs: dict[str, Bracket]
     feeds: tuple[FeedingLayer, ...] = ()
     curve: ShareCurve | None = None
@@ -336,8 +339,8 @@ class AuditBounds:
 def bounds_without_graph(request: AuditRequest, data: DataSeen, observed: Bracket | None) -> AuditBounds:
     """Return the norms of the layers that ran, of a model that was not traced."""
     with request.meter.part("norms"):
-        places = from_data(request.model, data, request.bounding().bracket)
-    return AuditBounds(places=places, rungs={} if observed is None else {"observed": observed})
+        rows = from_data(request.model, data, request.bounding().bracket)
+    return AuditBounds(rows=rows, rungs={} if observed is None else {"observed": observed})
 
 
 def bounds_of_graph(
@@ -367,7 +370,7 @@ def bounds_of_graph(
             sensitivity = _sensitivity(request, captured, skipped)
     fed = feeds(captured.graph)  # not of the doubled graph, whose shared tensors are copies
     with meter.part("rows"):
-        places = from_graph(
+        rows = from_graph(
             captured,
             request.bounding(),
             data,
@@ -377,7 +380,7 @@ def bounds_of_graph(
             values=rungs.nodes,
             sensitivity=sensitivity,
         )
-    return AuditBounds(places=places, rungs=dict(rungs), feeds=fed, curve=curve, radii=radii)
+    return AuditBounds(rows=rows, rungs=dict(rungs), feeds=fed, curve=curve, radii=radii)
 
 
 def _wants_curve(request: AuditRequest, captured: Captured, rungs: Mapping[str, Bracket]) -> bool:

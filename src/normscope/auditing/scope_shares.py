@@ -17,7 +17,7 @@ from ..calls.call import arguments
 from ..calls.data_reader import Batches
 from ..core.bracket import Bracket
 from ..core.errors import CaptureError, InputError, JacobianError
-from ..doctor.findings.facts import useful
+from .findings import useful
 
 SHARE, CONFIDENCE = 0.99, 0.95
 """What the headline speaks of, as far as the samples go."""

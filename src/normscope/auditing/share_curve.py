@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 
 from ..bounds.curve.curve import DomainPoint, ShareCurve
 from ..bounds.data.quantile import SHARES, DataBracket
-from ..doctor.checking.verdict import sentence
 from ..report.document import (
     Block,
     Chart,
@@ -22,7 +21,7 @@ from ..report.document import (
     Text,
     tabulate,
 )
-from ..report.words import factor, pluralise
+from ..report.words import factor, pluralise, sentence
 from .scope_shares import SHARE
 
 USELESS = 6.0

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from ..calls.agreement import agree
 from ..calls.call import Call, drawn, fresh, prepare, quantized, run, settle
 from ..core.budget import check_time, count
 from ..core.errors import CaptureError, InputError, JacobianError, RandomOperatorError
 from ..core.log10 import norm
 from ..core.threads import full_precision, math_attention
 from ..core.untouched import dropping_nothing, untouched
-from .graph.agreement import agree
 from .graph.capturing import Traces, trace_model
 from .graph.ir import Graph, Node, Ref, Unit
 from .operators.comparison import jump

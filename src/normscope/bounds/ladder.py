@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from ..calls.data_reader import Batches
+from ..calls.stand_ins import accepts_graph
 from ..core.bracket import HELD_CONSTANT, Bracket, Evidence
 from ..core.codec import JsonForm, Part, encode, save_json
 from ..core.errors import InputError, visible
@@ -18,7 +19,6 @@ from ..core.untouched import Mode, outside_inference_mode
 from .captured import Bounding, Captured, Effort, OnMissing, check_option
 from .domain.domain import Domain
 from .domain.domain_bounds import domain_sides, with_steepest
-from .graph.capturing import accepts_graph
 from .graph.ir import Graph, Shape
 from .lower import observed_if_any
 from .operators.effects import Linear

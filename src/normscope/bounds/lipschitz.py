@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from ..calls.data_reader import Batches
+from ..calls.stand_ins import accepts_graph
 from ..core.bracket import Bracket, Evidence, Scope
 from ..core.errors import InputError, check_numbers
 from ..core.rounding import Upper
@@ -19,7 +20,6 @@ from .captured import Bounding, Captured, Effort, OnMissing, check_option
 from .data.streaming import data_quantile
 from .domain.domain import Domain
 from .domain.domain_bounds import domain_sides, with_steepest
-from .graph.capturing import accepts_graph
 from .lower import lower_side, observed_if_any
 from .outputs import per_output
 from .point import jacobian_norms

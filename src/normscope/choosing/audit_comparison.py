@@ -8,15 +8,16 @@ from dataclasses import replace
 from typing import Literal
 
 from ..auditing.audit_result import Audit, Row
-from ..auditing.page import cut_short, not_measured, own_gain, part, sensitivity_lower, useful_bound
+from ..auditing.findings import useful
+from ..auditing.headline import to_see_more, why_useless
+from ..auditing.page import cut_short, not_measured, own_gain, sensitivity_lower, useful_bound
 from ..auditing.scope_shares import SHARE
 from ..bounds.pages.radii import compared_curves, compared_radii
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
 from ..core.finding import Finding, Severity
-from ..doctor.checking.verdict import groups, places, sentence
-from ..doctor.findings.facts import useful
-from ..doctor.pages.check import NAMED, notices, steps, tally, to_see_more, why_useless
+from ..doctor.checking.verdict import groups, places
+from ..doctor.pages.check import NAMED, notices, steps, tally
 from ..report.document import (
     Block,
     Cell,
@@ -28,11 +29,12 @@ from ..report.document import (
     Series,
     Table,
     Text,
+    part,
     read_from,
     tabulate,
 )
 from ..report.glossary import glossary
-from ..report.words import PLAIN, factor, format_cell, listed, pluralise
+from ..report.words import PLAIN, factor, format_cell, listed, pluralise, sentence
 from .comparison import Key, difference, find_changes, match_rows
 
 

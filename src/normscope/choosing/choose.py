@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from ..bounds.domain.domain import domain as record_domain
 from ..bounds.geometry.smoothness import smoothness
-from ..bounds.graph.capturing import accepts_graph
 from ..bounds.lipschitz import lipschitz
 from ..bounds.networks.twin import twin
 from ..calls.batches import Batch, LossFunction, loss_function, loss_of
 from ..calls.call import select
+from ..calls.stand_ins import accepts_graph
 from ..core.budget import Progress
 from ..core.errors import InputError, NormscopeError, check_counts, describe_error
 from ..core.finding import Severity

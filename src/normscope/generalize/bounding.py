@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ..bounds.domain.domain import Domain
 from ..bounds.geometry.hessian import hessian
-from ..bounds.graph.capturing import accepts_graph
 from ..calls.call import quantized
 from ..calls.data_reader import Batches
+from ..calls.stand_ins import accepts_graph
 from ..core.errors import InputError, NormscopeError, check_counts, check_numbers, describe_error
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..theory.losses import Loss, named

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from ..bounds.captured import Bounding
 from ..bounds.geometry.directions import no_directions
 from ..bounds.geometry.flatness import Perturbation, Sharpness, grouped, mean_scores
-from ..bounds.geometry.objective import Objective
 from ..bounds.graph.capturing import trace_model
 from ..bounds.graph.ir import Graph, Node, leaves, map_leaves
 from ..bounds.operators.effects import UNKNOWN, Linear
@@ -34,6 +33,7 @@ from ..calls.call import select
 from ..core.budget import Budget, Progress
 from ..core.errors import InputError, NormscopeError, NotFiniteError, describe_error
 from ..core.log10 import log10
+from ..products.objective import Objective
 from ..theory.losses import margins
 from .data_reading import trace
 from .weight_layers import is_homogeneous

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..bounds.geometry.objective import Objective
-from ..bounds.graph.capturing import accepts_graph
 from ..calls.batches import LossFunction
+from ..calls.stand_ins import accepts_graph
 from ..core.budget import Budget, Progress
 from ..core.errors import InputError, NormscopeError, check_numbers, check_positive
 from ..core.log10 import log10_sum
 from ..core.untouched import Mode, outside_inference_mode, unwrapped
+from ..products.objective import Objective
 from ..report.words import listed
 from ..theory.losses import Loss
 from .measure_table import Invariance, MeasureRow, Measures

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..doctor.checking.verdict import sentence
 from ..report.document import Block, Chart, Column, Document, ReadColumn, Series, Table, Text, tabulate
-from ..report.words import pluralise
+from ..report.words import pluralise, sentence
 from .measure_table import MeasureRow, Measures
 
 READING = (

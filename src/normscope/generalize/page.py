@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from ..core.log10 import log10_sum
-from ..doctor.checking.verdict import sentence
 from ..report.document import (
     Block,
     Chart,
@@ -23,7 +22,7 @@ from ..report.document import (
     read_from,
     tabulate,
 )
-from ..report.words import pluralise
+from ..report.words import pluralise, sentence
 from ..theory.sample_sizes import generalization_slack
 from .bound import CERTIFIED, RATE, BoundRow
 from .generalization_table import ErrorPart, Generalization

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..bounds.geometry.objective import refuse_lost_gradients
 from ..bounds.graph.ir import Shape
 from ..bounds.radius.logits import Logits
 from ..calls.batches import Batch, placed_batches
 from ..calls.call import Call, run, sample_shapes
 from ..core.errors import InputError
+from ..products.objective import refuse_lost_gradients
 from ..theory.losses import Loss
 from ..theory.losses import margins as logit_margins
 from .bound import INDEPENDENT, Condition, condition

@@ -1,8 +1,9 @@
 """Documents as plain data, and what shows them: on a terminal, in a notebook, as a page, as files."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ..core.shown import Shown
-from .axes import plot
-from .curves import thinned
 from .document import (
     Block,
     Cell,
@@ -18,9 +19,13 @@ from .document import (
     Table,
     Text,
 )
-from .export import picture, table_csv
-from .terminal import print_document
 from .words import factor, listed, pluralise
+
+if TYPE_CHECKING:
+    from .axes import plot
+    from .curves import thinned
+    from .export import picture, table_csv
+    from .terminal import print_document
 
 __all__ = [
     "Block",
@@ -46,3 +51,18 @@ __all__ = [
     "table_csv",
     "thinned",
 ]
+
+HOMES = {
+    "picture": "export",
+    "plot": "axes",
+    "print_document": "terminal",
+    "table_csv": "export",
+    "thinned": "curves",
+}
+"""What draws and prints loads when it is first used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{HOMES[name]}", __name__), name)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ...calls.data_reader import Batches
+from ...calls.stand_ins import accepts_graph
 from ...core.bracket import Bracket
 from ...core.budget import Progress, count
 from ...core.codec import JsonForm, Part, Saved
@@ -24,7 +25,6 @@ from ..data.streaming import INDEPENDENT, SampleNorms
 from ..domain.domain import RECORDS, Coverage, Domain, Record, conditions_of, covered
 from ..domain.domain_bounds import domain_sides
 from ..domain.recording import Extremes, FigureRecorder
-from ..graph.capturing import accepts_graph
 from ..point import first_samples
 from ..rungs import upper_sides
 from ..segments import GraphSteps

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ...calls.data_reader import Batches
+from ...calls.stand_ins import accepts_graph
 from ...core.budget import Progress
 from ...core.codec import JsonForm, Part
 from ...core.errors import InputError, describe_error, visible
@@ -24,7 +25,6 @@ from ...core.files import write_bytes
 from ...core.npz import read_arrays, read_json_array
 from ...core.shown import Shown
 from ...core.untouched import Mode, mode_of, outside_inference_mode
-from ..graph.capturing import accepts_graph
 from ..graph.ir import Graph
 from ..segments import GraphSteps
 from .conditions import DomainCondition

@@ -5,8 +5,8 @@ least one nonlinear operator in it. The Jacobian of the network is the product o
 their largest norms bounds it.
 
 The k-th Lanczos step leaves a Ritz value below the largest eigenvalue of J^T J, and an upper limit of the eigenvalue
-that fails only for unlucky starts (Hochstenbach 2013; `linalg/lanczos.py`). A point is done once the two are close; the
-others go on, and take no more than their own products. Few outputs are differentiated one by one.
+that fails only for unlucky starts (Hochstenbach 2013; `products/lanczos.py`). A point is done once the two are close;
+the others go on, and take no more than their own products. Few outputs are differentiated one by one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torch import Tensor
 
 from ...core.errors import JacobianError
 from ...core.rounding import Upper, numerical
+from ...products.lanczos import Krylov
 from ..derivative import Products
 from ..graph.ir import Graph, Node
-from ..linalg.lanczos import Krylov
 from ..operators.effects import Effect, Linear
 from ..operators.local.local import UnrolledStep
 from ..segments import GraphSteps, evaluate

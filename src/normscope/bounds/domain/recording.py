@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from ...calls.agreement import agree
 from ...calls.call import Call, arguments, fresh
 from ...core.errors import InputError
 from ...core.threads import full_precision
 from ...core.untouched import dropping_nothing, outside_inference_mode, untouched
 from ..captured import float64_graph
-from ..graph.agreement import agree
 from ..graph.capturing import Traces, trace_model
 from ..graph.ir import Graph, Ref, Unit, leaves
 from ..graph.samples import joined

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ...calls.batches import Batch, kept_batches
 from ...calls.call import run
+from ...calls.stand_ins import accepts_graph
 from ...core.bracket import Scope
 from ...core.budget import Progress
 from ...core.codec import JsonForm
@@ -20,7 +21,6 @@ from ...core.untouched import Mode, mode_of, outside_inference_mode, untouched, 
 from ...report.document import FigureResult, figures_form
 from ...theory.losses import margins as logit_margins
 from ..domain.domain import Domain
-from ..graph.capturing import accepts_graph
 from ..lipschitz import lipschitz
 
 DEFINITIONS = {

@@ -14,12 +14,13 @@ from ...core.budget import Budget
 from ...core.errors import InputError
 from ...core.log10 import power10
 from ...core.rounding import UNIT, ZERO, Upper, gamma, gram_allowance, smallest, total
+from ...products.lanczos import lanczos
 from .certify import EigenvalueCertificate, certify, gram_matrix
 from .convolution_map import Axis, Convolution
 from .deflation import affordable, bound_deflated
 from .elimination import is_below, plan_elimination
-from .lanczos import lanczos, largest_singular_vector
 from .linear_map import Matrix
+from .singular_vector import largest_singular_vector
 from .torus import Kernel, Ring, Symbol, rings
 
 _SIDE_LIMIT = 16384

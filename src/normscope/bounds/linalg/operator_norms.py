@@ -23,7 +23,6 @@ from ...core.rounding import ONE, UNIT, ZERO, Upper, gamma, inward, smallest, to
 from .conv_norm import ConvolutionNorm, bounding_cost, matrix_bound
 from .convolution_map import Convolution
 from .folding import slice_map
-from .lanczos import largest_singular_vector
 from .linear_map import (
     Averaging,
     Bounded,
@@ -38,6 +37,7 @@ from .linear_map import (
     Sum,
     kept,
 )
+from .singular_vector import largest_singular_vector
 from .writing import absolute_entries, cost, in_range, lost, of_each, writable, write_out
 
 

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ...calls.call import Call, arguments
 from ...calls.data_reader import Batches
+from ...calls.stand_ins import accepts_graph
 from ...core.codec import JsonForm, Part
 from ...core.errors import CaptureError, InputError, describe_error
 from ...core.shown import Shown
@@ -38,7 +39,7 @@ from ...networks.normalizer_modules import (
     place_of,
     remember,
 )
-from ..graph.capturing import accepts_graph, trace_model
+from ..graph.capturing import trace_model
 from ..graph.ir import Graph
 from ..operators.invariance import MOVES, feeds, weight_layer
 

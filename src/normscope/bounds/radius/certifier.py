@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...calls.agreement import agree
 from ...calls.call import arguments, run
 from ...core.bracket import Evidence
 from ...core.budget import Budget, Progress, affordable, check_time
@@ -27,7 +28,6 @@ from ..balls.ball import Balls, LinearMargins, RadiusOutcome
 from ..captured import Bounding, Captured
 from ..ellipsoids.ellipsoid_plan import plan
 from ..ellipsoids.optimised import Certified, optimise, with_rounding
-from ..graph.agreement import agree
 from ..graph.capturing import NOT_THE_MODEL
 from ..graph.ir import Graph
 from ..outputs import directions

@@ -8,12 +8,12 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from ...calls.data_reader import Batches, inputs_and_labels
+from ...calls.stand_ins import accepts_graph
 from ...core.budget import Budget
 from ...core.errors import CaptureError, InputError, NormscopeError, SoundnessError, check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import Mode, mode_of, outside_inference_mode
 from ..captured import Bounding, Captured
-from ..graph.capturing import accepts_graph
 from ..segments import Bounds
 from .certifier import EFFORTS, RTOL, Certifier, Columns
 from .radii import COLUMNS, Radii

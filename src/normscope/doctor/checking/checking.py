@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...bounds.graph.capturing import accepts_graph
 from ...calls.batches import LossFunction
 from ...calls.call import ALL_OUTPUTS, broken_tensors
 from ...calls.data_reader import Batches
+from ...calls.stand_ins import accepts_graph
 from ...core.errors import InputError
 from ...core.provenance import provenance
 from ...core.threads import warnings_at_callers
@@ -22,9 +22,8 @@ from ..findings import look
 from .checked import Check, Passes
 from .data_pass import WRONG_BATCH, watch_data
 from .descent_pass import Optimizers
-from .examined import DataSeen, Examined
+from .examined import DataSeen, Examined, layer_seen
 from .loss_facts import check_optimizers, resolve_loss, takes_labels
-from .rows import from_data
 from .sample_pass import compare_samples
 from .signal import Signal
 from .signal_pass import watch_signal, weigh_divergence
@@ -106,7 +105,7 @@ def check(
         examined = Examined(
             model=model,
             mode=mode,
-            places=from_data(model, seen),
+            places=tuple(layer_seen(model, seen, site) for site in seen.order),
             data=seen,
             signal=signal,
             divergence=divergence,

@@ -1,3 +1,3 @@
 """Old names."""
 
-from ..facts.tallies import SetTally as SetTally
+from ..facts.layers_over_data import SetTally as SetTally

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 from ...core.errors import InputError, NormscopeError
 from ...core.finding import KINDS, Finding, Severity
 from ...core.shown import Shown
-from ...report.words import listed, pluralise
+from ...report.words import listed, pluralise, sentence
 
 MOST = 3
 """Kinds of findings that one sentence names; of the others it says how many there are."""
@@ -100,11 +100,6 @@ def is_name(where: str) -> bool:
 def places(group: Sequence[Finding], most: int = MOST) -> str:
     """Return the places of findings, the first few by name."""
     return listed(list(dict.fromkeys(place(finding.where) for finding in group)), most=most)
-
-
-def sentence(text: str) -> str:
-    """Return a clause as a sentence."""
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _looked_at(rows: Sequence[HasRole]) -> str:

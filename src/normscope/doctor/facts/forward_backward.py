@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from .divergence import Divergence, DivergenceTerm, find_divergence, find_untaug
 from .flow import FlowCollector
 from .input_use import Recurrence, SilentPlaces
 from .layers import INPUT, Layers, name_input, norm_of
+from .layers_over_data import UnitsOverData
 from .loss import LossListener
 from .objective import Objective, own_loss, random_signs, take_loss
 from .padding import PaddingCollector
@@ -35,9 +36,6 @@ from .parameters import ParameterCollector
 from .pass_facts import PassFacts
 from .raising import find_raising
 from .steps import Optimizers, StepFacts, Trial, try_steps
-
-if TYPE_CHECKING:
-    from ..checking.examined import UnitsOverData
 
 NO_GRADIENT = "the output does not depend on anything that has a gradient"
 """Why there is no backward where autograd has nothing to follow."""

@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,9 +19,7 @@ from ...core.codec import JsonForm, Part
 from ...core.log10 import log10
 from ...listening.calls import WEIGHTS, Site
 from .autograd_graph import Feed, find_feeds, find_makers
-
-if TYPE_CHECKING:
-    from ..checking.examined import UnitsOverData
+from .layers_over_data import UnitsOverData
 
 FLOAT16_LARGEST, BFLOAT16_LARGEST = 65504.0, float.fromhex("0x1.fep127")
 """The largest numbers of the two half precisions; beyond them is infinity."""

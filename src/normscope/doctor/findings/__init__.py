@@ -6,7 +6,8 @@ not order: `look` drops consequences (`causes.py` says what follows from what) a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from ...core.finding import Finding
 from ..checking.examined import Examined
@@ -17,12 +18,10 @@ from .depth import (
     exploding_run,
     gradient_explosion,
     gradient_jump,
-    gradient_mismatch,
     gradient_vanishing,
     no_gradient,
     starved_layers,
 )
-from .facts import loose_bound, not_lipschitz, redundant_bias
 from .loss import (
     activation_before_loss,
     equal_outputs,
@@ -115,7 +114,6 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     labels_are_inputs,
     inverted_mask,
     padding_read,
-    gradient_mismatch,
     wrong_parameters,
     unregistered_weights,
     cut_gradient,
@@ -159,9 +157,6 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     dead_relu,
     expanding_normalizer,
     frozen_layer,
-    redundant_bias,
-    not_lipschitz,
-    loose_bound,
     loss_rises,
     next_step,
     resting_group,
@@ -171,17 +166,20 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
 """Every finding; what stands earlier is more likely the cause of what stands later."""
 
 
-def look(examined: Examined) -> tuple[Finding, ...]:
+def look(
+    examined: Examined, more: Mapping[Callable[..., Any], Sequence[Callable[[Any], Iterator[Finding]]]] = {}
+) -> tuple[Finding, ...]:
     """Return what is wrong with a model or worth knowing about it.
 
     Args:
-        examined: the model with its graph, rows and data.
+        examined: the model with its layers and data.
+        more: further findings, by the one of `LOOKED_FOR` before which they stand.
 
     Returns:
         The most serious findings first; within a severity the more fundamental causes, then the earlier layers. Mere
         consequences of another finding are left out.
     """
-    found = [finding for finder in LOOKED_FOR for finding in finder(examined)]
+    found = [finding for one in LOOKED_FOR for finder in (*more.get(one, ()), one) for finding in finder(examined)]
     order = {code: rank for rank, code in enumerate(dict.fromkeys(finding.code for finding in found))}
     depth = _depths(examined)
     kept = unexplained(_once(found), examined)

@@ -486,28 +486,3 @@ def _trend(values: Sequence[float]) -> float:
     near = second - first <= len(array) // 2
     first, second = first[near], second[near]
     return float(np.median((array[second] - array[first]) / (second - first))) * (len(array) - 1)
-
-
-def gradient_mismatch(examined: Examined) -> Iterator[Finding]:
-    """Modules whose backward is not the derivative of their forward."""
-    for mismatch in examined.mismatches:
-        name = f"`{mismatch.path}`" if mismatch.path else "the model"
-        if math.isinf(mismatch.share):
-            what = "autograd gives a gradient along a direction in which the output does not change"
-        elif mismatch.share == 0.0:
-            what = "no gradient comes back along a direction in which the output changes"
-        else:
-            what = f"along one direction autograd gives {figure(mismatch.share)} times the change of the output"
-        yield Finding(
-            code="gradient-mismatch",
-            severity=Severity.WARNING,
-            where=mismatch.path,
-            seen=f"The backward of {name} is not the derivative of its forward: {what}.",
-            why="Training follows this gradient and not that of the loss, and whatever differentiates the model "
-            "(attacks, saliency maps, gradient penalties) sees another function. The Jacobians of this audit are those "
-            "of the forward.",
-            advice="Straight-through estimators, gradient reversal and stopped gradients do this on purpose: then "
-            "there is nothing to do. Otherwise check the custom autograd.Function with torch.autograd.gradcheck, and "
-            "look for tensor hooks, detach() and no_grad() on the path.",
-            numbers=figures(factor=None if math.isinf(mismatch.share) else mismatch.share),
-        )

@@ -360,25 +360,25 @@ HUGE_GAIN = 3.0
 def expanding_normalizer(examined: Examined) -> Iterator[Finding]:
     """Normalizers that see variances below 1 and stretch a change a thousandfold with the weights before them."""
     for place, seen in examined.normalizers():
-        row, share, where = place.row, seen.variance.share_below_one, place.path
-        if row.log10_folded is None or not share >= EXPANDING_SETS:
+        share, where = seen.variance.share_below_one, place.path
+        if place.log10_folded is None or not share >= EXPANDING_SETS:
             continue
-        typical = row.log10_folded - _above_typical(seen)
+        typical = place.log10_folded - _above_typical(seen)
         if typical < HUGE_GAIN:
             continue
-        together = "" if row.folded_with is None else f"`{row.folded_with}` followed by "
+        together = "" if place.folded_with is None else f"`{place.folded_with}` followed by "
         yield Finding(
             code="expanding-normalizer",
             severity=Severity.WARNING,
             where=where,
             seen=f"{percent(share)} of what `{where}` normalizes has a variance below 1, and {together}`{where}` can "
-            f"stretch a change {power(row.log10_folded)} times.",
+            f"stretch a change {power(place.log10_folded)} times.",
             why="A normalizer divides by the deviation of its input: what enters it as noise leaves it as signal, and "
             "gradients grow by the same factor on their way back.",
             advice="Find out why its input hardly varies (dead or constant features before it), or raise eps, which "
             "caps the gain at the largest scale over sqrt(eps).",
             numbers=figures(
-                log10_folded=row.log10_folded,
+                log10_folded=place.log10_folded,
                 log10_typical=typical,
                 share_below_one=share,
                 log10_median=seen.variance.log10_median,
@@ -409,7 +409,7 @@ ITERATIONS = 100
 
 def spectral_norm_off(examined: Examined) -> Iterator[Finding]:
     """Spectral normalization whose power iteration is off, or whose norm is not that of the convolution."""
-    norms = {place.path: place.row.norm for place in examined.places}
+    norms = {place.path: place.norm for place in examined.places}
     for path, module in examined.model.named_modules():
         for weight, u, v in _spectral_norms(module, examined.mode):
             sigma, estimate = _largest(weight), abs(float(torch.dot(u, weight @ v)))

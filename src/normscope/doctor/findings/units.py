@@ -16,7 +16,6 @@ from ...core.log10 import log10
 from ...report.words import pluralise
 from ..checking.examined import Examined, ExaminedRow, NormalizerOverData
 from ..checking.loss_facts import NO_BETTER, is_fresh
-from ..checking.rows import constant_inputs, dead_filters, dead_scales
 from ..checking.signal import SignalRow
 from .causes import GraphOrder
 from .depth import WEIGHTS
@@ -69,22 +68,21 @@ DECOUPLE = (
 def dead_layer(examined: Examined) -> Iterator[Finding]:
     """Layers through which nothing passes: collapsed variance, negligible scale or negligible weights."""
     flow = GraphOrder(examined)
-    norms = [place.row.norm.log10_upper for place in examined.places if place.row.norm is not None]
+    norms = [place.norm.log10_upper for place in examined.places if place.norm is not None]
     typical = median(norms) if norms else math.nan
     for place in examined.places:
         if place.normalizer is not None:
             yield from _dead_normalizer(examined, place, place.normalizer, typical, flow)
-        elif place.row.norm is not None:
-            yield from _negligible_weights(examined, place, place.row.norm.log10_upper, typical)
+        elif place.norm is not None:
+            yield from _negligible_weights(place, place.norm.log10_upper, typical)
 
 
-def _negligible_weights(examined: Examined, place: ExaminedRow, norm: float, typical: float) -> Iterator[Finding]:
+def _negligible_weights(place: ExaminedRow, norm: float, typical: float) -> Iterator[Finding]:
     """A weight layer with next to no norm; not where a normalizer undoes its scale."""
-    fed = {feed.weight.name for feed in examined.feeds}
     if (
         -math.inf < norm <= log10(NEGLIGIBLE_NORM)  # weights of zero are another finding
         and norm < typical + log10(RELATIVE_NORM)
-        and (place.node is None or place.node.name not in fed)
+        and not place.feeds_normalizer
     ):
         yield _dead(
             place.path,
@@ -104,13 +102,10 @@ def _dead_normalizer(
         yield from _negligible_scale(place, seen, flow)
         return  # a small input is no dead layer: eps is too large for it, or it is too small
     passing = _passing(seen)
-    negligible = place.row.log10_folded is None or place.row.log10_folded <= NEGLIGIBLE_GAIN
+    negligible = place.log10_folded is None or place.log10_folded <= NEGLIGIBLE_GAIN
     if seen.eps > 0.0 and passing < NOTHING_PASSES and negligible:
-        weights = [
-            feed.weight.name for feed in examined.feeds if place.node and feed.normalizer.name == place.node.name
-        ]
-        before = next((p for p in examined.places if p.node is not None and p.node.name in weights), None)
-        norm = None if before is None or before.row.norm is None else before.row.norm.log10_upper
+        before = None if place.fed_by is None else examined.places[place.fed_by]
+        norm = None if before is None or before.norm is None else before.norm.log10_upper
         if norm == -math.inf:
             return  # the zero layer before it is the finding
         small = norm is not None and norm < typical + log10(RELATIVE_NORM)
@@ -211,12 +206,11 @@ def _zero_scales(place: ExaminedRow, cuts: bool) -> Finding:
 
 def dead_channels(examined: Examined) -> Iterator[Finding]:
     """Part of a layer's channels carry nothing: zero scale, zero filter, constant input."""
-    fed = {feed.weight.name for feed in examined.feeds}
-    weights = {place.path for place in examined.places if place.row.role == "weight"}
+    weights = {place.path for place in examined.places if place.role == "weight"}
     for place in examined.places:
-        direct = place.node is not None and place.node.name in fed
+        direct = place.feeds_normalizer
         if place.normalizer is not None and examined.signal is not None:
-            before = examined.signal.paths_before(place.path, place.row.operator)
+            before = examined.signal.paths_before(place.path, place.operator)
             direct = bool(before) and before <= weights
         for dead, what, why, own in _dead_parts(examined, place, direct):
             if dead is None:
@@ -248,21 +242,21 @@ def _dead_parts(examined: Examined, place: ExaminedRow, direct: bool) -> Iterato
     seen = place.normalizer
     if seen is not None:
         yield (
-            dead_scales(seen),
+            seen.dead_scales,
             "a negligible scale",
             "What enters these channels is multiplied by next to nothing: they output their bias whatever the input.",
             True,
         )
         if examined.data.samples >= ENOUGH_SAMPLES:
             yield (
-                constant_inputs(seen),
+                seen.constant_inputs,
                 f"a constant input over {pluralise(examined.data.samples, 'sample')}",
                 "A constant has nothing to normalize: these channels output their bias whatever the input.",
                 direct,
             )
-    elif place.node is not None:
+    else:
         yield (
-            dead_filters(place.node, normalized=direct),
+            place.dead_filters,
             "a negligible filter",
             "These filters ignore their input: they use memory and time and output a constant.",
             True,
@@ -357,7 +351,7 @@ def _bias_below(examined: Examined, before: frozenset[str], dead: Tensor) -> _Bi
     if len(places) != 1:
         return None
     place = places[0]
-    module = examined.model.get_submodule(place.row.path)
+    module = examined.model.get_submodule(place.module)
     bias, spread = getattr(module, "bias", None), _spread(place, getattr(module, "weight", None))
     if not isinstance(bias, Tensor) or spread is None or not bias.shape == spread.shape == dead.shape:
         return None
@@ -390,7 +384,7 @@ def _spread(place: ExaminedRow, weight: object) -> Tensor | None:
     size = weight.detach().double().cpu()
     if place.normalizer is not None:
         return size.abs()
-    if place.weight is None or "Transpose" in place.row.kind:
+    if place.weight is None or "Transpose" in place.kind:
         return None
     return torch.linalg.vector_norm(size.flatten(1), dim=1) * place.weight.rms_input
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod, ref
 
 import torch
@@ -33,10 +33,13 @@ from .forward_listening import ForwardRecord, StepListener
 from .history import History
 from .locating import Locator
 from .measuring import Measurement
-from .probes.batches import DomainProbe, SharpnessProbe, mark_batch, measure_batch
+from .probes.batches import DomainProbe, mark_batch, measure_batch
 from .recording import Recorder
 from .schedule import Schedule, Tier, TimeBudget
 from .watched_layers import Subject, describe_layers, describe_run
+
+if TYPE_CHECKING:
+    from .probes.sharpness import SharpnessProbe
 
 Before = Callable[[nn.Module, Any, Any], None]
 After = Callable[[nn.Module, Any, Any], None]

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from ...core.whole_weights import gather_whole
 from ...listening.calls import LayerGeometry, NormalizerSeen, Site
-from .probes import normalizer_probe
-from .probes.weight_probe import (
+from ...products.followed_norms import (
     MAX_SEARCH_STEPS,
     MAX_STACKED_BYTES,
     SEARCH_STEPS,
@@ -29,6 +28,7 @@ from .probes.weight_probe import (
     follow_norms,
     read_norms,
 )
+from .probes import normalizer_probe
 from .schedule import MAX_LEFT_OUT, Tier, TimeBudget, Turns
 
 Stack = tuple[Site, ...]

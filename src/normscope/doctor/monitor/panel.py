@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...core.untouched import random_as_found
-from ...report.curves import sparkline
-from ...report.words import format_cell, pluralise, visible
+from ...report.words import format_cell, pluralise, sparkline, visible
 from .history import History
 from .record import Kind, Record
 

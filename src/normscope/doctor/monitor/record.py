@@ -70,7 +70,7 @@ class Record:
         values: by kind of layer and quantity one number per layer of that kind, in the order of the layers;
             None is not measured. Quantities named `log10_*` are exponents.
         histograms: in the full tier, of the entries of each weight layer's weight and of its gradient: the root mean
-            square, then the share in each bin (`doctor/monitor/probes/weight_probe.py`); None for a layer without.
+            square, then the share in each bin (`probes/updates.py`); None for a layer without.
         total: sums over the network: `log10_printed`, `log10_constants`, `log10_folded`, `log10_gradient`,
             `log10_weight`; `input_spread`, how far the samples of the batch differ, `input_mean`, `input_size` (root
             mean square) and `input_samples`; `input_repeats`, 1 where the very next step saw the same batch and 0 where

@@ -6,12 +6,11 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...bounds.domain.domain import Domain
 from ...core.errors import InputError
 from ...core.shown import Shown
 from ...core.untouched import unwrapped
@@ -23,11 +22,14 @@ from .composing import check_figure
 from .distributed import ProcessRole, agree_with_first
 from .history import History
 from .hooks import TrainingHooks
-from .probes.batches import DomainProbe, SharpnessProbe
+from .probes.batches import DomainProbe
 from .record import Record
 from .recording import Recorder, Sink, check_destination
 from .schedule import Schedule, Tier, TierName, TimeBudget
 from .watched_layers import innermost_optimizer
+
+if TYPE_CHECKING:
+    from ...bounds.domain.domain import Domain
 
 NOT_ENTERED = (
     "normscope: the optimizer steps, but the run that ns.watch returned was not entered, and nothing is recorded: "
@@ -109,7 +111,11 @@ def watch(
         raise InputError(f"overhead is a share of the time, above 0 and at most 1, or None; it is {overhead!r}")
     role = ProcessRole.of(unwrapped(model))
     followed = None if domain is None else DomainProbe(domain)
-    curvature = None if sharpness is None else SharpnessProbe(sharpness)
+    curvature = None
+    if sharpness is not None:
+        from .probes.sharpness import SharpnessProbe
+
+        curvature = SharpnessProbe(sharpness)
     if curvature is not None and (role.sharded or Tier.FULL not in schedule.every):
         raise InputError(
             'sharpness= is measured at steps of the full tier, of models in one piece: every={"full": 500, ...}'

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...auditing.page import part
-from ...report.curves import points_each, sparkline, thinned
+from ...report.curves import points_each, thinned
 from ...report.document import (
     Block,
     Cell,
@@ -22,10 +21,11 @@ from ...report.document import (
     ReadColumn,
     Table,
     Text,
+    part,
     read_from,
 )
 from ...report.glossary import glossary
-from ...report.words import MAX_CURVES, left_out, pluralise
+from ...report.words import MAX_CURVES, left_out, pluralise, sparkline
 from ..checking.verdict import verdict
 from ..monitor.alarms.loss import LOSS_NAME
 from ..monitor.composing import OF_LOSSES

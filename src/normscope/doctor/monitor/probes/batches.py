@@ -1,35 +1,29 @@
-"""What is measured at a batch: how far its samples differ, where they stand in a domain, the curvature of the loss.
+"""What is measured at a batch: how far its samples differ, and where they stand in a domain.
 
 A domain is that of one function: the network as it was recorded is run on the batch, not the one that is being trained.
-So what moves these figures is the data. The largest curvature of the loss is taken at a batch of its own, each look
-begun from the direction that the last one found.
+So what moves these figures is the data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ....bounds.domain.domain import Domain
-from ....bounds.geometry.directions import no_directions
-from ....bounds.geometry.hessian import Wanted, spectrum_of
-from ....bounds.geometry.objective import Objective
-from ....bounds.graph.ir import Node
 from ....calls.call import Call
 from ....core.errors import InputError
 from ..record import LayerRecord
 
+if TYPE_CHECKING:
+    from ....bounds.domain.domain import Domain
+    from ....bounds.graph.ir import Node
+
 MAX_FOLLOWED_SAMPLES = 32
 """Samples of a batch that are followed in a domain, at most."""
-SHARPNESS_RTOL = 1e-2
-"""The relative error of the largest eigenvalue: small enough to see it reach the edge of stability."""
-MAX_HESSIAN_PRODUCTS = 40
-"""Products with the Hessian that one look may take; a look that begins from the last direction takes a few."""
 
 
 @torch.no_grad()
@@ -188,6 +182,8 @@ class DomainProbe:
     """
 
     def __init__(self, domain: Domain) -> None:
+        from ....bounds.domain.domain import Domain
+
         if not isinstance(domain, Domain):
             raise InputError(f"domain is a {type(domain).__name__}: pass what normscope.domain(model, loader) returned")
         if domain.starts_at_embeddings:
@@ -240,42 +236,3 @@ class DomainProbe:
         }
         table = torch.stack(list(by_operator.values()))
         return torch.cat([(table.amax(0) > 0).double().mean().reshape(1), table.amax(1)])
-
-
-class SharpnessProbe:
-    """Measures the largest eigenvalue of the Hessian at a batch of its own, in train mode.
-
-    Args:
-        pair: a loss function of outputs and targets, and the batch `(input, target)` that it is measured at.
-
-    Attributes:
-        products: how many products with the Hessian all looks took so far.
-
-    Raises:
-        InputError: it is no such pair.
-    """
-
-    def __init__(self, pair: Any) -> None:
-        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
-            raise InputError("sharpness is a pair: a loss function, and the batch (input, target) to measure it at")
-        self._loss, self._batch = pair
-        self._direction: Tensor | None = None
-        self.products = 0
-
-    def measure(self, model: nn.Module) -> float | None:
-        """Return the largest eigenvalue at the model's weights; None where it has not converged.
-
-        Args:
-            model: as it is being trained.
-
-        Raises:
-            InputError: the loss has no curvature at this batch, in one sentence.
-        """
-        objective = Objective(model, self._batch, loss=self._loss, mode="train", batches=1)
-        fits = self._direction is not None and self._direction.shape[1] == objective.size
-        start = self._direction if fits else None
-        wanted = Wanted(k=1, rtol=SHARPNESS_RTOL, products=MAX_HESSIAN_PRODUCTS, start=start)
-        spectrum = spectrum_of(objective, no_directions(objective), wanted)
-        self.products += spectrum.num_products
-        self._direction = spectrum.vectors if spectrum.eigenvalues else None
-        return spectrum.sharpness if spectrum.converged else None

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...core.codec import JsonForm, Part
-from ...report.words import factor, listed
+from ..core.codec import JsonForm, Part
+from ..report.words import factor, listed
 
 WORDS = {
     "shrinks": ("shrinks it", "shrink it"),

@@ -10,20 +10,20 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ...auditing.audit_result import Audit, Row
-from ...bounds.linalg.lanczos import MISSED
-from ...bounds.linalg.operator_norms import BOUNDING
-from ...core.bracket import Bracket
-from ...core.budget import Budget, Progress
-from ...core.finding import Finding, Severity, figures
-from ...core.log10 import log10
-from ...core.provenance import provenance
-from ...report.words import pluralise, shape
-from ...theory.normalizers import batch_norm_eval_global, lemma1
-from ..findings.scale import RESTORE
-from ..findings.units import MANY_CHANNELS
+from ..bounds.linalg.operator_norms import BOUNDING
+from ..bounds.linalg.weight_norms import KERNEL_NOTE, kernel_norm, matrix_norms, may_be_sampled
+from ..core.bracket import Bracket
+from ..core.budget import Budget, Progress
+from ..core.finding import Finding, Severity, figures
+from ..core.log10 import log10
+from ..core.provenance import provenance
+from ..doctor.findings.scale import RESTORE
+from ..doctor.findings.units import MANY_CHANNELS
+from ..products.lanczos import MISSED
+from ..report.words import pluralise, shape
+from ..theory.normalizers import batch_norm_eval_global, lemma1
+from .audit_result import Audit, Row
 from .reading_ahead import Stored, read_ahead
-from .weight_norms import KERNEL_NOTE, kernel_norm, matrix_norms, may_be_sampled
 
 WEIGHTS_ONLY = "weights only: no architecture, no data"
 ASSUMED_EPS = 1e-5

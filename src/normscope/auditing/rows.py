@@ -5,35 +5,37 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...auditing.audit_result import Row
-from ...bounds.applied import weight_of
-from ...bounds.captured import Bounding, Captured
-from ...bounds.graph.ir import Graph, Node, Unit, leaves, overlap
-from ...bounds.linalg.folding import compose
-from ...bounds.linalg.layer_norms import linear_map
-from ...bounds.linalg.linear_map import Diagonal, LinearMap, Matrix
-from ...bounds.linalg.operator_norms import estimate
-from ...bounds.operators.effects import Effect, Gain, Linear, Unbounded
-from ...bounds.operators.invariance import FeedingLayer
-from ...bounds.operators.linear import MATRICES
-from ...bounds.operators.registry import lookup
-from ...bounds.rungs import is_normalizer, is_weight, printed_constant
-from ...core.bracket import Bracket
-from ...core.budget import Budget, Progress
-from ...core.errors import InputError
-from ...core.log10 import log10
-from ...core.rounding import Upper
-from ...listening.calls import NORMALIZERS, RECURRENT, NormalizerSeen, Site, rows_seen, set_count, set_positions
-from ...report.words import factor
-from .examined import DataSeen, ExaminedRow, NormalizerOverData
-from .tallies import SetTally
+from ..bounds.applied import weight_of
+from ..bounds.captured import Bounding, Captured
+from ..bounds.graph.ir import Graph, Node, Unit, leaves, overlap
+from ..bounds.linalg.folding import compose
+from ..bounds.linalg.layer_norms import linear_map
+from ..bounds.linalg.linear_map import Diagonal, LinearMap, Matrix
+from ..bounds.linalg.operator_norms import estimate
+from ..bounds.operators.effects import Effect, Gain, Linear, Unbounded
+from ..bounds.operators.invariance import FeedingLayer
+from ..bounds.operators.linear import MATRICES
+from ..bounds.operators.registry import lookup
+from ..bounds.rungs import is_normalizer, is_weight, printed_constant
+from ..core.bracket import Bracket
+from ..core.budget import Budget, Progress
+from ..core.errors import InputError
+from ..core.log10 import log10
+from ..core.rounding import Upper
+from ..doctor.checking.examined import DataSeen, NormalizerOverData, layer_seen
+from ..doctor.checking.tallies import SetTally
+from ..listening.calls import RECURRENT, NormalizerSeen, Site, rows_seen, set_count, set_positions
+from ..report.words import factor
+from .audit_result import Row
+from .audited import AuditedRow, dead_filters
+from .branches import BranchPosition, standings
 
 
 def family(node: Node) -> str:
@@ -117,7 +119,7 @@ def from_graph(
     norms: Mapping[str, Bracket],
     values: Mapping[str, Upper],
     sensitivity: Mapping[str, Bracket],
-) -> tuple[ExaminedRow, ...]:
+) -> tuple[AuditedRow, ...]:
     """Return the rows of a captured model, in the order they run.
 
     The norms of weight layers, the bounds of all values and the sensitivities to weights are by node name.
@@ -133,7 +135,7 @@ def from_graph(
     cumulative = {name: size.log10 for name, size in values.items()}
     norm = bounding.bracket
     measured: set[str] = set()  # recurrent modules whose matrices have rows
-    places: list[ExaminedRow] = []
+    places: list[AuditedRow] = []
     with Progress("measuring layers", total=len(nodes)) as progress:
         for node, stand in zip(nodes, stands, strict=True):
             progress.step(node.path)
@@ -155,7 +157,7 @@ def from_graph(
                 common |= {"norm": norms.get(node.name), "sensitivity": sensitivity.get(node.name)}
                 common |= _filters(node, node.name in feeders)
             effect, weight = captured.segments.effects[node.name], data.weights.get(site)
-            places.append(ExaminedRow(row=Row(role="weight", **common), node=node, effect=effect, weight=weight))
+            places.append(AuditedRow(row=Row(role="weight", **common), node=node, effect=effect, weight=weight))
             if is_recurrent(node) and node.path not in measured:
                 places += matrix_rows(captured.model.get_submodule(node.path), node.path, norm)
                 measured.add(node.path)
@@ -174,7 +176,7 @@ def _normalizer_row(
     seen: NormalizerOverData | None,
     stand_in: NormalizerOverData | None,
     feed: FeedingLayer | None,
-) -> ExaminedRow:
+) -> AuditedRow:
     """Return the row of a normalizer: at the data if it was seen there, at the batch if not."""
     notes = [BATCH_ONLY] if seen is None else []
     notes += [WRITTEN] if family(node) == "rms" else []
@@ -182,17 +184,17 @@ def _normalizer_row(
     row = Row(
         role="normalizer", **common, **{"notes": tuple(notes), **_normalizer(captured, bounding, node, seen, feed)}
     )
-    return ExaminedRow(row=row, node=node, effect=captured.segments.effects[node.name], normalizer=seen)
+    return AuditedRow(row=row, node=node, effect=captured.segments.effects[node.name], normalizer=seen)
 
 
-def _called(place: ExaminedRow, names: Mapping[str, str], folded: Mapping[str, str]) -> ExaminedRow:
+def _called(place: AuditedRow, names: Mapping[str, str], folded: Mapping[str, str]) -> AuditedRow:
     """Return a place whose row names its own weight, and the one before it, where their modules run several."""
     row, node = place.row, "" if place.node is None else place.node.name
     before = None if row.folded_with is None else folded.get(node, row.folded_with)
     return replace(place, row=replace(row, path=names.get(node, row.path), folded_with=before))
 
 
-def _placed(nodes: Sequence[Node], places: Sequence[ExaminedRow]) -> tuple[ExaminedRow, ...]:
+def _placed(nodes: Sequence[Node], places: Sequence[AuditedRow]) -> tuple[AuditedRow, ...]:
     """Say which rows a row follows by their places among all rows, not among the nodes that were measured."""
     order = {place.node.name: number for number, place in enumerate(places) if place.node is not None}
     found = []
@@ -206,14 +208,14 @@ def _placed(nodes: Sequence[Node], places: Sequence[ExaminedRow]) -> tuple[Exami
 
 
 def _with_beside(
-    captured: Captured, norm: Norm, data: DataSeen, places: Sequence[ExaminedRow], where: Mapping[str, Site]
-) -> tuple[ExaminedRow, ...]:
+    captured: Captured, norm: Norm, data: DataSeen, places: Sequence[AuditedRow], where: Mapping[str, Site]
+) -> tuple[AuditedRow, ...]:
     """Add rows for layers that ran but do not depend on the measured input (time embeddings), in the order they ran."""
     if any(not place.row.path for place in places):  # torch.export lost a name: which layer is which cannot be told
         return tuple(places)
     known, order = first_names(captured.model), {site: number for number, site in enumerate(data.order)}
     rows = {known.get(place.row.path, place.row.path) for place in places}
-    keyed: list[tuple[int, ExaminedRow]] = []
+    keyed: list[tuple[int, AuditedRow]] = []
     for place in places:  # what cannot be told apart stays behind the row before it
         last = keyed[-1][0] if keyed else -1
         keyed.append((last if place.node is None else order.get(where.get(place.node.name, NOWHERE), last), place))
@@ -236,20 +238,19 @@ def _stands(
 
 
 @torch.no_grad()
-def from_data(model: nn.Module, data: DataSeen, norm: Norm | None = None) -> tuple[ExaminedRow, ...]:
-    """Return the rows of a model that was not traced: what ran, with the norms of the layers torch provides, if any."""
+def from_data(model: nn.Module, data: DataSeen, norm: Norm) -> tuple[AuditedRow, ...]:
+    """Return the rows of a model that was not traced: what ran, with the norms of the layers torch provides."""
     return tuple(place for site in data.order for place in _seen_alone(model, data, site, norm, NOT_TRACED))
 
 
-def _seen_alone(model: nn.Module, data: DataSeen, site: Site, norm: Norm | None, note: str) -> list[ExaminedRow]:
+def _seen_alone(model: nn.Module, data: DataSeen, site: Site, norm: Norm, note: str) -> list[AuditedRow]:
     """Return the row of a layer that only the data tell about, with a note that says why; those of its matrices."""
-    path, operator, run = site
-    module = model.get_submodule(path)
-    weight, normalizer = data.weights.get(site), data.normalizers.get(site)
+    layer, (path, operator, run) = layer_seen(model, data, site), site
+    module, weight, normalizer = model.get_submodule(path), layer.weight, layer.normalizer
     found: dict[str, Any] = {"notes": (note,)}
     if weight is not None:
         found |= {"input_shape": weight.input_shape, "output_shape": weight.output_shape}
-        if norm is not None and operator != "recurrent":
+        if operator != "recurrent":
             found |= _norm_of(module, weight.input_shape, norm, note)
     elif normalizer is not None:
         found |= {"log10_at_data": at_data(normalizer), "variance": normalizer.variance, **_channels(normalizer)}
@@ -257,15 +258,14 @@ def _seen_alone(model: nn.Module, data: DataSeen, site: Site, norm: Norm | None,
         found["notes"] = (note, "its input holds NaN, infinite or complex values")
     row = Row(
         path=path,
-        kind=type(module).__name__,
+        kind=layer.kind,
         operator=operator,
-        role="normalizer" if operator in (*NORMALIZERS, "rms") else "weight",
+        role=layer.role,
         parameters=sum(p.numel() for p in module.parameters(recurse=False)),
         **found,
     )
-    opened = norm is not None and operator == "recurrent" and run == 0
-    matrices = matrix_rows(module, path, norm) if opened and norm is not None else []
-    return [ExaminedRow(row=row, weight=weight, normalizer=normalizer), *matrices]
+    matrices = matrix_rows(module, path, norm) if operator == "recurrent" and run == 0 else []
+    return [AuditedRow(row=row, weight=weight, normalizer=normalizer), *matrices]
 
 
 def _norm_of(module: nn.Module, input_shape: tuple[int, ...], norm: Norm, note: str) -> dict[str, Any]:
@@ -326,7 +326,7 @@ def _at_most(value: float | None, most: float) -> float | None:
 
 def _channels(seen: NormalizerOverData) -> dict[str, Any]:
     """How many channels a normalizer has, and how many carry nothing: negligible scale, or constant input."""
-    return _counted([mask for mask in (dead_scales(seen), constant_inputs(seen)) if mask is not None])
+    return _counted([mask for mask in (seen.dead_scales, seen.constant_inputs) if mask is not None])
 
 
 def _filters(node: Node, normalized: bool) -> dict[str, Any]:
@@ -465,7 +465,7 @@ def _amplified(effect: Effect) -> str:
     return f"no bound: {effect.reason}" if isinstance(effect, Unbounded) else ""
 
 
-def matrix_rows(module: nn.Module, path: str, norm: Norm) -> list[ExaminedRow]:
+def matrix_rows(module: nn.Module, path: str, norm: Norm) -> list[AuditedRow]:
     """Return one row for each matrix of a recurrent module: its norm, whatever the number of steps."""
     places = []
     for name, weight in module.named_parameters(recurse=False):
@@ -480,7 +480,7 @@ def matrix_rows(module: nn.Module, path: str, norm: Norm) -> list[ExaminedRow]:
                 output_shape=(weight.shape[0],),
                 norm=norm(Matrix(weight)),
             )
-            places.append(ExaminedRow(row=row))
+            places.append(AuditedRow(row=row))
     return places
 
 
@@ -556,138 +556,3 @@ def folded_gain(
         return estimate(folded) - log10(float(least[0]) + seen.eps) / 2
     spread = (1.0 / deviation).reshape(-1, *(1,) * (len(node.shape) - 2)).to(node.device)
     return estimate(compose(Diagonal(spread, node.shape), folded))
-
-
-RELATIVE_CHANNEL = 1e-4
-"""A channel against the largest of its layer; trained layers stay above a hundredth."""
-CONSTANT = 1e-6
-"""A share of eps: below it the deviation is under a thousandth of what the normalizer divides by."""
-
-
-def dead_scales(seen: NormalizerOverData) -> Tensor | None:
-    """Return which scales of a normalizer are negligible beside its largest; None if it has none."""
-    if seen.weight is None or not seen.weight.numel():
-        return None
-    size = seen.weight.abs().flatten()
-    return size <= RELATIVE_CHANNEL * size.max()
-
-
-def constant_inputs(seen: NormalizerOverData) -> Tensor | None:
-    """Return which channels of BatchNorm saw a constant; None for the other normalizers."""
-    return None if seen.channel_variance is None else seen.channel_variance <= CONSTANT * seen.eps
-
-
-def dead_filters(node: Node, *, normalized: bool) -> Tensor | None:
-    """Return which filters of a weight layer are negligible; None where the layout of its weight is not known.
-
-    Args:
-        node: a linear layer or a convolution.
-        normalized: whether a normalizer follows, which makes up for a small filter, but not for a zero one.
-    """
-    if node.is_transposed_convolution:
-        return None
-    if isinstance(node.op, Unit):
-        weight, axis = (node.args[1] if len(node.args) > 1 else None), 0
-    else:
-        given = node.bound()
-        weight, axis = given.get("weight"), 0
-        if given.get("transposed"):
-            return None
-        if weight is None:  # x @ W: the channels are columns
-            weight, axis = given.get("mat2", given.get("other")), 1
-    if not isinstance(weight, Tensor) or weight.ndim < 2 or (axis == 1 and weight.ndim > 2) or not weight.numel():
-        return None
-    size = torch.linalg.vector_norm(weight.detach().double().transpose(0, axis).flatten(1), dim=1).cpu()
-    return size <= (0.0 if normalized else RELATIVE_CHANNEL) * size.max()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BranchPosition:
-    """Where one of several chosen nodes stands among the others.
-
-    Attributes:
-        follows: the positions of those directly before it, without detours: one that is reached through another one is
-            no longer directly before. Ascending; empty for what reads the input alone.
-        bypassed: whether a way from the input to the output leads around it: it stands in a branch.
-        begins: whether its branch leaves the main line right before it: every way to it is still on the main line.
-    """
-
-    follows: tuple[int, ...]
-    bypassed: bool
-    begins: bool
-
-
-def standings(graph: Graph, nodes: Sequence[Node]) -> list[BranchPosition]:
-    """Return where some nodes of a graph stand, as if the graph had no others.
-
-    Args:
-        graph: what was captured.
-        nodes: some of its nodes, in its order.
-    """
-    number = {node.name: index for index, node in enumerate(nodes)}
-    last: dict[str, frozenset[int]] = {}  # by any node: the chosen ones it was reached by, without detours
-    always: dict[str, int] = {}  # by any node, as bits: the chosen ones on every way to it
-    behind: list[int] = []  # by chosen node, as bits: all chosen ones before it
-    found: list[tuple[tuple[int, ...], int]] = []
-    for node in graph:
-        reached = frozenset[int]().union(*(last.get(ref, frozenset()) for ref in node.refs))
-        through, gates = 0, -1 if node.refs else 0
-        for ref in node.refs:
-            gates &= always.get(ref, 0)
-        for index in reached:
-            through |= behind[index]
-        last[node.name] = frozenset(index for index in reached if not through >> index & 1)
-        always[node.name] = gates
-        if node.name in number:
-            direct = tuple(sorted(last[node.name]))
-            found.append((direct, gates))
-            behind.append(through | sum(1 << index for index in direct))
-            last[node.name] = frozenset((number[node.name],))
-            always[node.name] |= 1 << number[node.name]
-    trunk = always.get(graph.output, 0)
-    return [
-        BranchPosition(
-            follows=direct,
-            bypassed=not trunk >> index & 1,
-            begins=not trunk >> index & 1 and not gates & ~trunk,
-        )
-        for index, (direct, gates) in enumerate(found)
-    ]
-
-
-def main_line(rows: Sequence[Row]) -> tuple[int, ...]:
-    """Return the positions at which the main line of a network has a value: rows on it, and where branches leave it."""
-    return tuple(index for index, row in enumerate(rows) if not row.bypassed or begins_branch(row))
-
-
-def branch_lines(rows: Sequence[Row]) -> tuple[tuple[int, ...], ...]:
-    """Return the branches of a network as lines through positions of rows; a row alone in its branch is a line too."""
-    inside = {index for index, row in enumerate(rows) if row.bypassed}
-    left = {
-        (at, index)
-        for index in inside
-        if not begins_branch(rows[index])
-        for at in rows[index].follows or ()
-        if at in inside
-    }
-    found: list[tuple[int, ...]] = []
-    drawn: set[int] = set()
-    for start in sorted(inside):
-        while True:
-            line = [start]
-            while after := [index for at, index in left if at == line[-1]]:
-                left.remove((line[-1], min(after)))
-                line.append(min(after))
-                if line[-1] in drawn:
-                    break
-                drawn.add(line[-1])
-            if len(line) == 1 and start in drawn:
-                break
-            found.append(tuple(line))
-            drawn.add(start)
-    return tuple(found)
-
-
-def begins_branch(row: Row) -> bool:
-    """Whether a branch leaves the main line right before a row."""
-    return row.log10_trunk_cumulative is not None or row.log10_trunk_observed is not None

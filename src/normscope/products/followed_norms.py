@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....bounds.linalg.lanczos import MISSED, Krylov, largest_ritz_values
-from ....listening.calls import LayerGeometry
+from ..listening.calls import LayerGeometry
+from .lanczos import MISSED, Krylov, largest_ritz_values
 
 SEARCH_STEPS, MAX_SEARCH_STEPS = 24, 64
 """Lanczos steps of a search, and of one after others that were not enough."""

@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...bounds.linalg.certify import certify, gram_of_rows
-from ...bounds.linalg.lanczos import Krylov, largest_ritz_values, largest_singular_vector
-from ...bounds.linalg.linear_map import Matrix
-from ...bounds.linalg.operator_norms import BOUNDING, bracket, upper
 from ...core.bracket import Bracket, Evidence
 from ...core.budget import GPU, Budget
 from ...core.errors import InputError
 from ...core.rounding import ZERO, Upper, gamma, gram_allowance, inward, smallest, total
 from ...core.threads import full_precision
+from ...products.lanczos import Krylov, largest_ritz_values
+from .certify import certify, gram_of_rows
+from .linear_map import Matrix
+from .operator_norms import BOUNDING, bracket, upper
+from .singular_vector import largest_singular_vector
 
 KERNEL_NOTE = (
     "the file does not say how a kernel is run: the bracket holds for every zero-padded convolution with it, plain or "

@@ -1,4 +1,4 @@
-"""Facts about how the network is built, and about bounds that say nothing about any input that occurs."""
+"""What audits alone find: how the network is built, wrong gradients, bounds that say nothing."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from ...bounds.graph.ir import Unit
-from ...bounds.operators.effects import Unbounded
-from ...bounds.operators.registry import lookup
-from ...bounds.operators.units import COMPLEX
-from ...bounds.rungs import is_weight
-from ...core.finding import Finding, Severity, figures, power
-from ...listening.calls import RECURRENT
-from ...report.words import listed, pluralise
-from ..checking.examined import Examined
+from ..bounds.graph.ir import Unit
+from ..bounds.operators.effects import Unbounded
+from ..bounds.operators.registry import lookup
+from ..bounds.operators.units import COMPLEX
+from ..bounds.rungs import is_weight
+from ..core.finding import Finding, Severity, figure, figures, power
+from ..doctor.findings import look, loss_rises, wrong_parameters
+from ..listening.calls import RECURRENT
+from ..report.words import listed, pluralise
+from .audited import Audited
 
 
-def redundant_bias(examined: Examined) -> Iterator[Finding]:
+def redundant_bias(audited: Audited) -> Iterator[Finding]:
     """A bias that the normalizer after it subtracts again."""
-    for feed in examined.feeds:
+    for feed in audited.feeds:
         bias = None if isinstance(feed.weight.op, Unit) else feed.weight.bound().get("bias")
         if feed.bias_redundant == "whole" and isinstance(bias, Tensor):
             yield Finding(
@@ -37,10 +38,10 @@ def redundant_bias(examined: Examined) -> Iterator[Finding]:
             )
 
 
-def not_lipschitz(examined: Examined) -> Iterator[Finding]:
+def not_lipschitz(audited: Audited) -> Iterator[Finding]:
     """Parts without a finite constant over all inputs."""
-    for node in examined.graph or ():
-        effect = examined.effects.get(node.name)
+    for node in audited.graph or ():
+        effect = audited.effects.get(node.name)
         if isinstance(effect, Unbounded):
             unknown = lookup(node) is None or node.operator == COMPLEX
             yield Finding(
@@ -78,13 +79,13 @@ NORMALIZERS = {
 }
 
 
-def loose_bound(examined: Examined) -> Iterator[Finding]:
+def loose_bound(audited: Audited) -> Iterator[Finding]:
     """A finite bound over all inputs that exceeds what was seen at the data a millionfold, and what makes it so."""
-    best, observed = examined.bounds.get("best"), examined.bounds.get("observed")
+    best, observed = audited.bounds.get("best"), audited.bounds.get("observed")
     if best is None or observed is None or not loose(best.log10_upper, observed.log10_upper):
         return
     excess = best.log10_upper - observed.log10_upper
-    causes = list(_causes(examined))
+    causes = list(_causes(audited))
     yield Finding(
         code=CODE,
         severity=Severity.INFO,
@@ -111,14 +112,14 @@ def useful(log10_upper: float | None, log10_observed: float | None) -> float | N
     return None if log10_observed is not None and loose(log10_upper, log10_observed) else log10_upper
 
 
-def _causes(examined: Examined) -> Iterator[str]:
+def _causes(audited: Audited) -> Iterator[str]:
     """Yield the operators whose constants over all inputs no data come near to; else depth itself."""
-    nodes = list(examined.graph or ())
+    nodes = list(audited.graph or ())
     special = ["attention"] if any("attention" in node.operator for node in nodes) else []
     special += ["the steps of a recurrent layer"] if any(node.operator in RECURRENT for node in nodes) else []
     wide = dict.fromkeys(
         NORMALIZERS.get(place.row.operator, place.row.kind)
-        for place in examined.places
+        for place in audited.rows
         if place.row.log10_exact is not None
         and place.row.log10_at_data is not None
         and place.row.log10_exact - place.row.log10_at_data >= WIDE
@@ -127,3 +128,40 @@ def _causes(examined: Examined) -> Iterator[str]:
     if not special and not wide:
         layers = sum(map(is_weight, nodes))
         yield f"the worst cases of {pluralise(layers, 'weight layer')} multiplied, though no input meets them together"
+
+
+def gradient_mismatch(audited: Audited) -> Iterator[Finding]:
+    """Modules whose backward is not the derivative of their forward."""
+    for mismatch in audited.mismatches:
+        name = f"`{mismatch.path}`" if mismatch.path else "the model"
+        if math.isinf(mismatch.share):
+            what = "autograd gives a gradient along a direction in which the output does not change"
+        elif mismatch.share == 0.0:
+            what = "no gradient comes back along a direction in which the output changes"
+        else:
+            what = f"along one direction autograd gives {figure(mismatch.share)} times the change of the output"
+        yield Finding(
+            code="gradient-mismatch",
+            severity=Severity.WARNING,
+            where=mismatch.path,
+            seen=f"The backward of {name} is not the derivative of its forward: {what}.",
+            why="Training follows this gradient and not that of the loss, and whatever differentiates the model "
+            "(attacks, saliency maps, gradient penalties) sees another function. The Jacobians of this audit are those "
+            "of the forward.",
+            advice="Straight-through estimators, gradient reversal and stopped gradients do this on purpose: then "
+            "there is nothing to do. Otherwise check the custom autograd.Function with torch.autograd.gradcheck, and "
+            "look for tensor hooks, detach() and no_grad() on the path.",
+            numbers=figures(factor=None if math.isinf(mismatch.share) else mismatch.share),
+        )
+
+
+STAND_BEFORE = {
+    wrong_parameters: (gradient_mismatch,),
+    loss_rises: (redundant_bias, not_lipschitz, loose_bound),
+}
+"""The findings of audits alone, by the finding of a check before which they stand."""
+
+
+def look_at_audit(audited: Audited) -> tuple[Finding, ...]:
+    """Return what is wrong with a model or worth knowing about it, as `look` does: all that a check finds, and more."""
+    return look(audited, STAND_BEFORE)

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from ...calls.batches import Batch, LossFunction, kept_batches, loss_function, loss_of
-from ...calls.call import quantized
-from ...core.budget import count
-from ...core.errors import InputError, NotFiniteError, describe_error
-from ...core.threads import full_precision, math_attention, without_cudnn
-from ...core.untouched import ProtectedParameters, dropping_nothing, mode_of, on_copies, untouched
-from ...theory.losses import Loss
+from ..calls.batches import Batch, LossFunction, kept_batches, loss_function, loss_of
+from ..calls.call import quantized
+from ..core.budget import count
+from ..core.errors import InputError, NotFiniteError, describe_error
+from ..core.threads import full_precision, math_attention, without_cudnn
+from ..core.untouched import ProtectedParameters, dropping_nothing, mode_of, on_copies, untouched
+from ..theory.losses import Loss
 
 MISSING = re.compile(r"derivative for '?(?:aten::)?([\w.]+)'? is not implemented")
 """The error message by which torch says that an operator has no derivative."""

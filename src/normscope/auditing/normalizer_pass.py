@@ -12,16 +12,17 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ...auditing.audit_steps import NOT_REACHED, AuditRequest, Skipped
-from ...bounds.applied import multiplications, passes
-from ...bounds.captured import Captured
-from ...bounds.graph.ir import Graph, Node
-from ...bounds.operators.invariance import FeedingLayer
-from ...bounds.operators.registry import sets_of
-from ...core.budget import affordable, check_time, count
-from ...core.log10 import log10
-from ..findings.normalizers import MUCH, is_noisy, is_tiny
-from .examined import ExaminedRow, NormalizerOverData
+from ..bounds.applied import multiplications, passes
+from ..bounds.captured import Captured
+from ..bounds.graph.ir import Graph, Node
+from ..bounds.operators.invariance import FeedingLayer
+from ..bounds.operators.registry import sets_of
+from ..core.budget import affordable, check_time, count
+from ..core.log10 import log10
+from ..doctor.checking.examined import NormalizerOverData
+from ..doctor.findings.normalizers import MUCH, is_noisy, is_tiny
+from .audit_steps import NOT_REACHED, AuditRequest, Skipped
+from .audited import AuditedRow
 from .normalizer_effects import CLEAR_CHANGE, NormalizerEffect, NormalizerEffects
 from .rows import STEP
 
@@ -42,7 +43,7 @@ TIME_SHARE = 0.5
 def measure_normalizers(
     request: AuditRequest,
     captured: Captured,
-    places: Sequence[ExaminedRow],
+    places: Sequence[AuditedRow],
     feeds: Sequence[FeedingLayer],
     skipped: Skipped,
 ) -> NormalizerEffects | None:
@@ -61,7 +62,7 @@ def measure_normalizers(
 
 def _measure(
     captured: Captured,
-    places: Sequence[ExaminedRow],
+    places: Sequence[AuditedRow],
     feeding: Mapping[str, Node],
     seed: int,
     skipped: Skipped,
