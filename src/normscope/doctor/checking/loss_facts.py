@@ -8,3 +8,4 @@ from ..facts.loss import LossFacts as LossFacts
 from ..facts.loss import resolve_loss as resolve_loss
 from ..facts.loss import takes_labels as takes_labels
 from ..facts.steps import check_optimizers as check_optimizers
+from ..facts.freshness import choose_unmeant as choose_unmeant

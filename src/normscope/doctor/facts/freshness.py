@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 FEWEST_BIASES = 16
 """Of fewer a training may move none beyond the limits between which torch draws them."""
 
 
-def looks_fresh(module: torch.nn.Module) -> bool:
+def looks_fresh(module: nn.Module) -> bool:
     """Whether a layer's biases are zero or its weights spread as torch draws them; a trained layer's hardly are."""
     bias = module._parameters.get("bias")
     if bias is not None and not bool(bias.any()):
@@ -19,11 +20,11 @@ def looks_fresh(module: torch.nn.Module) -> bool:
     weights = [p.detach().double() for p in module.parameters(recurse=False) if p.ndim > 1 and p.numel() > 15]
     if not weights:
         return False
-    if isinstance(module, torch.nn.Embedding):
+    if isinstance(module, nn.Embedding):
         weight = weights[0]
         return abs(float(weight.square().mean().sqrt()) - 1.0) < 4.0 / math.sqrt(2 * weight.numel())
     for weight in weights:
-        width = module.hidden_size if isinstance(module, torch.nn.RNNBase) else math.prod(weight.shape[1:])
+        width = module.hidden_size if isinstance(module, nn.RNNBase) else math.prod(weight.shape[1:])
         limit = 1.0 / math.sqrt(width)
         even = abs(float(weight.square().mean().sqrt()) * math.sqrt(3.0) / limit - 1.0) < 4.0 / math.sqrt(
             weight.numel()
@@ -33,7 +34,7 @@ def looks_fresh(module: torch.nn.Module) -> bool:
     return True
 
 
-def is_fresh(model: torch.nn.Module) -> bool:
+def is_fresh(model: nn.Module) -> bool:
     """Whether a model looks as if it had never been trained.
 
     A trained one has a normalizer whose scale is not 1, or a bias, other than torch draws it, beside weights beyond the
@@ -70,3 +71,20 @@ def _as_drawn(shares: Tensor) -> bool:
     spread = float(shares.square().mean().sqrt()) * math.sqrt(3.0)
     even = abs(spread - 1.0) < 4.0 / math.sqrt(5.0 * shares.numel())
     return shares.numel() >= FEWEST_BIASES and even and float(shares.abs().max()) <= 1 + 1e-6
+
+
+FEW_RANDOM = 3
+"""Frozen random layers from which on a network of them is no map to random features."""
+
+
+def choose_unmeant(random: Mapping[str, nn.Module]) -> list[str]:
+    """Return the frozen random layers, by path, that are hardly meant to be so.
+
+    Random features and fixed classifiers are frozen maps without a bias, and there are one or two of them.
+    """
+    return [path for path, module in random.items() if len(random) >= FEW_RANDOM or _is_hardly_meant(module)]
+
+
+def _is_hardly_meant(module: nn.Module) -> bool:
+    """Whether a frozen random layer is hardly meant, whatever others there are: it has a bias, or a state."""
+    return isinstance(module, nn.Embedding | nn.RNNBase) or module._parameters.get("bias") is not None
