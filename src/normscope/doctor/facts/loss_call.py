@@ -42,7 +42,7 @@ class LossCall(NamedTuple):
     target: Tensor
     smoothing: float = 0.0
     reduction: str = "mean"
-    ignored: int | None = NO_CLASS
+    ignored: int = NO_CLASS
     weight: Tensor | None = None
     weighs_classes: bool = False
     positives: Tensor | None = None
@@ -78,7 +78,7 @@ def _measure_classes(call: LossCall) -> Tensor:
     """Measure a loss of classes: outputs are log-probabilities."""
     scores = call.output.movedim(1, -1).flatten(0, -2) if call.output.ndim > 1 else call.output[None]
     scores, target = scores.double(), call.target.reshape(-1)
-    valid = (torch.ones_like(target) if call.ignored is None else target != call.ignored).double()
+    valid = (target != call.ignored).double()
     labels, count = target.clamp(0, scores.shape[1] - 1), valid.sum()
     own = -(scores.gather(1, labels[:, None])[:, 0] * valid).sum() / count
     shares = torch.zeros_like(scores[0]).scatter_add_(0, labels, valid) / count

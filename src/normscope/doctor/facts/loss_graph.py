@@ -386,7 +386,7 @@ def _call_of_choice(function: Any) -> LossCall | None:
         if len(indices) != 2 or any(index.dtype is not torch.int64 for index in indices):
             return None
         rows, target = scores[indices[0].reshape(-1)], indices[1].reshape(-1)
-    return LossCall("nll", rows, target, ignored=None) if len(rows) == len(target) else None
+    return LossCall("nll", rows, target) if len(rows) == len(target) else None
 
 
 def _broadcast_shapes(function: Any) -> str:
