@@ -120,9 +120,13 @@ def _saturated(family: str, made: Tensor, dim: Any, call: FunctionCall) -> Tenso
     if family == "softmax":
         dim = dim if isinstance(dim, int) else -1
         return None if made.shape[dim] == 1 else (made.amax(dim) > 1.0 - FLAT).double().mean()
-    low, high = (-1.0, 1.0) if family == "tanh" else (0.0, 1.0)
-    edge = FLAT * (high - low)
-    return ((made < low + edge) | (made > high - edge)).double().mean()
+    return flat_share(made, -1.0 if family == "tanh" else 0.0)
+
+
+def flat_share(made: Tensor, low: float) -> Tensor:
+    """Return the share of values between a lower limit and 1 that lie in the flat parts of a sigmoid or tanh."""
+    edge = FLAT * (1.0 - low)
+    return ((made < low + edge) | (made > 1.0 - edge)).double().mean()
 
 
 def _one_hot_attention(call: FunctionCall) -> Tensor | None:

@@ -20,7 +20,7 @@ from ...listening.calls import FunctionCall, Site, as_floats, float_tensors, ten
 from ...listening.listener import ForwardListener
 from .activations import Softmaxes, layer_kind, saturated_share
 from .autograd_graph import Reached, nodes_before, reached_leaves
-from .batch import BatchFacts, fetch_columns, widest_column
+from .batch import BatchFacts, PaddingCollector, fetch_columns, widest_column
 from .calls import CallFacts, Casts, Dropouts
 from .collector import Collector
 from .detached import CutValues, GraphCuts, GraphEnds, UnreadOutputs, cuts_graph
@@ -31,7 +31,6 @@ from .layers import INPUT, Layers, name_input, norm_of
 from .layers_over_data import UnitsOverData
 from .loss import LossListener
 from .objective import Objective, own_loss, random_signs, take_loss
-from .padding import PaddingCollector
 from .parameters import ParameterCollector
 from .pass_facts import PassFacts
 from .raising import find_raising

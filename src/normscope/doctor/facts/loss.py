@@ -16,8 +16,8 @@ from ...core.codec import JsonForm, Part
 from ...core.errors import InputError
 from ...theory.losses import TRAINING_LOSSES
 from .autograd_graph import RANGES, cosine_factor, has_features_last, last_operator, output_limits
+from .batch import runs_to_the_end
 from .loss_call import BINARY, CLASSES, NO_CLASS, LossCall, blind_loss
-from .padding import runs_to_the_end
 
 _NAMES = {function.__name__: name for name, function in TRAINING_LOSSES.items()}
 NO_BETTER = 0.97
@@ -220,12 +220,8 @@ class LabelsOutside(Part):
 def _labels_outside(given: Mapping[str, Any]) -> LabelsOutside | None:
     """Return the labels of a loss over classes if some of them are none of its classes."""
     output, target = given.get("input"), given.get("target")
-    if (
-        not isinstance(output, Tensor)
-        or not isinstance(target, Tensor)
-        or target.is_floating_point()
-        or not output.ndim
-    ):
+    given_both = isinstance(output, Tensor) and isinstance(target, Tensor)
+    if not given_both or target.is_floating_point() or not output.ndim:
         return None
     counting = target[target != given.get("ignore_index", NO_CLASS)]
     if not counting.numel():
@@ -250,14 +246,16 @@ class LossListener(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function, and keep what a loss was given; refuse labels that are none of its classes."""
-        name = _NAMES.get(getattr(func, "__name__", ""))
+        function = getattr(func, "__name__", "")
+        name, given = _NAMES.get(function), dict[str, Any]()
+        if name is not None:
+            given = {**dict(zip(("input", "target"), args)), **(kwargs or {})}
         if name in CLASSES and self.in_loss:
-            self.outside = _labels_outside({**dict(zip(("input", "target"), args)), **(kwargs or {})})
+            self.outside = _labels_outside(given)
             if self.outside is not None:
                 raise IndexError(self.outside.said)
         result = func(*args, **(kwargs or {}))
         if name is not None and isinstance(result, Tensor):
-            given = {**dict(zip(("input", "target"), args)), **(kwargs or {})}
             if result.requires_grad and self.in_loss:
                 result.register_hook(lambda gradient: self._pulls.append(gradient.detach().sum()))
             if isinstance(given.get("input"), Tensor) and isinstance(given.get("target"), Tensor):
@@ -271,14 +269,13 @@ class LossListener(TorchFunctionMode):
                         reduction=str(given.get("reduction", "mean")),
                         ignored=given.get("ignore_index", NO_CLASS),
                         weight=given.get("weight"),
-                        weighs_classes=given.get("weight") is not None or given.get("pos_weight") is not None,
                         positives=given.get("pos_weight"),
                     )
                 )
-        elif self.in_loss and getattr(func, "__name__", "") in CONTRACTS:
+        elif self.in_loss and function in CONTRACTS:
             names = inspect.signature(func).parameters
-            self._others.append((func.__name__, {**dict(zip(names, args)), **(kwargs or {})}))
-        elif self.in_loss and not self.calls and _broadcasts(func, args):
+            self._others.append((function, {**dict(zip(names, args)), **(kwargs or {})}))
+        elif self.in_loss and not self.calls and _broadcasts(function, args):
             self._results.append(result.square().mean())
             self.calls.append(LossCall("the difference", args[0], args[1]))
         return result
@@ -328,7 +325,7 @@ class LossListener(TorchFunctionMode):
             made_by=made_by,
             ahead=_steps_ahead(call, leaves),
             integer_labels=bool(same) and not same[0].is_floating_point() and same[0].dtype != torch.bool,
-            padding=_padding(same[0], call) if same and call.reduction == "mean" and not call.weighs_classes else 0.0,
+            padding=_padding(same[0], call) if same and call.reduction == "mean" and not call.is_weighted else 0.0,
         )
 
 
@@ -382,9 +379,9 @@ def _is_opposed(call: LossCall, target: Tensor, counts: Tensor, values: Tensor) 
     return bool(weights[rare] * OPPOSED < weights[frequent]) and bool(counts[rare] * OPPOSED < counts[frequent])
 
 
-def _broadcasts(func: Any, args: Any) -> bool:
+def _broadcasts(function: str, args: Any) -> bool:
     """Whether a column is subtracted from a row of as many values, which makes a table of all pairs."""
-    if getattr(func, "__name__", "") not in ("sub", "__sub__", "__rsub__") or len(args) < 2:
+    if function not in ("sub", "__sub__", "__rsub__") or len(args) < 2:
         return False
     if len({isinstance(value, Tensor) and value.requires_grad for value in args[:2]}) < 2:
         return False  # two outputs or two targets: pairs are meant
@@ -430,7 +427,7 @@ def read_loss(call: LossCall, result: Tensor) -> LossFacts:
         without_weight=float((call.weight[target[counting]] == 0).double().mean())
         if indices and call.weight is not None
         else 0.0,
-        weighted=call.weighs_classes,
+        weighted=call.is_weighted,
         opposed=_is_opposed(call, numbers, counts, values) if indices or name in BINARY else False,
         classes_last=name in CLASSES
         and output.ndim == target.ndim + 1 > 2
@@ -449,12 +446,8 @@ def read_loss(call: LossCall, result: Tensor) -> LossFacts:
 
 def _floor(call: LossCall, target: Tensor) -> float:
     """Return the mean loss of outputs that are equal to the targets, where these are probabilities."""
-    if (
-        call.name not in BINARY
-        or call.reduction != "mean"
-        or call.weighs_classes
-        or not bool(((target >= 0) & (target <= 1)).all())
-    ):
+    is_plain = call.name in BINARY and call.reduction == "mean" and not call.is_weighted
+    if not is_plain or not bool(((target >= 0) & (target <= 1)).all()):
         return 0.0
     return float(-(torch.xlogy(target, target) + torch.xlogy(1 - target, 1 - target)).mean())
 

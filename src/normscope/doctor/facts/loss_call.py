@@ -44,8 +44,12 @@ class LossCall(NamedTuple):
     reduction: str = "mean"
     ignored: int = NO_CLASS
     weight: Tensor | None = None
-    weighs_classes: bool = False
     positives: Tensor | None = None
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether classes or samples have weights."""
+        return self.weight is not None or self.positives is not None
 
 
 def blind_loss(name: str, shares: Tensor, samples: Tensor | int | None = None) -> Tensor:
@@ -66,8 +70,7 @@ def blind_loss(name: str, shares: Tensor, samples: Tensor | int | None = None) -
 
 def measure_loss(call: LossCall) -> Tensor | None:
     """Return `FIGURES` of a loss, on its device; None where its labels have weights or its outputs are too large."""
-    weighs = call.weight is not None or call.positives is not None
-    if call.output.numel() > MAX_OUTPUT_ENTRIES or weighs:
+    if call.output.numel() > MAX_OUTPUT_ENTRIES or call.is_weighted:
         return None
     if call.name in CLASSES:
         return _measure_classes(call)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .activations import flat_share
 from .autograd_graph import ELEMENTWISE, REARRANGING, Edge, find_gates, operator_name
 from .loss_call import MAX_OUTPUT_ENTRIES, NO_CLASS, LossCall, measure_loss
 
@@ -47,8 +48,6 @@ MIN_VALUES_PER_UNIT = 16
 """Values of a unit in a batch from which it is seen whether it is ever on."""
 MAX_SWITCH_ENTRIES = 1 << 16
 """Entries of an activation that are looked at, of the first samples."""
-SATURATED_DISTANCE = 0.01
-"""How close to its limits, in shares of their distance, a sigmoid or tanh is flat: its slope is 4 % of the largest."""
 
 
 @dataclass(slots=True)
@@ -291,9 +290,7 @@ def _measure_switch(what: str, name: str, node: Any) -> Tensor | None:
     if name.startswith("Relu"):
         units = 1 if made.ndim == 4 else made.ndim - 1
         return (made.amax([dim for dim in range(made.ndim) if dim != units]) <= 0).double().mean()
-    low = -1.0 if name.startswith("Tanh") else 0.0
-    edge = SATURATED_DISTANCE * (1.0 - low)
-    return ((made < low + edge) | (made > 1.0 - edge)).double().mean()
+    return flat_share(made, -1.0 if name.startswith("Tanh") else 0.0)
 
 
 def _attention_rows(node: Any, name: str) -> Tensor | None:

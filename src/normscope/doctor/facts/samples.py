@@ -26,8 +26,8 @@ from ...core.threads import uncompiled
 from ...core.untouched import random_state, seed_random, untouched
 from ...listening.calls import as_floats
 from ...listening.listener import ForwardListener
+from .batch import FEW_VALUES, find_padding, runs_to_the_end
 from .loss import NO_CLASS, LossFacts
-from .padding import FEW_VALUES, find_padding, runs_to_the_end
 
 FEW_SAMPLES = 7
 """Samples that run once more: enough to see a change, cheap beside a batch, and an unlikely width of any layer."""
