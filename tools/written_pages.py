@@ -1,4 +1,4 @@
-"""Write what has its source in the package: the glossary, the rooms, the contracts, and what the README's code prints.
+"""Write what has its source in the package: glossary, rooms, contracts, findings, and what the README's code prints.
 
     python tools/written_pages.py [--docs docs]
 
@@ -20,7 +20,10 @@ import tomllib
 from pathlib import Path
 
 import normscope
+from normscope.auditing.findings import STAND_BEFORE
 from normscope.core.shown import Shown
+from normscope.doctor.symptoms import unseen_training, validation
+from normscope.doctor.symptoms.registry import RULES
 from normscope.report.glossary import USED, WORDS
 
 ROOT = Path(__file__).parents[1]
@@ -98,6 +101,25 @@ def contracts_page(page: str) -> str:
     return page
 
 
+WHEN_RAISED = re.compile(r"^`([a-z-]+)` \((.*?)\): (.*?)(?=\n`[a-z-]+` \(|\n\n|\Z)", flags=re.DOTALL | re.MULTILINE)
+"""How a rule's docstring says when a code is raised, and how severe it is."""
+
+
+def findings_page(page: str) -> str:
+    """Return the page of findings with its tables, of a check and of a run, as the docstrings of rules say them."""
+    watched = (*(rule.watch for rule in RULES), validation.watch_validation, unseen_training)
+    checked = [one for rule in RULES if rule.check for one in (*STAND_BEFORE.get(rule.check, ()), rule.check)]
+    for title, sources in (("a check", checked), ("a run", watched)):
+        rows = ["| code | severity | what was seen |", "|---|---|---|"]
+        for source in filter(None, sources):
+            raised = WHEN_RAISED.findall(inspect.getdoc(source) or "")
+            rows += [f"| `{code}` | {severity} | {' '.join(when.split())} |" for code, severity, when in raised]
+        table = "\n".join((f"<!-- table: findings of {title} -->", *rows, "<!-- end of table -->"))
+        place = rf"<!-- table: findings of {title} -->.*?<!-- end of table -->"
+        page = re.sub(place, lambda _, t=table: t, page, flags=re.S)
+    return page
+
+
 CODE_AND_OUTPUT = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", flags=re.DOTALL)
 """A block of code and, behind it, the block with what it prints."""
 
@@ -131,9 +153,11 @@ def main() -> None:
     architecture.write_text(architecture_page(architecture.read_text(encoding="utf-8")), encoding="utf-8")
     contracts = folder / "contracts.md"
     contracts.write_text(contracts_page(contracts.read_text(encoding="utf-8")), encoding="utf-8")
+    findings = folder / "findings.md"
+    findings.write_text(findings_page(findings.read_text(encoding="utf-8")), encoding="utf-8")
     readme = folder.parent / "README.md"
     readme.write_text(page_with_output(readme.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"wrote {readme}, {architecture}, {contracts} and {folder / 'glossary.md'} ({len(WORDS)} terms)")
+    print(f"wrote {readme}, {architecture}, {contracts}, {findings} and {folder / 'glossary.md'} ({len(WORDS)} terms)")
 
 
 if __name__ == "__main__":

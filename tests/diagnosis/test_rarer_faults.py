@@ -17,7 +17,7 @@ from normscope.doctor.checking.descent_pass import StepFacts
 from normscope.doctor.checking.examined import DataSeen, Examined
 from normscope.doctor.checking.loss_facts import LossFacts, is_fresh
 from normscope.doctor.checking.signal import Signal
-from normscope.doctor.findings.steps import _is_too_long, next_step
+from normscope.doctor.symptoms.optimizer_steps import _is_too_long, check_next_step
 
 
 def warned(model: nn.Module, batch: Any, **options: Any) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def test_a_small_loss_that_grows_by_less_than_a_blind_guess_has_not_risen_far() 
     examined = Examined(
         model=nn.Identity(), mode="train", places=(), data=DataSeen(samples=8, batches=1), signal=signal
     )
-    assert not list(next_step(examined))
+    assert not list(check_next_step(examined))
 
 
 @pytest.mark.parametrize("loss", [lambda o, y: nn.functional.cross_entropy(o["logits"], y), nn.CrossEntropyLoss()])

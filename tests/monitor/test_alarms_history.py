@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 
 from normscope.core.finding import Finding, Severity
-from normscope.doctor.monitor.alarms import add_record
-from normscope.doctor.monitor.alarms.loss import loss_not_finite
 from normscope.doctor.monitor.courses import Courses
 from normscope.doctor.monitor.history import History
 from normscope.doctor.monitor.log import LogWriter, read_log
 from normscope.doctor.monitor.probes import normalizer_probe, updates
 from normscope.doctor.monitor.record import LayerRecord, Record
+from normscope.doctor.symptoms.not_finite import watch_loss_not_finite
+from normscope.doctor.symptoms.registry import Rule, add_record
 
 from .alarm_runs import mlp, sgd, train, warned
 
@@ -195,7 +195,7 @@ def test_an_alarm_is_raised_once_and_again_when_it_is_worse(monkeypatch):
         step = found.records[-1].step
         yield Finding(code="x", severity=severities[step], where="a", seen="", why="", advice="", step=step)
 
-    monkeypatch.setattr("normscope.doctor.monitor.alarms.ALARMS", (alarm,))
+    monkeypatch.setattr("normscope.doctor.symptoms.registry.RULES", (Rule(watch=alarm),))
     found = History()
     raised = [[f.severity for f in add_record(found, record(step))] for step in range(6)]
     assert raised == [["info"], [], ["warning"], [], ["error"], []]
@@ -428,7 +428,9 @@ def test_alarms_are_looked_for_again_once_numbers_are_finite(monkeypatch):
     def alarm(seen):
         yield Finding(code="x", severity=Severity.INFO, where="a", seen="", why="", advice="", step=0)
 
-    monkeypatch.setattr("normscope.doctor.monitor.alarms.ALARMS", (loss_not_finite, alarm))
+    monkeypatch.setattr(
+        "normscope.doctor.symptoms.registry.RULES", (Rule(watch=watch_loss_not_finite), Rule(watch=alarm))
+    )
     found = History()
     raised = [
         [f.code for f in add_record(found, record(step, loss=math.nan if step == 0 else 1.0))] for step in range(2)

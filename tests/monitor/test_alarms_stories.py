@@ -14,10 +14,10 @@ from torch.nn import functional as F
 import normscope as ns
 from normscope.core.errors import InputError
 from normscope.doctor.facts.loss_graph import trace_loss
-from normscope.doctor.monitor.alarms import add_record
 from normscope.doctor.monitor.history import History
 from normscope.doctor.monitor.probes.batches import measure_codes
 from normscope.doctor.monitor.record import Record
+from normscope.doctor.symptoms.registry import add_record
 
 from .test_alarms_learning import network, sgd, told, train, warnings_of
 

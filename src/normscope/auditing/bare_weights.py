@@ -17,8 +17,8 @@ from ..core.budget import Budget, Progress
 from ..core.finding import Finding, Severity, figures
 from ..core.log10 import log10
 from ..core.provenance import provenance
-from ..doctor.findings.scale import RESTORE
-from ..doctor.findings.units import MANY_CHANNELS
+from ..doctor.symptoms.dead_layers import MANY_CHANNELS
+from ..doctor.symptoms.not_finite import RESTORE
 from ..products.lanczos import MISSED
 from ..report.words import pluralise, shape
 from ..theory.normalizers import batch_norm_eval_global, lemma1

@@ -13,14 +13,19 @@ from ..bounds.operators.registry import lookup
 from ..bounds.operators.units import COMPLEX
 from ..bounds.rungs import is_weight
 from ..core.finding import Finding, Severity, figure, figures, power
-from ..doctor.findings import look, loss_rises, wrong_parameters
+from ..doctor.symptoms.optimizer_steps import check_loss_rises
+from ..doctor.symptoms.registry import diagnose_model
+from ..doctor.symptoms.untrained import check_wrong_parameters
 from ..listening.calls import RECURRENT
 from ..report.words import listed, pluralise
 from .audited import Audited
 
 
 def redundant_bias(audited: Audited) -> Iterator[Finding]:
-    """A bias that the normalizer after it subtracts again."""
+    """A bias that the normalizer after it subtracts again.
+
+    `redundant-bias` (info): a bias in front of a normalizer that subtracts it again
+    """
     for feed in audited.feeds:
         bias = None if isinstance(feed.weight.op, Unit) else feed.weight.bound().get("bias")
         if feed.bias_redundant == "whole" and isinstance(bias, Tensor):
@@ -39,7 +44,13 @@ def redundant_bias(audited: Audited) -> Iterator[Finding]:
 
 
 def not_lipschitz(audited: Audited) -> Iterator[Finding]:
-    """Parts without a finite constant over all inputs."""
+    """Parts without a finite constant over all inputs.
+
+    `not-lipschitz` (info): a part that has no finite constant over all inputs, with the reason; [bounds where the data
+    lives](domain.md) may be finite
+    `no-rule` (info): an operator nobody has written a rule for; the bound over all inputs is infinite until someone
+    does
+    """
     for node in audited.graph or ():
         effect = audited.effects.get(node.name)
         if isinstance(effect, Unbounded):
@@ -80,7 +91,11 @@ NORMALIZERS = {
 
 
 def loose_bound(audited: Audited) -> Iterator[Finding]:
-    """A finite bound over all inputs that exceeds what was seen at the data a millionfold, and what makes it so."""
+    """A finite bound over all inputs that exceeds what was seen at the data a millionfold, and what makes it so.
+
+    `loose-bound` (info): the bound over all inputs is finite but more than a millionfold above the largest Jacobian
+    norm at the data, with the operators that make it so; reports show no figure for it then
+    """
     best, observed = audited.bounds.get("best"), audited.bounds.get("observed")
     if best is None or observed is None or not loose(best.log10_upper, observed.log10_upper):
         return
@@ -131,7 +146,12 @@ def _causes(audited: Audited) -> Iterator[str]:
 
 
 def gradient_mismatch(audited: Audited) -> Iterator[Finding]:
-    """Modules whose backward is not the derivative of their forward."""
+    """Modules whose backward is not the derivative of their forward.
+
+    `gradient-mismatch` (warning): the backward of a module is not the derivative of its forward (a custom
+    `autograd.Function`, a hook, `detach`, `no_grad`); straight-through estimators and gradient reversal are so on
+    purpose
+    """
     for mismatch in audited.mismatches:
         name = f"`{mismatch.path}`" if mismatch.path else "the model"
         if math.isinf(mismatch.share):
@@ -156,12 +176,12 @@ def gradient_mismatch(audited: Audited) -> Iterator[Finding]:
 
 
 STAND_BEFORE = {
-    wrong_parameters: (gradient_mismatch,),
-    loss_rises: (redundant_bias, not_lipschitz, loose_bound),
+    check_wrong_parameters: (gradient_mismatch,),
+    check_loss_rises: (redundant_bias, not_lipschitz, loose_bound),
 }
 """The findings of audits alone, by the finding of a check before which they stand."""
 
 
 def look_at_audit(audited: Audited) -> tuple[Finding, ...]:
-    """Return what is wrong with a model or worth knowing about it, as `look` does: all that a check finds, and more."""
-    return look(audited, STAND_BEFORE)
+    """Return what is wrong with a model or worth knowing about it: all that a check finds, and more."""
+    return diagnose_model(audited, STAND_BEFORE)

@@ -20,7 +20,8 @@ from ..bounds.operators.registry import sets_of
 from ..core.budget import affordable, check_time, count
 from ..core.log10 import log10
 from ..doctor.checking.examined import NormalizerOverData
-from ..doctor.findings.normalizers import MUCH, is_noisy, is_tiny
+from ..doctor.symptoms.batch_statistics import is_noisy, is_tiny
+from ..doctor.symptoms.normalizer_gain import MUCH_DOMINATED_SHARE
 from .audit_steps import NOT_REACHED, AuditRequest, Skipped
 from .audited import AuditedRow
 from .normalizer_effects import CLEAR_CHANGE, NormalizerEffect, NormalizerEffects
@@ -208,7 +209,7 @@ def _nodes_to_freeze(graph: Graph, nodes: Sequence[Node], samples: int, skipped:
 
 def _kind(seen: NormalizerOverData | None, growth: float | None, reaction: float | None) -> str:
     """Return what a normalizer does; eps and few values decide as they do in findings."""
-    if seen is not None and (seen.share_eps >= MUCH or seen.log10_median < log10(seen.eps)):
+    if seen is not None and (seen.share_eps >= MUCH_DOMINATED_SHARE or seen.log10_median < log10(seen.eps)):
         return "eps"
     if seen is not None and (is_tiny(seen) or is_noisy(seen)):
         return "few-values"

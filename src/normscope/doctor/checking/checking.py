@@ -18,7 +18,7 @@ from ...core.provenance import provenance
 from ...core.threads import warnings_at_callers
 from ...core.untouched import Mode, mode_of, outside_inference_mode, unwrapped
 from ...core.whole_weights import whole_weights
-from ..findings import look
+from ..symptoms.registry import diagnose_model
 from .checked import Check, Passes
 from .data_pass import WRONG_BATCH, watch_data
 from .descent_pass import Optimizers
@@ -116,7 +116,7 @@ def check(
             parameters=sum(p.numel() for p in model.parameters()),
             samples=seen.samples,
             batches=seen.batches,
-            findings=look(examined),
+            findings=diagnose_model(examined),
             signal=signal,
             cost=Passes(
                 forwards=seen.batches

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import math
 import os
-import string
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from ...core.finding import Finding, Severity, figure, figures, percent, power
-from ...report.words import pluralise
-from ..checking.verdict import place
+from ...core.finding import Finding, Severity
 from .courses import FIRST, LASTING_STEPS, NO_COURSES, PLAIN_STEPS, Course, Courses, Spikes
 from .locating import Broken
 from .log import LogReading
@@ -29,73 +26,6 @@ GUESSING_SHARE = 0.95
 """The loss over that of a constant output: above it, for several batches, nothing has been learned of the inputs."""
 UNCLEAR_SHARE = 0.8
 """The loss over that of a constant output, below which it is clearly better in every batch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alarm:
-    """One way in which a run goes wrong, in words.
-
-    What stands in braces is filled in where the alarm is raised: `{where}`, its numbers, and other words. Behind a
-    colon stands how a number is written: `power` (of its log10), `percent`, `figure`, or `counted` with a noun.
-
-    Attributes:
-        code: its code; several alarms may share one.
-        seen: what was measured, in a sentence.
-        why: why it matters.
-        advice: what to do.
-        severity: how much it matters.
-
-    Example:
-        >>> growth = Alarm(code="norm-growth", seen="{where} grew to {log10_norm:power}.", why="...", advice="...")
-        >>> growth.at(20, "fc", log10_norm=9.0).seen
-        '`fc` grew to 1e+09.'
-    """
-
-    code: str
-    seen: str
-    why: str
-    advice: str
-    severity: Severity = Severity.WARNING
-
-    def at(self, step: int, where: str = "", words: Mapping[str, Any] | None = None, **numbers: Any) -> Finding:
-        """Return the alarm as a finding.
-
-        Args:
-            step: the step at which it is raised.
-            where: the layer, if it is one.
-            words: what the braces stand for besides its numbers.
-            **numbers: the figures by name; NaN was not measured.
-        """
-        fillings = {"where": place(where), **numbers, **(words or {})}
-        seen, why, advice = (WORDS.vformat(text, (), fillings) for text in (self.seen, self.why, self.advice))
-        return Finding(
-            code=self.code,
-            severity=self.severity,
-            where=where,
-            seen=seen,
-            why=why,
-            advice=advice,
-            numbers=figures(**numbers),
-            step=step,
-        )
-
-
-class _Words(string.Formatter):
-    """Fills in the words of alarms."""
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        if format_spec.startswith("counted "):
-            return pluralise(value, format_spec.removeprefix("counted "))
-        write = {"power": power, "percent": percent, "figure": figure}.get(format_spec)
-        return format(value, format_spec) if write is None else write(value)
-
-
-WORDS = _Words()
-
-
-def others_likewise(count: int, noun: str) -> str:
-    """Say that all but one of some layers are like the one that is named; nothing where there is no other."""
-    return f" {pluralise(count - 1, noun)} likewise." if count > 1 else ""
 
 
 def losses_beside_constant(records: Iterable[Record]) -> list[tuple[Record, float, float]]:

@@ -25,8 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ...core.errors import describe_error
 from ...core.finding import Finding
 from ...core.untouched import unwrapped
-from .alarms.data import may_repeat_batches
-from .alarms.sight import Sight
+from ..symptoms.inputs import may_repeat_batches
 from .composing import LayerMemory, Observed
 from .distributed import ProcessRole, is_alone
 from .forward_listening import ForwardRecord, StepListener
@@ -36,6 +35,7 @@ from .measuring import Measurement
 from .probes.batches import DomainProbe, mark_batch, measure_batch
 from .recording import Recorder
 from .schedule import Schedule, Tier, TimeBudget
+from .unseen_training import UnseenTrainingDetector
 from .watched_layers import Subject, describe_layers, describe_run
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class TrainingHooks:
     ) -> None:
         self.optimizer, self.schedule, self.role = optimizer, schedule, role
         self.recorder, self.budget, self.sharpness = recorder, budget, sharpness
-        self.sight = Sight(optimizer)
+        self.sight = UnseenTrainingDetector(optimizer)
         self.step, self.busy, self._idle = 0, False, role.idle
         self._decided: tuple[int, Tier | None] = -1, None  # a step, and how much of it is measured
         self._next_due = 0  # the next step that is due and not decided on

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from ..checking.loss_facts import choose_unmeant
 from ..facts.loss_graph import LossReading
-from ..findings.parameters import choose_unmeant
 
 
 class Since:

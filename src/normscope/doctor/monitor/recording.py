@@ -12,7 +12,7 @@ from typing import Any
 
 from ...core.errors import InputError, describe_error, visible
 from ...core.finding import Finding
-from .alarms import add_record, look_for_alarms
+from ..symptoms.registry import add_record, look_for_alarms
 from .composing import Observed, StepInTransit, compose
 from .history import History
 from .log import LogWriter

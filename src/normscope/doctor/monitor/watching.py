@@ -16,8 +16,7 @@ from ...core.shown import Shown
 from ...core.untouched import unwrapped
 from ...report.words import pluralise
 from ..checking.verdict import Findings
-from .alarms.loss import is_held_out, validation
-from .alarms.sight import Sight
+from ..symptoms.validation import is_held_out, watch_validation
 from .composing import check_figure
 from .distributed import ProcessRole, agree_with_first
 from .history import History
@@ -26,6 +25,7 @@ from .probes.batches import DomainProbe
 from .record import Record
 from .recording import Recorder, Sink, check_destination
 from .schedule import Schedule, Tier, TierName, TimeBudget
+from .unseen_training import UnseenTrainingDetector
 from .watched_layers import innermost_optimizer
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class Watch(Shown):
                 raise
             step = hooks.history.next_step
             hooks.count_from(agree_with_first(step) if role.sharded else step)
-            hooks.sight = Sight(hooks.optimizer)
+            hooks.sight = UnseenTrainingDetector(hooks.optimizer)
         hooks.attach_to_optimizer()
         return self
 
@@ -317,7 +317,7 @@ class Watch(Shown):
             self.history.note(at, numbers)
             if any(map(is_held_out, numbers)):
                 self._hooks.validate()
-            for finding in validation(self.history, self.step):
+            for finding in watch_validation(self.history, self.step):
                 self._hooks.recorder.raise_now(finding)
 
     def skip(self, seconds: float) -> None:

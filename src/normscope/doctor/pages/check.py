@@ -24,7 +24,8 @@ from ...report.document import (
 from ...report.words import LEVELS, listed, memory, pluralise, sentence, shape
 from ..checking.checked import Check
 from ..checking.signal import FLOAT16_LARGEST, INPUT, Signal, SignalRow
-from ..checking.verdict import Findings, HasRole, clause, groups, is_name, place, places
+from ..checking.verdict import Findings, HasRole, clause, groups, places
+from ..symptoms.symptom import is_name, place
 
 
 def check_document(check: Check, *, brief: bool = False) -> Document:

@@ -27,13 +27,13 @@ from ...report.document import (
 from ...report.glossary import glossary
 from ...report.words import MAX_CURVES, left_out, pluralise, sparkline
 from ..checking.verdict import verdict
-from ..monitor.alarms.loss import LOSS_NAME
 from ..monitor.composing import OF_LOSSES
 from ..monitor.probes.updates import HISTOGRAM_BINS
 from ..monitor.record import Kind as LayerKind
 from ..monitor.record import LayerRecord
 from ..monitor.run import Run
 from ..monitor.watching import Watch
+from ..symptoms.validation import LOSS_NAME
 from .check import notices, tally
 
 

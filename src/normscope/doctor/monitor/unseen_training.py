@@ -1,11 +1,10 @@
-"""Alarms for a watcher that cannot see the training; they are raised at once, because no record will come."""
+"""Finds out that a watcher cannot see the training; what it says is raised at once, because no record will come."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import sys
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -15,62 +14,18 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ....core.finding import Finding
-from ..forward_listening import compiled_functions
-from ..history import Alarm
-
-COMPILE_THE_MODEL = (
-    "Compile the model, not the function around it: model = torch.compile(model), pass ns.watch that, and call "
-    "optimizer.step() outside of what is compiled."
-)
-EVAL_MODE = Alarm(
-    code="eval-mode",
-    seen="The optimizer steps, and every forward in between is in eval mode{part}.",
-    why="In eval mode BatchNorm uses its stored statistics and does not move them, and dropout does nothing: this is "
-    "not the network that training is meant for. Nothing is measured of it.",
-    advice="Call model.train() before the loop, and again after every evaluation{keep}.",
-)
-FORWARD_UNSEEN = Alarm(
-    code="not-seen",
-    seen="The optimizer steps, but no forward of the watched model is seen.",
-    why="Hooks of a module do not run inside of a compiled function, nor where its forward method is called directly, "
-    "nor on a copy of it. Nothing is measured.",
-    advice="Pass ns.watch the object that the loop calls (the compiled module, the wrapper), and call it, not its "
-    "forward method.",
-)
-FORWARD_COMPILED = replace(
+from ...core.finding import Finding
+from ..symptoms.unseen_training import (
+    EVAL_MODE,
+    FORWARD_COMPILED,
     FORWARD_UNSEEN,
-    seen="The optimizer steps, but no forward of the watched model is seen: it runs inside of a function that "
-    "torch.compile has made.",
-    advice=COMPILE_THE_MODEL,
+    NO_STEP,
+    OPTIMIZER_REPLACED,
+    STEP_NOT_SEEN,
+    STEP_UNSEEN,
 )
-STEP_UNSEEN = Alarm(
-    code="not-seen",
-    seen="Weights change, but neither a forward of the watched model nor a step of the optimizer is seen.",
-    why="Hooks do not run inside of a function that torch.compile has made, and another optimizer than the one that "
-    "was given is not seen. Nothing is measured.",
-    advice=f"{COMPILE_THE_MODEL} Pass ns.watch the optimizer that is stepped.",
-)
-OPTIMIZER_REPLACED = Alarm(
-    code="not-seen",
-    seen="Another optimizer ({other}) trains the parameters of the one that is watched, which does not step any more.",
-    why="Steps are counted and measured where the watched optimizer makes them. Nothing is measured.",
-    advice="Call ns.watch with the new optimizer, with the same log to go on.",
-)
-NO_STEP = Alarm(
-    code="no-step",
-    seen="No step of the optimizer happened since step {step:,}: forward and backward ran {count} times, and gradients "
-    "{gradients}.{scaler}",
-    why="Weights do not change without a step: nothing is learned.",
-    advice="Call optimizer.step() after each backward. If a GradScaler makes the steps, it skips all whose gradients "
-    "are NaN or infinite: look at scaler.get_scale(), call scaler.update(), and find what makes them infinite.",
-)
-STEP_NOT_SEEN = Alarm(
-    code="not-seen",
-    seen="No step of the optimizer is seen in {count:,} forwards.",
-    why="Steps are counted and measured where the watched optimizer makes them. Nothing is measured.",
-    advice="Pass ns.watch the optimizer that is stepped, and do not compile its step.",
-)
+from .forward_listening import compiled_functions
+
 STUCK_FORWARDS = 1000
 """How many forwards in train mode pass without a step of the optimizer before the watcher says so."""
 LISTENED_FORWARDS = 3
@@ -178,7 +133,7 @@ class PartSearch:
         return largest, self.called[largest]
 
 
-class Sight:
+class UnseenTrainingDetector:
     """Counts forwards and steps, and says what keeps the watcher from seeing a training.
 
     Args:
@@ -229,7 +184,7 @@ class Sight:
         waits = self._backwards >= max(MAX_ACCUMULATED, 2 * self._most_backwards)
         if (self._cleared >= NO_STEP_BACKWARDS or waits) and not self._others:
             return self.never_stepped(step)
-        return STEP_NOT_SEEN.at(step, words={"count": STUCK_FORWARDS}) if self._waiting == STUCK_FORWARDS else None
+        return STEP_NOT_SEEN.at(step=step, words={"count": STUCK_FORWARDS}) if self._waiting == STUCK_FORWARDS else None
 
     def counts(self, model: nn.Module) -> bool:
         """Return whether a forward in eval mode is one of training.
@@ -253,7 +208,7 @@ class Sight:
         scaler = " A GradScaler is in use: it skips steps whose gradients are not finite." if scalers else ""
         kept = "were cleared in between" if self._cleared else "accumulate, for more batches than there ever are"
         words = {"step": step, "count": max(self._waiting - 1, self._backwards), "scaler": scaler, "gradients": kept}
-        return NO_STEP.at(step, words=words)
+        return NO_STEP.at(step=step, words=words)
 
     def _listen(self) -> None:
         """Listen to the backwards, by one parameter, until the next step."""
@@ -309,8 +264,8 @@ class Sight:
             if trains is not None:
                 words["part"] = f": the model as such, though not `{trains}` in it"
                 words["keep"] = "; then call eval() of those parts alone that are to stay as they are"
-            return EVAL_MODE.at(step, words=words)
-        return (FORWARD_COMPILED if compiled_functions() else FORWARD_UNSEEN).at(step)
+            return EVAL_MODE.at(step=step, words=words)
+        return (FORWARD_COMPILED if compiled_functions() else FORWARD_UNSEEN).at(step=step)
 
     def stepped_by(self, other: Optimizer, watched: Optimizer, step: int) -> Finding | None:
         """Count a step of another optimizer; return what is wrong if it trains the same parameters in our place."""
@@ -319,7 +274,7 @@ class Sight:
             return None
         ours = {id(p) for group in watched.param_groups for p in group["params"]}
         shared = any(id(p) in ours for group in other.param_groups for p in group["params"])
-        return OPTIMIZER_REPLACED.at(step, words={"other": type(other).__name__}) if shared else None
+        return OPTIMIZER_REPLACED.at(step=step, words={"other": type(other).__name__}) if shared else None
 
     def observed(self, optimizer: Optimizer, step: int) -> Finding | None:
         """Count a loss; return what is wrong if weights change and nothing else is seen."""
@@ -328,7 +283,7 @@ class Sight:
 
     def missed(self, optimizer: Optimizer, step: int) -> Finding | None:
         """Return what is wrong if weights have changed while nothing was seen."""
-        return STEP_UNSEEN.at(step) if not self._seen and _sum_versions(optimizer) != self._versions else None
+        return STEP_UNSEEN.at(step=step) if not self._seen and _sum_versions(optimizer) != self._versions else None
 
 
 def _sum_versions(optimizer: Optimizer) -> int:

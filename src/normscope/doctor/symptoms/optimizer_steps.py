@@ -1,37 +1,37 @@
-"""Findings about the next step: what a short one along the gradient does, and what that of the optimizer would do."""
+"""What the next step of the optimizer would do, and a decay or a penalty that outweighs the gradient."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-
-from torch import nn
+from collections.abc import Iterator
+from dataclasses import replace
 
 from ...core.finding import Finding, Severity, figure, figures, percent
-from ...listening.calls import NORMALIZERS
-from ...report.words import listed
 from ..checking.descent_pass import SHORTEST, StepFacts
 from ..checking.examined import Examined
 from ..checking.loss_facts import NO_BETTER, LossFacts, is_fresh
-from ..checking.signal import GATE, INPUT, find_discriminator_layers
-from ..checking.signal_pass import ACTIVATIONS
-from .depth import rows_of_weights
-from .loss import LOSS, NOT_FITTED
-from .structure import constant_output
+from ..monitor.history import History
+from .check_readings import LOSS, step_facts_of
+from .gradient_depth import check_shrinking_values
+from .gradient_reach import NOT_FITTED
+from .symptom import FindingWords, Symptom, finding
 
+FINDING_WORDS = {
+    "decay-too-strong": FindingWords("the weight decay is far too strong"),
+    "step-too-long": FindingWords("one step of the optimizer makes the loss far larger"),
+    "step-too-short": FindingWords(
+        "the steps of the optimizer are far too short", note=("the learning rate is 0",) * 2
+    ),
+    "gradient-does-not-descend": FindingWords("a step along the gradient does not lower the loss"),
+}
 DOUBLED_LOSS_RATIO = 2.0
 """The loss after a step over that before, beyond which the step is too long, whatever its length."""
 TOO_MANY_STEPS = 3e4
 """Steps to bring the loss to zero at the pace of the next one, beyond which the pace is too slow: fresh models at usual
 rates need a few hundred."""
-VANISHED_RATIO = 0.02
-"""The size of what an operator without weights hands on over that of what it reads, below which values vanish: a mean
-keeps a tenth."""
-LEARNED_SCALE_RATIO = 2.0
-"""How far the size of a trainable vector may be from a factor that it makes: values do not all have one size."""
 STRONG_DECAY_SHARE = 0.01
-"""The share of the weights that decay takes at each step, beyond which it is too strong: a usual one takes less than a
-thousandth."""
+"""The share of the weights that decay takes at each step, beyond which it is too strong: at 1 % they are halved in
+seventy steps, and a usual one takes less than a thousandth."""
 LARGEST_USUAL_RATE, LARGEST_USUAL_SGD_RATE = 0.01, 1.0
 """The largest rates in use, of optimizers that rescale gradients and of SGD: a decay is judged at no larger one."""
 STRONG_PULL_RATIO = 3.0
@@ -53,70 +53,29 @@ ROUNDED_AWAY_SHARE = 0.9
 few weights at once, and the others later."""
 SLOW_PACE_SHARE, SLOW_MOVE_SHARE = 0.03, 1e-3
 """The move of a typical weight over the rate, and of all weights over their size, below which eps outweighs."""
-
-
-def wrong_parameters(examined: Examined) -> Iterator[Finding]:
-    """An optimizer that does not hold the parameters of the model."""
-    signal, steps = examined.signal, _steps(examined)
-    if signal is None or steps is None or steps.optimizer is None or not steps.outside:
-        return
-    trained = sum(parameter.requires_grad for parameter in examined.model.parameters())
-    every = len(steps.outside) == trained
-    learning = {row.name for row in signal.parameters if row.gradient is not None}
-    outside = [name for name in steps.outside if every or name in learning]  # no step of this loss moves the others
-    if not outside:
-        return
-    named = listed([f"`{name}`" for name in outside], most=3)
-    layers = {row.module for row in signal.parameters if row.name in outside and len(row.shape) > 1}
-    in_discriminator = (
-        bool(layers)
-        and layers <= find_discriminator_layers(signal)
-        and (signal.loss is None or signal.loss.is_constant)
-    )
-    yield Finding(
-        code="not-in-optimizer",
-        severity=Severity.ERROR if every else Severity.INFO if in_discriminator else Severity.WARNING,
-        where=outside[0],
-        seen=f"The optimizer ({steps.optimizer}) holds none of the model's trainable parameters"
-        + (f", and {steps.foreign} of something else." if steps.foreign else ".")
-        if every
-        else f"{len(outside)} of {trained} trainable parameters are not in the optimizer: {named}.",
-        why="A parameter that no optimizer holds keeps its first values.",
-        advice="Build the optimizer over model.parameters(), after the last layer was replaced or added and after the "
-        "model was copied or loaded. If they are to stay as they are, freeze them with requires_grad_(False); if "
-        "another optimizer trains them, there is nothing to do.",
-        numbers=figures(outside=len(outside), foreign=steps.foreign),
-    )
-
-
-RESTING_WHY = "No step moves these parameters until their rate is larger."
-RESTING_ADVICE = (
-    "Nothing to do if a schedule raises it; otherwise set the rate of their parameter group. If they are to stay as "
-    "they are, freeze them with requires_grad_(False), which spares their gradients."
+DECAY_STRONG = Symptom(
+    code="decay-too-strong",
+    seen="Weight decay takes {share:percent} of the weights at each step (weight_decay = {decay:figure} at a learning "
+    "rate of {lr:figure}); usual are 0.1 % and less.",
+    why="The decay pulls weights to zero faster than gradients can hold them up: what is learned is forgotten within "
+    "{memory:.0f} steps.",
+    advice="Lower the weight decay: usual values are 1e-4 to 5e-4 for SGD and 0.01 to 0.1 for AdamW.",
 )
 
 
-def resting_group(examined: Examined) -> Iterator[Finding]:
-    """A group of the optimizer whose learning rate is 0, while others have one."""
-    steps = _steps(examined)
-    if steps is None or not steps.at_rest:
-        return
-    named = listed([f"`{name}`" for name in steps.at_rest], most=3)
-    yield Finding(
-        code="step-too-short",
-        severity=Severity.INFO,
-        where=steps.at_rest[0].rpartition(".")[0],
-        seen=f"The learning rate of {named} is 0 in the optimizer ({steps.optimizer}), and {figure(steps.rate or 0.0)} "
-        "elsewhere.",
-        why=RESTING_WHY,
-        advice=RESTING_ADVICE,
-        numbers=figures(at_rest=len(steps.at_rest), rate=steps.rate),
-    )
-
-
-def next_step(examined: Examined) -> Iterator[Finding]:
-    """Settings of the optimizer at which its next steps do harm, or nothing."""
-    steps = _steps(examined)
+def check_next_step(examined: Examined) -> Iterator[Finding]:
+    """`decay-too-strong` (warning): with `optimizer=`: weight decay takes more than 1 % of the weights at each step
+    (also at a usual rate, 0.01 or 1 for SGD, where its own is larger), or is added to a gradient that it exceeds
+    three times in a fresh model
+    `step-too-long` (warning, info): with `optimizer=`: its next step more than doubles the loss, or raises it and
+    changes a matrix by more than its size, or is beyond 2.5 times the stable rate of SGD; a momentum above 0.995, betas
+    or rate and momentum in the wrong order; a step along the gradient (info: of a loss that may be a reward)
+    `step-too-short` (warning, info): with `optimizer=`: at the pace of the next step the loss takes more than 30,000
+    steps to fall to zero; or the step leaves nine in ten weights exactly as they were; or eps is so large that a
+    typical weight moves by less than 3 % of the rate, and weights change by less than a thousandth (info: a rate of 0,
+    also of one parameter group beside others)
+    """
+    steps = step_facts_of(examined)
     if steps is None or steps.optimizer is None or steps.rate is None:
         return
     loss = None if examined.signal is None else examined.signal.loss
@@ -144,8 +103,8 @@ def next_step(examined: Examined) -> Iterator[Finding]:
         yield _of_optimizer(
             "decay-too-strong",
             f"Weight decay takes {percent(steps.decay)} of the weights at each step ({rate}).",
-            "Weights that shrink faster than they learn go to zero, and the output becomes constant.",
-            "Lower the weight decay: usual values are 1e-4 to 5e-4 for SGD and 0.01 to 0.1 for AdamW.",
+            DECAY_STRONG.why.format(memory=max(1.0, 1.0 / steps.decay)),
+            DECAY_STRONG.advice,
             figures(decay=steps.decay, rate=steps.rate),
         )
     elif steps.rate == 0.0:
@@ -258,7 +217,7 @@ def _of_optimizer(
     severity: Severity = Severity.WARNING,
 ) -> Finding:
     where = "the optimizer"
-    return Finding(code=code, severity=severity, where=where, seen=seen, why=why, advice=advice, numbers=numbers)
+    return finding(code, where, seen, why, advice, numbers, severity=severity)
 
 
 def compute_decay_at_usual_rate(share: float, rate: float, optimizer: str) -> float:
@@ -299,102 +258,39 @@ def _is_too_long(steps: StepFacts, loss: LossFacts | None) -> bool:
     )
 
 
-def loss_rises(examined: Examined) -> Iterator[Finding]:
-    """A short step against the gradient that does not lower the loss."""
-    steps = _steps(examined)
+def check_loss_rises(examined: Examined) -> Iterator[Finding]:
+    """`gradient-does-not-descend` (warning): a short step along the gradient raises the loss"""
+    steps = step_facts_of(examined)
     if steps is None or steps.fall is None or examined.signal is None or steps.loss <= NOT_FITTED:
         return
     if steps.step_share is not None and steps.step_share > 1.0 and _is_untrained(examined):
-        if any(shrinking_values(examined)):
+        if any(check_shrinking_values(examined)):
             return
-        yield Finding(
-            code="no-loss-gradient",
-            severity=Severity.WARNING,
-            where=LOSS,
-            seen="The gradient of the loss is next to nothing: to lower the loss by a hundredth along it, the weights "
+        yield finding(
+            "no-loss-gradient",
+            LOSS,
+            "The gradient of the loss is next to nothing: to lower the loss by a hundredth along it, the weights "
             f"would have to change by {figure(steps.step_share)} times their size.",
-            why="Steps along such a gradient hardly change the loss.",
-            advice="Look at what stands between the last layer and the loss: outputs that are all alike, a factor or "
+            "Steps along such a gradient hardly change the loss.",
+            "Look at what stands between the last layer and the loss: outputs that are all alike, a factor or "
             "a temperature that makes them tiny, a softmax or sigmoid that is applied twice; scale the outputs up.",
-            numbers=figures(step_share=steps.step_share),
+            figures(step_share=steps.step_share),
         )
         return
     half = any("16" in row.dtype for row in examined.signal.rows)  # where a short step is lost in rounding
     short = steps.step_share is not None and SHORTEST * steps.step_share < 0.01
     if steps.fall > -0.5 or half or not short:
         return
-    yield Finding(
-        code="gradient-does-not-descend",
-        severity=Severity.WARNING,
-        where=LOSS,
-        seen="A short step along the negative gradient, which should lower the loss by a millionth, "
+    yield finding(
+        "gradient-does-not-descend",
+        LOSS,
+        "A short step along the negative gradient, which should lower the loss by a millionth, "
         + ("raises it." if math.isfinite(steps.fall) else "makes it infinite."),
-        why="The gradient is then not that of the loss, or the loss is so rough that gradients say nothing of it.",
-        advice="Look for a backward that was written by hand, for values that are rounded, sorted or looked up, and "
+        "The gradient is then not that of the loss, or the loss is so rough that gradients say nothing of it.",
+        "Look for a backward that was written by hand, for values that are rounded, sorted or looked up, and "
         "for a layer whose weights are far too large.",
-        numbers=figures(fall=steps.fall),
+        figures(fall=steps.fall),
     )
-
-
-def shrinking_values(examined: Examined) -> Iterator[Finding]:
-    """A fresh model in which values nearly vanish between two layers, by an operator without weights."""
-    signal = examined.signal
-    if signal is None or not is_fresh(examined.model) or any(constant_output(examined)):
-        return
-    weights, falls = rows_of_weights(signal, examined.data), list[tuple[float, str, str]]()
-    for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False)):
-        size = weights[number].rms_input if number in weights else row.root_mean_square
-        values = [feed for feed in feeds if signal.rows[feed].kind != GATE]  # a gate weighs values and hands on none
-        inner = [feed for feed in values if signal.rows[feed].kind != INPUT]
-        largest_read = max((signal.rows[feed].root_mean_square or 0.0 for feed in values), default=0.0)
-        if examined.data.other and not inner and number in weights and (size or 0.0) < VANISHED_RATIO * largest_read:
-            return  # the data are smaller than the batch, not what layers make of it
-        read, feed = max(((signal.rows[feed].root_mean_square or 0.0, feed) for feed in inner), default=(0.0, 0))
-        has_own_finding = row.kind in (*NORMALIZERS, *ACTIVATIONS, GATE, "relu")  # of units that are off or saturated
-        if len(inner) == len(values) and read > 0.0 and size and not has_own_finding:
-            fall = (size / read, signal.rows[feed].path, row.path)
-            # blocks that begin small on purpose, as those of ConvNeXt and CaiT, by a vector that training enlarges
-            is_meant = fall[0] < VANISHED_RATIO and _is_learned_scale(examined.model, *fall)
-            if not (is_meant and _has_way_around(number, signal.feeds)):
-                falls.append(fall)
-    factor, before, after = min(falls, default=(1.0, "", ""))
-    if factor >= VANISHED_RATIO:
-        return
-    yield Finding(
-        code="gradient-vanishing",
-        severity=Severity.WARNING,
-        where=before or after,
-        seen=f"Values are multiplied by {figure(factor)} on their way from "
-        f"{f'`{before}`' if before else 'layers before'} to {f'`{after}`' if after else 'what reads them'}.",
-        why="Values that nearly vanish on their way hardly count in the outputs, and their gradients vanish alike.",
-        advice="Look at what lies between: a softmax or a mean over the wrong axis (check its dim), a factor or a step "
-        "of time far below 1 that keeps a recurrent state (carry more of the state on, or use a GRU); or rescale the "
-        "layer behind it.",
-        numbers=figures(factor=factor),
-    )
-
-
-def _is_learned_scale(model: nn.Module, factor: float, before: str, after: str) -> bool:
-    """Whether a factor between two layers is that of a trainable vector of a module around them."""
-    for name, parameter in model.named_parameters():
-        owner, dot, _ = name.rpartition(".")
-        around = any(f"{path}.".startswith(owner + dot) for path in (before, after))
-        if around and parameter.requires_grad and parameter.numel() == max(parameter.shape, default=1):
-            size = float(parameter.detach().double().square().mean().sqrt())
-            if factor / LEARNED_SCALE_RATIO <= size <= factor * LEARNED_SCALE_RATIO:
-                return True
-    return False
-
-
-def _has_way_around(number: int, feeds: Sequence[Sequence[int]]) -> bool:
-    """Whether something joins what follows from a row with what does not: the row is part of a branch."""
-    following = {number}
-    for place, read in enumerate(feeds):
-        if not following.isdisjoint(read):
-            if not following.issuperset(read):
-                return True
-            following.add(place)
-    return False
 
 
 def _is_untrained(examined: Examined) -> bool:
@@ -404,5 +300,48 @@ def _is_untrained(examined: Examined) -> bool:
     return is_fresh(examined.model) and not learned
 
 
-def _steps(examined: Examined) -> StepFacts | None:
-    return None if examined.signal is None else examined.signal.steps
+def watch_decay_too_strong(history: History) -> Iterator[Finding]:
+    """`decay-too-strong` (warning): weight decay takes 1 % of the weights or more at each step, also at a usual rate
+    (0.01, or 1 for SGD) where its own is larger; or a layer has shrunk to a fifth, nothing is learned, and two
+    thirds of the loss or more are a penalty
+    """
+    decays = [layer.weight_decay for layer in history.of("weight") if layer.weight_decay]
+    coupled = any(layer.coupled for layer in history.of("weight"))
+    if not decays or len(history.records) < 2:
+        return
+    decay, rates = max(decays), [max(r.lr, default=0.0) for r in history.records[-2:]]
+    share = min(1.0, min(rates) * decay)
+    if (
+        not coupled
+        and share
+        and compute_decay_at_usual_rate(share, min(rates), history.standing.optimizer) >= STRONG_DECAY_SHARE
+    ):
+        yield DECAY_STRONG.at(words={"memory": max(1.0, 1.0 / share)}, share=share, decay=decay, lr=rates[-1])
+
+
+PENALTY_OUTWEIGHS = replace(
+    DECAY_STRONG,
+    seen="The weights of {where} have shrunk to {share:percent} of their size, and the loss ({loss:figure}) is mostly "
+    "a penalty: the part that compares outputs with targets is {own:figure}, no better than a constant output.",
+    why="The penalty (regularisation, L1 or L2) is too strong: it pulls these weights to zero faster than the loss can "
+    "hold them up.",
+    advice="Lower the penalty: take the mean of the weights in it instead of their sum, or a hundredth of its factor.",
+)
+PENALTY_RATIO, SHRUNK_BY_PENALTY_LOG10 = 3.0, -0.7
+"""The whole loss over its part that compares with targets, and log10 of a weight over its first size."""
+
+
+def watch_penalty_outweighs(history: History) -> Iterator[Finding]:
+    """A penalty in the loss that shrinks a layer while nothing is learned."""
+    loss, own = history.records[-1].loss, history.records[-1].total.get("outputs_own")
+    if loss is None or own is None or not loss >= PENALTY_RATIO * own > 0.0:
+        return
+    shrunk = [
+        (min(latest) - course.first[0], layer)
+        for index, layer in enumerate(history.of("weight"))
+        if (course := history.course("weight", "log10_size", index)).first and (latest := course.last())
+    ]
+    if shrunk and history.is_unlearned:
+        fall, layer = min(shrunk, key=lambda pair: pair[0])
+        if fall <= SHRUNK_BY_PENALTY_LOG10:
+            yield PENALTY_OUTWEIGHS.at(layer.name, share=10.0**fall, loss=loss, own=own)
