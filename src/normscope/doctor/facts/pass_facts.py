@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ...core.codec import JsonForm, Part
 from .batch import BatchFacts
@@ -67,12 +67,6 @@ class PassFacts(Part):
     batch: BatchFacts = field(default_factory=BatchFacts)
     dependence: SampleFacts | None = None
     steps: StepFacts | None = None
-
-    def __getattr__(self, name: str) -> Any:  # the fields of the parts by their names alone, until all are asked there
-        for part in ("objective", "at_output", "weights", "flow", "cuts", "calls", "batch"):
-            if name in type(held := object.__getattribute__(self, part)).__dataclass_fields__:
-                return getattr(held, name)
-        raise AttributeError(name)
 
     @property
     def skipped(self) -> list[tuple[str, str]]:

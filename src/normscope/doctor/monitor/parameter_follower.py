@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ..checking.loss_facts import choose_unmeant
+from ..facts.freshness import choose_unmeant
 from ..facts.loss_graph import LossReading
 
 

@@ -1,1 +1,0 @@
-from ..facts.divergence import Divergence as Divergence

@@ -1,3 +1,0 @@
-"""Old names."""
-
-from ..facts.layers_over_data import SetTally as SetTally
