@@ -14,6 +14,7 @@ from normscope.doctor.facts.data import DataSeen
 from normscope.doctor.facts.examined import Examined
 from normscope.doctor.facts.layers import LayerRow
 from normscope.doctor.facts.layers_over_data import WeightOverData
+from normscope.doctor.facts.objective import ObjectiveFacts
 from normscope.doctor.facts.pass_facts import PassFacts
 from normscope.doctor.symptoms.gradient_depth import check_gradient_explosion, check_gradient_vanishing
 from normscope.doctor.symptoms.gradient_reach import check_no_gradient
@@ -349,7 +350,9 @@ class TestByHand:
     """Thresholds, on rows written by hand."""
 
     def examined(self, *rows: LayerRow, rms_input: float | None = None) -> Examined:
-        signal = PassFacts(rows=rows, gradient_of="the loss", samples=4, forwards=1, backwards=1)
+        signal = PassFacts(
+            rows=rows, objective=ObjectiveFacts(gradient_of="the loss"), samples=4, forwards=1, backwards=1
+        )
         site = ("0", "linear", 0)
         shapes = {"input_shape": (4, 4), "output_shape": (4, 4)}
         weights = {} if rms_input is None else {
