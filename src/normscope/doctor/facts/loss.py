@@ -220,8 +220,9 @@ class LabelsOutside(Part):
 def _labels_outside(given: Mapping[str, Any]) -> LabelsOutside | None:
     """Return the labels of a loss over classes if some of them are none of its classes."""
     output, target = given.get("input"), given.get("target")
-    given_both = isinstance(output, Tensor) and isinstance(target, Tensor)
-    if not given_both or target.is_floating_point() or not output.ndim:
+    if not isinstance(output, Tensor) or not isinstance(target, Tensor):
+        return None
+    if target.is_floating_point() or not output.ndim:
         return None
     counting = target[target != given.get("ignore_index", NO_CLASS)]
     if not counting.numel():

@@ -101,10 +101,7 @@ class LossAtOutput:
             self.output.abs().amax() + max(float(v.abs().max()) for v in differ if not v.is_complex())
         )
         moved = self.output + spread * noise.reshape(-1, *(1,) * (self.output.ndim - 1))
-        try:
-            before, after = (float(self.loss(output, *self.labels)) for output in (self.output, moved))
-        except Exception:  # a loss may refuse such values
-            return False
+        before, after = self._losses_at(self.output, moved) or (0.0, 1.0)
         return abs(after - before) <= SAME_LOSS * abs(before)
 
     def find_pushed_away(self) -> float:
@@ -141,11 +138,10 @@ class LossAtOutput:
         if right is None:
             return ""
         inside = limits is not None and limits[0] >= 0.0 and limits[1] <= 1.0
-        try:
-            outputs = (self.output, right, SURE_SCORE * (2 * right - 1), 2 * right)
-            now, certain, far, beyond = (float(self.loss(output, *self.labels)) for output in outputs)
-        except Exception:  # a loss may refuse such values
+        losses = self._losses_at(self.output, right, SURE_SCORE * (2 * right - 1), 2 * right)
+        if losses is None:
             return ""
+        now, certain, far, beyond = losses
         if inside:
             return "scores" if certain > MUCH_LOSS_SHARE * now > 0.0 and far < NEARLY_NO_LOSS_SHARE * certain else ""
         leaves = bool((self.output < 0).any()) and limits is None
@@ -154,6 +150,13 @@ class LossAtOutput:
             if leaves and abs(certain) < NEARLY_NO_LOSS_SHARE * now and beyond < -MUCH_LOSS_SHARE * now
             else ""
         )
+
+    def _losses_at(self, *outputs: Tensor) -> list[float] | None:
+        """Return the loss at some outputs; None where it refuses such values."""
+        try:
+            return [float(self.loss(output, *self.labels)) for output in outputs]
+        except Exception:
+            return None
 
     def _right_answers(self) -> Tensor | None:
         """Return the outputs that know the labels: 1 for what is true, else 0; None for other labels than classes."""
