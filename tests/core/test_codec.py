@@ -223,13 +223,15 @@ def test_parts_may_stand_among_the_keys_of_their_result(sizes, written) -> None:
     assert Measured.from_json(result.to_json()) == result
 
 
+@dataclass(frozen=True)
+class Wrong(Part):
+    """A result whose form names a field that it has not."""
+
+    JSON: ClassVar[JsonForm] = JsonForm(inlined=("parts",))
+
+
 def test_an_inlined_part_is_refused_by_the_names_of_its_own_keys() -> None:
-    with pytest.raises(ValueError, match="^unit is missing$"):
+    with pytest.raises(ValueError, match="unit is missing"):
         Measured.from_json({"name": "a", "low": 0.0})
     with pytest.raises(TypeError, match="Wrong has no parts"):
-
-        @dataclass(frozen=True)
-        class Wrong(Part):
-            JSON: ClassVar[JsonForm] = JsonForm(inlined=("parts",))
-
         Wrong().to_json()
