@@ -21,7 +21,7 @@ from normscope.bounds.operators import registry
 from normscope.bounds.trial import try_example
 from normscope.core.errors import MissingRuleError
 from normscope.doctor.checking import verdict
-from normscope.doctor.monitor import composing, measuring
+from normscope.doctor.monitor import quantities, step_measurement
 from normscope.doctor.symptoms import registry as symptoms
 from normscope_lab.experiments import registry as experiment_registry
 from normscope_lab.experiments import theory
@@ -160,29 +160,20 @@ def test_a_complete_activation(known, checker):
     assert checker() == "VERIFIED"
 
 
-def test_a_probe(monkeypatch):
-    probe, (model, batch) = code("a probe"), network()
+def test_a_watched_quantity(monkeypatch):
+    probe, (model, batch) = code("a watched quantity").LargestGradient, network()
     model = nn.Sequential(model[0], nn.Tanh(), model[2])
-    given = [torch.tensor([[1.0, -3.0]]), torch.tensor([2.0])]
-    assert probe.largest_gradient(given).tolist() == [3.0]
-
-    def sent(contents):  # what the line in measuring.py does
-        gradients = [p.grad for p in model.parameters()]
-        return real({**contents, "largest": probe.largest_gradient(gradients)})
-
-    def totals(found):  # and the one in composing.py
-        return named(found) | {"largest_gradient": float(found["largest"][0])}
-
-    real, named = measuring.Transfer, composing._measured_totals
-    monkeypatch.setattr(measuring, "Transfer", sent)
-    monkeypatch.setattr(composing, "_measured_totals", totals)
+    monkeypatch.setattr(step_measurement, "PROBES", (*step_measurement.PROBES, probe))
+    monkeypatch.setitem(quantities.DECLARED, ("network", "largest_gradient"), probe.quantities[0])
+    step_measurement._probes_told.cache_clear()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with ns.watch(model, optimizer, every=1, panel=False) as run:
         for _ in range(2):
             optimizer.zero_grad()
             model(batch).square().mean().backward()
             optimizer.step()
-    last = run.history.records[-1].total["largest_gradient"]
+    step_measurement._probes_told.cache_clear()
+    last = run.history.records[-1].total_of("largest_gradient")
     assert last == pytest.approx(max(float(p.grad.abs().max()) for p in model.parameters()), rel=1e-5)
 
 

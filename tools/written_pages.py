@@ -22,6 +22,7 @@ from pathlib import Path
 import normscope
 from normscope.auditing.findings import STAND_BEFORE
 from normscope.core.shown import Shown
+from normscope.doctor.monitor.quantities import DECLARED
 from normscope.doctor.symptoms import unseen_training, validation
 from normscope.doctor.symptoms.registry import RULES
 from normscope.report.glossary import USED, WORDS
@@ -120,6 +121,14 @@ def findings_page(page: str) -> str:
     return page
 
 
+def watching_page(page: str) -> str:
+    """Return the page of watched runs with its table of quantities, as they are declared."""
+    quantities = sorted(DECLARED.values(), key=lambda one: one.of)
+    rows = [f"| {one.of} | `{one.name}` | {one.meaning} |" for one in quantities if one.derive is None]
+    table = "\n".join(("<!-- table: quantities -->", "| of | quantity | what it is |", "|---|---|---|", *rows))
+    return re.sub(r"<!-- table: quantities -->.*?(?=\n<!-- end of table -->)", lambda _: table, page, flags=re.S)
+
+
 CODE_AND_OUTPUT = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", flags=re.DOTALL)
 """A block of code and, behind it, the block with what it prints."""
 
@@ -155,9 +164,12 @@ def main() -> None:
     contracts.write_text(contracts_page(contracts.read_text(encoding="utf-8")), encoding="utf-8")
     findings = folder / "findings.md"
     findings.write_text(findings_page(findings.read_text(encoding="utf-8")), encoding="utf-8")
+    watching = folder / "watching.md"
+    watching.write_text(watching_page(watching.read_text(encoding="utf-8")), encoding="utf-8")
     readme = folder.parent / "README.md"
     readme.write_text(page_with_output(readme.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"wrote {readme}, {architecture}, {contracts}, {findings} and {folder / 'glossary.md'} ({len(WORDS)} terms)")
+    written = ", ".join(map(str, (readme, architecture, contracts, findings, watching)))
+    print(f"wrote {written} and {folder / 'glossary.md'} ({len(WORDS)} terms)")
 
 
 if __name__ == "__main__":

@@ -16,12 +16,12 @@ from torch import nn
 
 import normscope as ns
 from normscope.choosing import choose as choosing
+from normscope.choosing import engines
 from normscope.choosing.choice import RunOutcome
 from normscope.choosing.choose import train_run
+from normscope.choosing.ledger import RUNS
 from normscope.choosing.task import TrainingRun, gather
 from normscope.core.errors import InputError
-from normscope.jobs import engines
-from normscope.jobs.ledger import RUNS
 
 from .networks import build, data
 

@@ -170,7 +170,7 @@ def test_version_and_help_need_no_torch():
 
 def test_every_public_name_loads_from_its_home():
     homes = {name for names in normscope.HOMES.values() for name in names}
-    assert homes | {"__version__"} == set(normscope.__all__)
+    assert homes | {"__version__", "generalization"} == set(normscope.__all__)
     assert {name: getattr(normscope, name).__name__ for name in homes} == {name: name for name in homes}
     assert {*normscope.__all__, "optim"} <= set(dir(normscope))
     with pytest.raises(AttributeError, match="no attribute 'chek'"):

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 import normscope as ns
+from normscope.choosing.ledger import RUNS, SETTINGS, Ledger
 from normscope.core import files
 from normscope.core.errors import InputError
 from normscope.doctor.monitor.log import FILE, read_log
 from normscope.doctor.monitor.run import Run
 from normscope.doctor.pages.live import Followed
-from normscope.jobs.ledger import RUNS, SETTINGS, Ledger
 
 from ..monitor import logs
 

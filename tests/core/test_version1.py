@@ -27,7 +27,7 @@ SAVED: dict[str, Any] = {
     "flatness": ns.Flatness,
     "margins": ns.Margins,
     "curvature": Curvature,
-    "generalization": ns.Generalization,
+    "generalization": lab.Generalization,
     "choice": ns.Choice,
     "flow": lab.Flow,
     "prediction": lab.Prediction,

@@ -14,7 +14,8 @@ from torch.nn.modules import module as modules
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from normscope.doctor.facts.data import run_over_data
-from normscope.doctor.monitor.forward_listening import ForwardRecord, FunctionListener
+from normscope.doctor.monitor.forward_listening import FunctionListener
+from normscope.doctor.monitor.forward_record import ForwardRecord
 from normscope.doctor.monitor.schedule import Tier
 from normscope.listening.listener import LayerListener, Names, UnitAxis
 

@@ -15,7 +15,7 @@ import normscope as ns
 from normscope.core.errors import InputError
 from normscope.doctor.facts.loss_graph import trace_loss
 from normscope.doctor.monitor.history import History
-from normscope.doctor.monitor.probes.batches import measure_codes
+from normscope.doctor.monitor.quantities.outputs import measure_codes
 from normscope.doctor.monitor.record import Record
 from normscope.doctor.symptoms.registry import add_record
 

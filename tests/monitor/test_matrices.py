@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from normscope.doctor.monitor.norm_tracking import AFRESH_TURNS, READABLE_DECADES, NormReading, NormTracker
+from normscope.doctor.monitor.quantities.operator_norms import AFRESH_TURNS, READABLE_DECADES, NormReading, NormTracker
 from normscope.doctor.monitor.schedule import Tier, TimeBudget
 from normscope.doctor.monitor.watching import Watch, watch
 from normscope.listening.calls import LayerGeometry

@@ -268,7 +268,7 @@ def test_the_end_of_a_run_looks_for_alarms_whatever_the_budget(monkeypatch: pyte
     only_at_first(monkeypatch, records=2)
     looked: list[bool] = []
     monkeypatch.setattr(
-        "normscope.doctor.monitor.recording.add_record",
+        "normscope.doctor.monitor.record_writer.add_record",
         lambda history, record, *, thorough=True: looked.append(thorough) or add_record(history, record),
     )
     fit(batch_normed(), noise(8, 6), watched={}, steps=8)

@@ -14,10 +14,12 @@ import torch
 from torch import nn
 
 import normscope as ns
+import normscope_lab as lab
 from normscope.core.errors import InputError
 from normscope.core.shown import Shown
 
 CLASSES = {name: getattr(ns, name) for name in ns.__all__ if inspect.isclass(getattr(ns, name))}
+CLASSES["Generalization"] = lab.Generalization
 RESULTS = sorted(name for name, cls in CLASSES.items() if issubclass(cls, Shown))
 METHODS = ("to_json", "from_json", "to_html", "to_pandas", "plot")
 WITHOUT = {
@@ -38,13 +40,13 @@ def test_every_result_is_here() -> None:
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_every_result_has_every_method(name: str) -> None:
-    lacking = {method for method in METHODS if not hasattr(getattr(ns, name), method)}
+    lacking = {method for method in METHODS if not hasattr(CLASSES[name], method)}
     assert lacking == {method for result, method in WITHOUT if result == name}
 
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_methods_have_one_signature(name: str) -> None:
-    cls = getattr(ns, name)
+    cls = CLASSES[name]
     for method, parameters in (("to_json", ["path"]), ("to_html", ["path"]), ("to_pandas", []), ("plot", ["ax"])):
         if hasattr(cls, method):
             signature = inspect.signature(getattr(cls, method))
@@ -80,7 +82,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "DataBracket": ns.lipschitz(model, x, scope="data", share=0.5),
         "Domain": ns.domain(model, x),
         "Flatness": ns.flatness(model, **labelled, draws=1, ascent_steps=1),
-        "Generalization": ns.generalization(model, (x, y), steps=0),
+        "Generalization": lab.generalization(model, (x, y), steps=0),
         "Graph": ns.capture(model, x),
         "Initialisation": ns.initialise(model, x),
         "Ladder": ns.ladder(model, x[:4]),

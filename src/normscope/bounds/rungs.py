@@ -28,7 +28,7 @@ from .graph.ir import Node, Unit
 from .linalg.linear_map import LinearMap
 from .lower import lower_side
 from .operators.effects import Effect, Elementwise, Gain, Linear, Norm, Unbounded
-from .operators.registry import lookup, sets_of
+from .operators.registry import is_normalizer, is_weight, sets_of
 from .proofs.proof import Multipliers, Proof
 from .segments import Bounds, Joints, Segments, propagate
 
@@ -275,21 +275,6 @@ def _reason(captured: Captured, bounding: Bounding) -> str:
     reasons += [bound.reason for bound in map(bounding.norm, maps) if bound.reason]
     reasons = list(dict.fromkeys(reasons))
     return "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
-
-
-WEIGHTS = ("linear", "convolution")
-
-
-def is_weight(node: Node) -> bool:
-    """Whether a node is a layer with a weight: a matrix or a convolution."""
-    record = lookup(node)
-    return record is not None and record.family in WEIGHTS
-
-
-def is_normalizer(node: Node) -> bool:
-    """Whether a node is a normalization layer."""
-    record = lookup(node)
-    return record is not None and record.family == "normalization" and node.index in (None, 0)
 
 
 def printed_constant(node: Node, effect: Effect) -> float:

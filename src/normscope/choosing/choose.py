@@ -27,10 +27,10 @@ from ..core.untouched import outside_inference_mode, unwrapped
 from ..doctor.checking.checking import check
 from ..doctor.facts.data import run_over_data
 from ..doctor.monitor.watching import watch
-from ..jobs.engines import runner
-from ..jobs.ledger import Ledger
 from ..theory.losses import Loss
 from .choice import NAMES, Choice, RunOutcome, Status
+from .engines import runner
+from .ledger import Ledger
 from .task import TrainingRun, TrainingTask, build_seeded_model, gather
 
 BATCH_SIZES = (2, 8, 32, 128)

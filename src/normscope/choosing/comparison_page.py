@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from ..bounds.pages.measures import compared_measures
 from ..core.errors import InputError
 from ..core.finding import Severity
 from ..doctor.monitor.run import Run
@@ -21,7 +22,6 @@ from ..doctor.pages.run import (
     total_curves,
     view_curves,
 )
-from ..generalize.measures_page import compared_measures
 from ..report.document import Block, Column, Curves, Document, Kind, ReadColumn, Table, Text, part, tabulate
 from ..report.glossary import glossary
 from ..report.words import listed, pluralise, sentence

@@ -19,7 +19,7 @@ from .document import (
     Table,
     Text,
 )
-from .words import factor, listed, pluralise
+from .words import factor, listed, pluralise, sentence
 
 if TYPE_CHECKING:
     from .axes import plot
@@ -48,6 +48,7 @@ __all__ = [
     "plot",
     "pluralise",
     "print_document",
+    "sentence",
     "table_csv",
     "thinned",
 ]

@@ -17,13 +17,11 @@ from torch import Tensor
 
 from normscope import (
     Flatness,
-    Generalization,
     Ladder,
     Measures,
     NormscopeError,
     domain,
     flatness,
-    generalization,
     hessian,
     ladder,
     lipschitz,
@@ -31,6 +29,7 @@ from normscope import (
 )
 from normscope.toolkit import InputError, describe_error, log10_sum
 
+from ..generalize import Generalization, generalization
 from .noisy import NoisyData
 from .stacked_training import TrainedMember
 

@@ -41,7 +41,7 @@ from ...networks.normalizer_modules import (
 )
 from ..graph.capturing import trace_model
 from ..graph.ir import Graph
-from ..operators.invariance import MOVES, feeds, weight_layer
+from ..operators.invariance import feeds, moves_all, weight_layer
 
 Where = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 ACTIVATIONS = {
@@ -446,7 +446,7 @@ def hidden_layers(graph: Graph, model: nn.Module) -> list[str]:
 
     def activated(name: str) -> bool:
         for reader in (nodes[other] for other in readers.get(name, ())):
-            if reader.operator.rstrip("_") in ACTIVATIONS or (reader.op in MOVES and activated(reader.name)):
+            if reader.operator.rstrip("_") in ACTIVATIONS or (moves_all(reader) and activated(reader.name)):
                 return True
         return False
 

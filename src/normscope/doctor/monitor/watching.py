@@ -17,13 +17,14 @@ from ...core.untouched import unwrapped
 from ...report.words import pluralise
 from ..checking.verdict import Findings
 from ..symptoms.validation import is_held_out, watch_validation
-from .composing import check_figure
 from .distributed import ProcessRole, agree_with_first
 from .history import History
 from .hooks import TrainingHooks
-from .probes.batches import DomainProbe
+from .quantities.domain import DomainProbe
+from .quantities.losses import check_figure
+from .quantities.sharpness import SharpnessProbe
 from .record import Record
-from .recording import Recorder, Sink, check_destination
+from .record_writer import Recorder, Sink, check_destination
 from .schedule import Schedule, Tier, TierName, TimeBudget
 from .unseen_training import UnseenTrainingDetector
 from .watched_layers import innermost_optimizer
@@ -111,11 +112,7 @@ def watch(
         raise InputError(f"overhead is a share of the time, above 0 and at most 1, or None; it is {overhead!r}")
     role = ProcessRole.of(unwrapped(model))
     followed = None if domain is None else DomainProbe(domain)
-    curvature = None
-    if sharpness is not None:
-        from .probes.sharpness import SharpnessProbe
-
-        curvature = SharpnessProbe(sharpness)
+    curvature = None if sharpness is None else SharpnessProbe(sharpness)
     if curvature is not None and (role.sharded or Tier.FULL not in schedule.every):
         raise InputError(
             'sharpness= is measured at steps of the full tier, of models in one piece: every={"full": 500, ...}'

@@ -27,10 +27,9 @@ from ...report.document import (
 from ...report.glossary import glossary
 from ...report.words import MAX_CURVES, left_out, pluralise, sparkline
 from ..checking.verdict import verdict
-from ..monitor.composing import OF_LOSSES
-from ..monitor.probes.updates import HISTOGRAM_BINS
-from ..monitor.record import Kind as LayerKind
-from ..monitor.record import LayerRecord
+from ..monitor.layer_record import LayerKind, LayerRecord
+from ..monitor.quantities.histograms import HISTOGRAM_BINS
+from ..monitor.quantities.losses import OF_LOSSES
 from ..monitor.run import Run
 from ..monitor.watching import Watch
 from ..symptoms.validation import LOSS_NAME
@@ -390,7 +389,9 @@ def metric_curves(run: Run) -> list[Block | None]:
 def metric_names(run: Run) -> list[str]:
     """Return the names of the figures that the training loop logged beside the loss."""
     logged = [record.metrics for record in run.records] + [figures for _, figures in run.metrics]
-    return list(dict.fromkeys(name for figures in logged for name in figures if name not in OF_LOSSES))
+    return list(
+        dict.fromkeys(name for figures in logged for name in figures if name not in {one.name for one in OF_LOSSES})
+    )
 
 
 def lr_curves(run: Run) -> Curves | None:

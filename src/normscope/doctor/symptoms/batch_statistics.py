@@ -18,7 +18,7 @@ from ..facts.examined import Examined
 from ..facts.freshness import is_fresh
 from ..facts.layers_over_data import NormalizerOverData
 from ..monitor.history import History
-from ..monitor.record import LayerRecord
+from ..monitor.layer_record import LayerRecord
 from .run_readings import find_lasting
 from .symptom import FindingWords, Symptom, finding, others_likewise
 
@@ -263,7 +263,7 @@ def watch_part_in_eval_mode(history: History) -> Iterator[Finding]:
     something that is trained reads its mode; or BatchNorms alone are, with the statistics of a new layer and scales
     that are trained; or two validations followed forwards without gradients in train mode, with dropout on
     """
-    names = find_lasting(history, history.standing.evaluated)
+    names = find_lasting(history, history.parameter_state.evaluated)
     if names:
         others = ", ".join(f"`{name}`" for name in names[1:4])
         also = f" So are {others}{' and more' if len(names) > 4 else ''}." if others else ""
@@ -409,7 +409,7 @@ def watch_stale_statistics(history: History) -> Iterator[Finding]:
     stale: list[tuple[LayerRecord, float, int]] = []
     for index, layer, values in history.lasting("normalizer", "log10_running"):
         one_sided = min(values) > STALE_DECADES or max(values) < -STALE_DECADES  # a spread around it is noise, not age
-        since = history.course("normalizer", "log10_running", index).latest()[0][0]
+        since = history.value_series("normalizer", "log10_running", index).latest()[0][0]
         if one_sided and layer.name not in collapsed and since >= SETTLED_STEPS:
             stale.append((layer, median(values), len(values)))
     if not stale:

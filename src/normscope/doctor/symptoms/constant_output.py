@@ -186,7 +186,7 @@ def watch_output_constant(history: History) -> Iterator[Finding]:
     teaches the code, the advice says first how to see that)
     """
     zero = any(finding.code == "dead-layer" and "zero" in finding.numbers for finding in history.findings)
-    if history.standing.others or zero:
+    if history.parameter_state.others or zero:
         return
     spreads = history.total("output_spread")
     collapsed, apart = spreads.last(3), max(spreads.first, default=0.0)
@@ -194,9 +194,9 @@ def watch_output_constant(history: History) -> Iterator[Finding]:
     gone = now is not None and start is not None and now <= COLLAPSED_LOSS_SHARE * start
     limit = COLLAPSED_AND_FITTED_SHARE if gone else COLLAPSED_SHARE
     small = bool(collapsed) and max(collapsed) <= min(limit, COLLAPSED_RATIO * apart)
-    if small and history.standing.without_targets and history.step >= COLLAPSED_STEPS:
+    if small and history.parameter_state.without_targets and history.step >= COLLAPSED_STEPS:
         yield OUTPUT_COLLAPSED.at(differ=max(collapsed), differ_first=apart)
-    squares = history.records[-1].total.get("outputs_kinds") is None
+    squares = history.records[-1].total_of("outputs_kinds") is None
     targets = history.total("outputs_constant")
     variances, usual = targets.last(3), targets.first[0] if targets.first else 0.0
     owns = history.total("outputs_own")
@@ -205,7 +205,7 @@ def watch_output_constant(history: History) -> Iterator[Finding]:
         yield TARGETS_COLLAPSED.at(share=max(variances) / usual)
     codes = history.total("code_spread").last(3)
     if codes and max(codes) <= COLLAPSED_CODE_SPREAD and history.step >= COLLAPSED_CODE_STEPS:
-        words = {"steps": history.step, "first": TRY_GRADIENT if history.standing.untaught is None else ""}
+        words = {"steps": history.step, "first": TRY_GRADIENT if history.parameter_state.untaught is None else ""}
         if history.is_unlearned:
             yield POSTERIOR_COLLAPSED.at(words=words, differ=max(codes))
         elif history.step >= UNUSED_CODE_STEPS:

@@ -17,7 +17,7 @@ from ..facts.examined import Examined, ExaminedRow
 from ..facts.freshness import is_fresh
 from ..facts.layers_over_data import NormalizerOverData
 from ..monitor.history import History
-from ..monitor.record import Kind
+from ..monitor.layer_record import LayerKind
 from .graph_order import GraphOrder
 from .symptom import FindingWords, Symptom, finding, others_likewise
 
@@ -247,7 +247,7 @@ def watch_dead_layer(history: History) -> Iterator[Finding]:
     """`dead-layer` (warning): variances a thousandfold below eps, scales or weights that stay exactly zero, weights
     that shrink to nothing, or layers that get no gradient while others do (the one nearest to the output is named)
     """
-    means = history.courses("normalizer", "log10_variance").nows()
+    means = history.series_by_layer("normalizer", "log10_variance").nows()
     for index, layer, largest in history.lasting("normalizer", "log10_variance_max"):
         if layer.eps is None or layer.eps <= 0.0:
             continue
@@ -286,7 +286,7 @@ def _small_weights(history: History) -> Iterator[Finding]:
     norms = {i: (layer, values) for i, layer, values in lasting if all(map(math.isfinite, values))}
     typical = median([median(values) for _, values in norms.values()]) if norms else math.nan
     for index, (layer, values) in norms.items():
-        start = history.course("weight", "log10_norm", index).start
+        start = history.value_series("weight", "log10_norm", index).start
         if (
             layer.normalizer is None  # the normalizer's own alarm says it with the cause
             and max(values) <= math.log10(NEGLIGIBLE_NORM)
@@ -384,7 +384,7 @@ DEAD_CHANNELS = Symptom(
     advice="If you pruned them, remove them for good. If not, exclude this layer from weight decay (or use AdamW "
     "instead of Adam with L2) and lower the learning rate, or initialise these channels again.",
 )
-WAYS_TO_DIE: tuple[tuple[Kind, str, str], ...] = (
+WAYS_TO_DIE: tuple[tuple[LayerKind, str, str], ...] = (
     ("normalizer", "constant", "have a constant input"),
     ("normalizer", "dead", "have a scale below 1e-4 of the largest"),
     ("weight", "zero", "have a filter that is exactly zero"),
@@ -397,7 +397,7 @@ def watch_dead_channels(history: History) -> Iterator[Finding]:
     zero filters
     """
     for kind, quantity, what in WAYS_TO_DIE:
-        starts = history.courses(kind, quantity).starts()
+        starts = history.series_by_layer(kind, quantity).starts()
         for index, layer, shares in history.lasting(kind, quantity):
             share, then = min(shares), starts[index]
             rows = quantity == "constant" and layer.family != "batch_norm"  # of samples, not of channels

@@ -87,6 +87,6 @@ was meant so more often."""
 
 def watch_strong_dropout(history: History) -> Iterator[Finding]:
     """`strong-dropout` (warning): dropout that removes 85 % or more"""
-    share, path = history.standing.dropout
+    share, path = history.parameter_state.dropout
     if share >= STRONG_DROPOUT_IN_RUN_RATE and len(history.records) > 1:
         yield STRONG_DROPOUT.at(path, _keep(share), share=share)

@@ -434,7 +434,7 @@ def watch_gradient_explosion(history: History) -> Iterator[Finding]:
     records, from the start 3,000 times what the loss of a constant output makes usual, or a layer's 10^4 (in two
     records 10^5) times that at the output (error: NaN or infinite for long)
     """
-    latest = [record.total.get("log10_gradient") for record in history.records[-EXPLODED_RECORDS:]]
+    latest = [record.total_of("log10_gradient") for record in history.records[-EXPLODED_RECORDS:]]
     recent, start = [v for v in latest if v is not None and not math.isnan(v)], _first_gradient(history)
     uneven = _find_uneven_layer(history, LAYER_GRADIENT_LARGE)
     if start is not None and len(recent) == EXPLODED_RECORDS and min(recent) - start >= EXPLODED_SINCE_START_DECADES:
@@ -468,15 +468,15 @@ def _steepness(history: History) -> float | None:
     """Return the least log10 of gradient times weights over the loss, in the last records; None where not known."""
     values = []
     for record in history.repeated(EXPLODED_RECORDS):
-        gradient, weight, loss = record.total.get("log10_gradient"), record.total.get("log10_weight"), record.loss
+        gradient, weight, loss = record.total_of("log10_gradient"), record.total_of("log10_weight"), record.loss
         if gradient is None or weight is None or loss is None or not 0.0 < loss < math.inf:
             return None
-        own, constant = record.total.get("outputs_own"), record.total.get("outputs_constant")
+        own, constant = record.total_of("outputs_own"), record.total_of("outputs_constant")
         usual = loss if not own or not constant else min(loss, constant * loss / own)  # that of a constant output
         values.append(gradient + weight - math.log10(usual))
     finite = bool(values) and all(map(math.isfinite, values))
     last, start = history.records[-1], history.first_loss
-    own, constant = last.total.get("outputs_own"), last.total.get("outputs_constant")
+    own, constant = last.total_of("outputs_own"), last.total_of("outputs_constant")
     now, then = (last.loss, start) if own is None or constant is None else (own, constant)
     fitted = now is not None and then is not None and now < UNFITTED_SHARE * then
     return min(values) if finite and not fitted else None
@@ -494,7 +494,13 @@ def watch_gradient_vanishing(history: History) -> Iterator[Finding]:
     stuck = loss is not None and opening and 0.0 < UNFITTED_SHARE * max(opening) <= loss
     latest, starved = history.total("loss").last(3), history.total("log10_gradient").last(3)
     worse = bool(latest) and bool(opening) and min(latest) > opening[0]
-    if start is not None and worse and starved and history.standing.others and max(starved) <= start - STARVED_DECADES:
+    if (
+        start is not None
+        and worse
+        and starved
+        and history.parameter_state.others
+        and max(starved) <= start - STARVED_DECADES
+    ):
         words = {"last_loss": latest[-1], "first_loss": opening[0]}
         yield STARVED.at(words=words, log10_gradient=max(starved), log10_gradient_first=start)
     elif start is not None and stuck and top <= start - GONE_DECADES and not _has_settled(history):
@@ -506,7 +512,7 @@ def watch_gradient_vanishing(history: History) -> Iterator[Finding]:
 
 def _has_settled(history: History) -> bool:
     """Return whether all records saw the same batch and the loss fell: gradient descent on all data ends like that."""
-    means = {r.total.get("input_mean") for r in history.records}
+    means = {r.total_of("input_mean") for r in history.records}
     last = history.records[-1].loss
     return len(means) == 1 and None not in means and last is not None and last < (history.records[0].loss or 0.0)
 
@@ -533,11 +539,11 @@ def _measure_sensitivities(history: History) -> tuple[dict[int, float], float]:
         measured: tuple[dict[int, float], float] = history.looked_up[key]
         return measured
     for index in range(len(history.of("weight"))):
-        course = history.course("weight", "log10_gradient", index)
+        course = history.value_series("weight", "log10_gradient", index)
         pairs, limit = course.latest(), UNEVEN_DECADES
         if not pairs and course.last():
             pairs, limit = course.recent[-2:], UNEVEN_PLAIN_DECADES
-        sizes = dict(history.course("weight", "log10_size", index).recent)
+        sizes = dict(history.value_series("weight", "log10_size", index).recent)
         products = [gradient + sizes.get(step, math.nan) for step, gradient in pairs]
         if products and all(map(math.isfinite, products)):
             levels[index] = median(products)
@@ -579,5 +585,5 @@ def _was_even(history: History, index: int, layers: Sequence[int]) -> bool:
     numbers = [(i, *(first.number("weight", q, i) for q in ("log10_gradient", "log10_size"))) for i in layers]
     begun = {i: gradient + size for i, gradient, size in numbers if gradient is not None and size is not None}
     last = [begun[i] for i in layers[-max(2, len(layers) // 3) :] if i in begun]
-    large = (first.total.get("log10_step") or -math.inf) >= LARGE_STEP_LOG10
+    large = (first.total_of("log10_step") or -math.inf) >= LARGE_STEP_LOG10
     return large and index in begun and bool(last) and begun[index] > median(last) - EVEN_DECADES

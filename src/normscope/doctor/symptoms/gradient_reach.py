@@ -13,8 +13,8 @@ from ..facts.forward_backward import NO_GRADIENT
 from ..facts.freshness import is_fresh
 from ..facts.objective import RANDOM
 from ..facts.parameters import ParameterRow
-from ..monitor.courses import PLAIN_STEPS
 from ..monitor.history import History
+from ..monitor.series import PLAIN_STEPS
 from .check_readings import LOSS, find_last_linear, is_matrix, parameters_of
 from .gradient_depth import FADED_DECADES, decades_lost, deep_signal
 from .graph_order import WEIGHT_KINDS, without_numbers
@@ -50,7 +50,7 @@ def check_backward_raises(examined: Examined) -> Iterator[Finding]:
         "Mend that line: no in-place change (`+=`, `relu_()`) of what the derivative still needs, no `.numpy()` "
         "of a tensor that requires a gradient, and in an `autograd.Function` a `backward` that returns one gradient "
         "for each argument of `forward`.",
-        severity=Severity.ERROR if trains else Severity.INFO,
+        severity=Severity.ERROR if trains else Severity.INFO,  # in eval mode nobody may want a gradient
     )
 
 
@@ -286,10 +286,10 @@ def watch_no_gradient(history: History) -> Iterator[Finding]:
     """`no-gradient` (warning): a parameter that the optimizer has got no gradient (`grad` is None) in two records after
     the first, and all steps in between
     """
-    names = find_lasting(history, history.standing.ungraded)
-    if names and history.records[-1].total.get("log10_gradient") is not None:
+    names = find_lasting(history, history.parameter_state.ungraded)
+    if names and history.records[-1].total_of("log10_gradient") is not None:
         yield name_parameters(
-            PARAMETERS_WITHOUT_GRADIENT, history, names, names[-1], history.standing.ungraded[names[-1]].step
+            PARAMETERS_WITHOUT_GRADIENT, history, names, names[-1], history.parameter_state.ungraded[names[-1]].step
         )
 
 
@@ -310,11 +310,11 @@ def watch_gradient_missing(history: History) -> Iterator[Finding]:
     records = [r for r in history.records if r.values.get("weight")][-PLAIN_RECORDS - 1 :]
     if len(records) < PLAIN_RECORDS or records[-1].step - records[-PLAIN_RECORDS].step < PLAIN_STEPS:
         return
-    gradients = [r.total.get("log10_gradient") for r in records[-PLAIN_RECORDS:]]
+    gradients = [r.total_of("log10_gradient") for r in records[-PLAIN_RECORDS:]]
     loss = records[-1].loss
     if loss == 0.0 or any(value is not None and value != -math.inf for value in gradients):
         return
-    part = f" of `{history.standing.part}`" if history.standing.part else ""
+    part = f" of `{history.parameter_state.part}`" if history.parameter_state.part else ""
     gone = f"the gradients of all parameters{part} were zero"
     gone = f"no parameter{part} had a gradient" if gradients[-1] is None else gone
     words = {
@@ -323,7 +323,7 @@ def watch_gradient_missing(history: History) -> Iterator[Finding]:
         "what": gone,
         "loss": "not observed" if loss is None else f"{loss:.3g}",
     }
-    yield GRADIENT_MISSING.at(history.standing.part, words)
+    yield GRADIENT_MISSING.at(history.parameter_state.part, words)
 
 
 NOT_FITTED = 1e-3

@@ -160,7 +160,7 @@ def watch_half_precision(history: History) -> Iterator[Finding]:
         seen = f"A step leaves {percent(min(shares))} of the weights as they were to the last bit"
         words = {"seen": seen, "cause": ROUNDED, "steps": history.step}
         yield HALF_PRECISION.at(words=words, share=min(shares))
-    elif (history.standing.half_precision or history.standing.casts_to_half) and any(
+    elif (history.parameter_state.half_precision or history.parameter_state.casts_to_half) and any(
         map(history.has_raised, LOST_BY_HALF_PRECISION)
     ):
         words = {"seen": "Nothing passes some layers", "cause": OUT_OF_RANGE, "steps": history.step}

@@ -19,9 +19,9 @@ from ..facts.examined import Examined
 from ..facts.freshness import is_fresh
 from ..facts.layers import INPUT, LayerRow
 from ..facts.layers_over_data import WeightOverData
-from ..monitor.courses import PLAIN_STEPS
 from ..monitor.history import History
-from ..monitor.probes.batches import are_same
+from ..monitor.quantities.batch import are_same
+from ..monitor.series import PLAIN_STEPS
 from .batch_statistics import check_stale_statistics
 from .check_readings import describe_overflow, sample_facts_of
 from .graph_order import WEIGHT_KINDS, rows_of_weights
@@ -260,7 +260,7 @@ def check_constant_input(examined: Examined) -> Iterator[Finding]:
 
 def watch_constant_input(history: History) -> Iterator[Finding]:
     """`constant-input` (warning): all samples of three measured batches in a row are the same"""
-    spreads = [record.total.get("input_spread") for record in history.repeated(CONSECUTIVE_RECORDS)]
+    spreads = [record.total_of("input_spread") for record in history.repeated(CONSECUTIVE_RECORDS)]
     if spreads and all(spread == 0.0 for spread in spreads):
         yield CONSTANT_INPUT.at(words={"records": len(spreads)}, spread=0.0)
 
@@ -293,8 +293,8 @@ def watch_data_changed(history: History) -> Iterator[Finding]:
     """`data-changed` (warning): the size of the inputs changed by 2.5 or more, or their mean by 0.8 deviations, for two
     records
     """
-    sizes = [(r.step, s) for r in history.records[-40:] if (s := r.total.get("input_size")) is not None and s > 0.0]
-    if len(sizes) < 4 or history.standing.others or not all(math.isfinite(s) for _, s in sizes):
+    sizes = [(r.step, s) for r in history.records[-40:] if (s := r.total_of("input_size")) is not None and s > 0.0]
+    if len(sizes) < 4 or history.parameter_state.others or not all(math.isfinite(s) for _, s in sizes):
         return
     before, latest = [math.log(s) for _, s in sizes[:-2]], [math.log(s) for _, s in sizes[-2:]]
     usual = median(before)
@@ -305,7 +305,7 @@ def watch_data_changed(history: History) -> Iterator[Finding]:
     if min(apart) > limit or max(apart) < -limit:
         yield DATA_CHANGED.at(words=words, before=math.exp(usual), now=sizes[-1][1])
         return
-    means = [m for r in history.records[-40:] if (m := r.total.get("input_mean")) is not None]
+    means = [m for r in history.records[-40:] if (m := r.total_of("input_mean")) is not None]
     if len(means) < 5 or not all(map(math.isfinite, means)):
         return
     mean = median(means[:-2])
@@ -375,7 +375,7 @@ def watch_same_batch(history: History) -> Iterator[Finding]:
 
 def _worse_validation(history: History) -> str:
     """Say that a validation is far worse than the loss of training; empty where none is, or it is not known."""
-    own, start = history.records[-1].total.get("outputs_own"), history.first_loss
+    own, start = history.records[-1].total_of("outputs_own"), history.first_loss
     for name, pairs in history.validations.items():
         value = pairs[-1][1]
         if own is None or start is None or not is_held_out_loss(name) or not value >= FAR_SHARE * start:
@@ -388,7 +388,7 @@ def _worse_validation(history: History) -> str:
 def _other_samples(history: History, mean: float, size: float, samples: int) -> str:
     """Say where other samples are that could be trained on; empty where none are seen."""
     for record in history.records:
-        then, size_then = record.total.get("input_mean"), record.total.get("input_size")
+        then, size_then = record.total_of("input_mean"), record.total_of("input_size")
         if then is None or size_then is None:
             continue
         if not are_same((mean, size), (then, size_then)):
@@ -428,7 +428,7 @@ def watch_left_domain(history: History) -> Iterator[Finding]:
     if not shares or min(shares) < min(start + LEFT_SHARE, NEVER_INSIDE_SHARE):
         return
     operators = history.of("operator")
-    excesses = [history.course("operator", "excess", i).now for i in range(len(operators))]
+    excesses = [history.value_series("operator", "excess", i).now for i in range(len(operators))]
     reach = [-math.inf if excess is None else excess for excess in excesses]
     place = operators[reach.index(max(reach))]
     yield LEFT_DOMAIN.at(

@@ -15,6 +15,7 @@ from ..facts.loss import LossFacts
 from ..facts.loss_call import BINARY, CLASSES
 from ..facts.pass_facts import find_discriminator_layers
 from ..monitor.history import History
+from ..monitor.record import Record
 from .check_readings import (
     LOSS,
     describe_mismatch,
@@ -82,7 +83,7 @@ def check_one_class(examined: Examined) -> Iterator[Finding]:
             figures(share=facts.largest_class),
             severity=Severity.WARNING
             if examined.signal.samples >= MIN_LABELS and not several and not facts.weighted
-            else Severity.INFO,
+            else Severity.INFO,  # of many labels each is rare
         )
 
 
@@ -110,19 +111,19 @@ def watch_labels_alike(history: History) -> Iterator[Finding]:
     `sorted-batches` (warning): each batch has few of the classes, and others than the batch before
     """
     few = len(history.repeated(SAME_RECORDS))
-    rows = [r.total for r in history.records[-2 * SAME_RECORDS :] if r.total.get("outputs_label_low") is not None]
-    if not 0 < few <= len(rows) or history.standing.others or min(_column(rows, "samples")) < MIN_BATCH_LABELS:
+    rows = [r for r in history.records[-2 * SAME_RECORDS :] if r.total_of("outputs_label_low") is not None]
+    if not 0 < few <= len(rows) or history.parameter_state.others or min(_column(rows, "samples")) < MIN_BATCH_LABELS:
         return
     alike = list(takewhile(_has_one_label, reversed([r.total for r in history.records])))
     labels, always = {row["outputs_label_low"] for row in alike}, len(alike) == len(history.records)
     if len(alike) >= few and len(labels) == 1:
-        earlier = [r.total.get("outputs_classes") for r in history.records[: len(history.records) - len(alike)]]
+        earlier = [r.total_of("outputs_classes") for r in history.records[: len(history.records) - len(alike)]]
         mixed = bool(earlier) and min((count for count in earlier if count is not None), default=0.0) > 2
         enough = FEW_LABELS if mixed or (always and min(_column(alike, "kinds")) > 2) else MANY_LABELS
         if sum(_column(alike, "samples")) >= enough:
             yield ONE_CLASS.at(words={"records": len(alike), "label": labels.pop()})
         return
-    if len(rows) < SAME_RECORDS or rows[-1].get("outputs_samples") != rows[-1].get("input_samples"):
+    if len(rows) < SAME_RECORDS or rows[-1].total_of("outputs_samples") != rows[-1].total_of("input_samples"):
         return  # labels of tokens or pixels are not drawn one by one
     means, errors = _column(rows, "label_mean"), _column(rows, "label_error")
     overall = math.sqrt(sum((m - median(means)) ** 2 for m in means) / len(means))
@@ -137,9 +138,10 @@ def _has_one_label(row: Mapping[str, Any]) -> bool:
     return row.get("outputs_label_low") is not None and row["outputs_label_low"] == row.get("outputs_label_high")
 
 
-def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+def _column(rows: Sequence[Record], name: str) -> list[float]:
     """Return one figure of the outputs in some records, NaN where it is not known."""
-    return [row.get(f"outputs_{name}", math.nan) for row in rows]
+    numbers = (row.total_of(f"outputs_{name}") for row in rows)
+    return [math.nan if number is None else number for number in numbers]
 
 
 def check_labels_outside(examined: Examined) -> Iterator[Finding]:

@@ -317,16 +317,16 @@ def watch_loss_oddities(history: History) -> Iterator[Finding]:
     divergence from a standard normal one (the code, or its noise, is detached), in two records, while no other
     optimizer steps
     """
-    for word, since in history.standing.oddities.items():
+    for word, since in history.parameter_state.oddities.items():
         if since.records < 2:
             continue
         if word == "broadcast":
-            yield SHAPES_BROADCAST.at(words={"shapes": history.standing.shapes})
+            yield SHAPES_BROADCAST.at(words={"shapes": history.parameter_state.shapes})
         elif word in ("softmax", "sigmoid"):
             yield ACTIVATION_BEFORE_LOSS.at(words={"activation": word})
-        elif history.standing.others:
+        elif history.parameter_state.others:
             continue  # two players: one of them maximises, or the other one teaches what makes the code
-        elif word == "cut" and (names := history.standing.untaught):
+        elif word == "cut" and (names := history.parameter_state.untaught):
             layers = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
             words = {"layers": listed([f"`{path}`" for path in layers]), "them": "them" if layers[1:] else "it"}
             yield CODE_CUT.at(layers[-1], words, parameters=len(names))

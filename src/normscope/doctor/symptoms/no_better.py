@@ -172,7 +172,7 @@ def watch_no_better_than_constant(history: History) -> Iterator[Finding]:
     weights have moved by a third of their size, and outputs do depend on the inputs: plateaus at the start are
     silent
     """
-    if history.standing.others:
+    if history.parameter_state.others:
         return  # losses that play against each other stay where they are
     begun, sizes = steps_at_rate(history), first_step_sizes(history)
     now, start = recent_loss(history), history.first_loss
@@ -207,7 +207,7 @@ def _compare_squares(history: History) -> tuple[tuple[float, float, float], floa
         if loss and record.loss
     ]
     rows = rows[len(rows) // 2 :]
-    if len(rows) < 2 * MIN_CONSTANTS or history.records[-1].total.get("outputs_kinds") is not None:
+    if len(rows) < 2 * MIN_CONSTANTS or history.records[-1].total_of("outputs_kinds") is not None:
         return None
     half, factor = len(rows) // 2, median(factor for *_, factor in rows)
     parts = [[loss - constant for loss, constant, _ in part] for part in (rows[:half], rows[half:])]
@@ -221,7 +221,7 @@ def _compare_squares(history: History) -> tuple[tuple[float, float, float], floa
 def _find_far_targets(history: History) -> Finding | None:
     """Return the alarm that targets are too far from outputs for steps of this size; None where they are not."""
     rows = [(record.step, loss, constant) for record, loss, constant in losses_beside_constant(history.records)]
-    if len(rows) <= MIN_CONSTANTS or history.records[-1].total.get("outputs_kinds") is not None:
+    if len(rows) <= MIN_CONSTANTS or history.records[-1].total_of("outputs_kinds") is not None:
         return None
     half = len(rows) // 2
     (then, early), (now, late) = (

@@ -17,7 +17,7 @@ from ...core.log10 import log10, power10
 from ..facts.examined import Examined, ExaminedRow
 from ..facts.layers_over_data import NormalizerOverData
 from ..monitor.history import History
-from ..monitor.record import LayerRecord
+from ..monitor.layer_record import LayerRecord
 from .symptom import FindingWords, Symptom, finding, others_likewise
 
 FINDING_WORDS = {
@@ -235,8 +235,8 @@ def watch_expanding_normalizer(history: History) -> Iterator[Finding]:
 def _typical_gains(history: History) -> Iterator[TypicalGain]:
     """Yield the gains of all normalizers that were measured, with the weights before them where those are known."""
     fed = {w.normalizer: i for i, w in enumerate(history.of("weight")) if w.normalizer}
-    folded = history.courses("weight", "log10_folded").nows()
-    least, means = (history.courses("normalizer", q).nows() for q in ("log10_variance_min", "log10_variance"))
+    folded = history.series_by_layer("weight", "log10_folded").nows()
+    least, means = (history.series_by_layer("normalizer", q).nows() for q in ("log10_variance_min", "log10_variance"))
     for index, layer, gains in history.lasting("normalizer", "log10_gain"):
         together = folded.get(fed[layer.name]) if layer.name in fed else None
         gain, quietest, usual = median(gains) if together is None else together, least.get(index), means.get(index)
@@ -310,7 +310,7 @@ def watch_variance_collapse(history: History) -> Iterator[Finding]:
     it, and is then named as the cause
     """
     near = {i: (then, now) for i, _, then, now in history.then_and_now("normalizer", "dominated")}
-    means, most = (history.courses("normalizer", q) for q in ("log10_variance", "log10_variance_max"))
+    means, most = (history.series_by_layer("normalizer", q) for q in ("log10_variance", "log10_variance_max"))
     for index, layer in enumerate(history.of("normalizer")):
         then = _level(means.starts().get(index), most.starts().get(index))
         now = _level(means.nows().get(index), most.nows().get(index))
@@ -335,7 +335,7 @@ def _weights_before(history: History, layer: LayerRecord) -> tuple[LayerRecord |
     weights = [(i, w) for i, w in enumerate(history.of("weight")) if w.normalizer == layer.name]
     pulled = next((pair for pair in weights if pair[1].coupled and pair[1].invariant), None)
     for index, weight in [pulled] if pulled else weights[:1]:
-        course = history.course("weight", "log10_size", index)
+        course = history.value_series("weight", "log10_size", index)
         then, now = course.start, course.now
         if then is not None and now is not None and not then - now < SHRUNK_DECADES:
             return pulled and pulled[1], Shrunk(weight, then, now)

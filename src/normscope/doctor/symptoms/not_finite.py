@@ -16,11 +16,12 @@ from ...listening.calls import WEIGHTS as WEIGHT_FUNCTIONS
 from ...listening.not_finite import GUARDABLE
 from ...report.words import pluralise
 from ..facts.examined import Examined
-from ..monitor.composing import JUMP_RATIO
-from ..monitor.courses import SPIKE_WINDOW_RECORDS
 from ..monitor.history import History
+from ..monitor.layer_record import LayerKind
 from ..monitor.locating import Broken
-from ..monitor.record import Kind, Record
+from ..monitor.quantities.losses import JUMP_RATIO
+from ..monitor.record import Record
+from ..monitor.series import SPIKE_WINDOW_RECORDS
 from .check_readings import LOSS, find_overflow, loss_facts_of
 from .loss_function import WRONG_SIGNS
 from .run_readings import describe_large_inputs, find_rate_rise
@@ -225,7 +226,7 @@ KEEP_RATE = (
 )
 RISEN_LOSS = 1e4
 """By what factor a finite loss has risen before it broke where its steps were too large, and not its data."""
-EVIDENCE: tuple[tuple[Kind, str, str], ...] = (
+EVIDENCE: tuple[tuple[LayerKind, str, str], ...] = (
     ("normalizer", "log10_variance_max", "the input of `{name}` is the first of a normalizer that is not."),
     ("block", "log10_activation", "`{name}` is the first block whose input or output is not."),
     ("weight", "log10_gradient", "`{name}` is the last layer whose gradient is not."),
@@ -272,7 +273,7 @@ def watch_loss_not_finite(history: History) -> Iterator[Finding]:
     if rate_rise is not None and rate_rise.explains(record.step if at is None else at):
         rates = {"before": figure(rate_rise.before), "rate": figure(rate_rise.rate), "since": rate_rise.since}
         cause, remedy = cause + RATE_HAS_RISEN.format(**rates), KEEP_RATE.format(**rates)
-    remedy += HALF_PRECISION if history.standing.half_precision else ""
+    remedy += HALF_PRECISION if history.parameter_state.half_precision else ""
     what = "Weights are not finite"
     if record.loss is not None and not math.isfinite(record.loss):
         what = f"The loss is {_name_broken(record.loss)}"
@@ -330,7 +331,7 @@ def _find_rise(history: History) -> tuple[float, float] | None:
 
 def _find_wrong_sign(history: History) -> Symptom | None:
     """Return the alarm about the sign of the loss, or of a part of it; None where none is known to be wrong."""
-    words = () if history.standing.others else history.standing.oddities  # of two players one maximises
+    words = () if history.parameter_state.others else history.parameter_state.oddities  # of two players one maximises
     return next((WRONG_SIGNS[word] for word in words if word in WRONG_SIGNS), None)
 
 
@@ -390,7 +391,7 @@ def _find_cause(history: History, record: Record, weights: list[int], before: Re
     return replace(unknown, words=words, part="loss")
 
 
-def _broken(record: Record, kind: Kind, quantity: str) -> list[int]:
+def _broken(record: Record, kind: LayerKind, quantity: str) -> list[int]:
     """Return the layers, in order, with a figure that is NaN or plus infinity; zero is minus infinity and is fine."""
     return [i for i, value in enumerate(record.of(kind, quantity)) if value is not None and not value < math.inf]
 

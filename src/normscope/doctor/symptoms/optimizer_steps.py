@@ -315,7 +315,7 @@ def watch_decay_too_strong(history: History) -> Iterator[Finding]:
     if (
         not coupled
         and share
-        and compute_decay_at_usual_rate(share, min(rates), history.standing.optimizer) >= STRONG_DECAY_SHARE
+        and compute_decay_at_usual_rate(share, min(rates), history.parameter_state.optimizer) >= STRONG_DECAY_SHARE
     ):
         yield DECAY_STRONG.at(words={"memory": max(1.0, 1.0 / share)}, share=share, decay=decay, lr=rates[-1])
 
@@ -334,13 +334,13 @@ PENALTY_RATIO, SHRUNK_BY_PENALTY_LOG10 = 3.0, -0.7
 
 def watch_penalty_outweighs(history: History) -> Iterator[Finding]:
     """A penalty in the loss that shrinks a layer while nothing is learned."""
-    loss, own = history.records[-1].loss, history.records[-1].total.get("outputs_own")
+    loss, own = history.records[-1].loss, history.records[-1].total_of("outputs_own")
     if loss is None or own is None or not loss >= PENALTY_RATIO * own > 0.0:
         return
     shrunk = [
         (min(latest) - course.first[0], layer)
         for index, layer in enumerate(history.of("weight"))
-        if (course := history.course("weight", "log10_size", index)).first and (latest := course.last())
+        if (course := history.value_series("weight", "log10_size", index)).first and (latest := course.last())
     ]
     if shrunk and history.is_unlearned:
         fall, layer = min(shrunk, key=lambda pair: pair[0])

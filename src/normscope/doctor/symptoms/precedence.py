@@ -1,4 +1,9 @@
-"""What explains what: findings of a model, and of a run, that are mere consequences of others."""
+"""What explains what: findings of a model, and of a run, that are mere consequences of others.
+
+The first tables are of a check, which has all findings at once, by the finding that is dropped. In a run alarms come
+one by one: the other tables say what an alarm that was raised silences. A rule of a run that is silent after its own
+code, or another one, says so in `registry.py` (`unless`).
+"""
 
 from __future__ import annotations
 
@@ -56,6 +61,32 @@ EXPLAINED_ANYWHERE = {
 """A warning is dropped if one of these, a warning too, stands anywhere."""
 EXPLAINED_BY_ANY_WARNING = ("no-better-than-constant", "gradient-jump")
 """These are dropped if there is any other warning."""
+EFFECTS_OF_HUGE_STEPS = frozenset({
+    "dead-layer", "dead-relu", "dead-channels", "saturated-units", "attention-saturated", "output-constant",
+    "gradient-explosion", "gradient-vanishing", "norm-growth", "variance-collapse",
+    "stale-statistics", "effective-lr", "expanding-normalizer", "loss-rising", "loss-spike",
+    "no-better-than-constant",
+})  # fmt: skip
+"""What steps that are far too large do to a network, or a loss that is minimised without a bound."""
+EXPLAINED_BY_RAISED: dict[str, frozenset[str]] = {
+    "no-zero-grad": EFFECTS_OF_HUGE_STEPS | {"lr-too-high"},
+    "negated-loss": EFFECTS_OF_HUGE_STEPS | {"lr-too-high"},
+    "lr-too-high": EFFECTS_OF_HUGE_STEPS,
+    "gradient-cut": frozenset({"output-constant"}),
+}
+"""Alarms that follow from one that was raised: they are part of its story, and are not told again."""
+LOSS_EXPLAINED = (
+    "weights-still", "weights-put-back", "rate-zero", "rate-decayed", "no-gradient-at-step", "loss-rising",
+    "lr-too-high", "decay-too-strong", "strong-dropout", "one-class", "shapes-broadcast", "negated-loss",
+    "no-better-than-constant",
+)  # fmt: skip
+"""Alarms that say why a loss stays where it is: no other reason is looked for after them."""
+INPUTS_LOST = ("gradient-vanishing", "constant-input", "decay-too-strong")
+"""Alarms that say where the inputs are lost: that outputs do not depend on them is not told again."""
+LOST_BY_HALF_PRECISION = ("dead-layer", "dead-relu", "output-constant", "gradient-vanishing", "no-gradient-at-step")
+"""Alarms that values and gradients beyond the range of half precision explain."""
+VALIDATION_CODES = ("overfitting", "validation-worse", "validation-apart")
+"""Alarms of a validation: one of them is told in a run."""
 
 
 def unexplained(found: Sequence[Finding], examined: Examined) -> list[Finding]:
@@ -100,29 +131,3 @@ def _as_large(cause: Finding, finding: Finding) -> bool:
     """Whether a cause that touches a share of the channels touches enough of them."""
     mine, theirs = finding.numbers.get("share"), cause.numbers.get("share")
     return mine is None or theirs is None or theirs >= 0.5 * mine
-
-
-EFFECTS_OF_HUGE_STEPS = frozenset({
-    "dead-layer", "dead-relu", "dead-channels", "saturated-units", "attention-saturated", "output-constant",
-    "gradient-explosion", "gradient-vanishing", "norm-growth", "variance-collapse",
-    "stale-statistics", "effective-lr", "expanding-normalizer", "loss-rising", "loss-spike",
-    "no-better-than-constant",
-})  # fmt: skip
-"""What steps that are far too large do to a network, or a loss that is minimised without a bound."""
-EXPLAINED_BY_RAISED: dict[str, frozenset[str]] = {
-    "no-zero-grad": EFFECTS_OF_HUGE_STEPS | {"lr-too-high"},
-    "negated-loss": EFFECTS_OF_HUGE_STEPS | {"lr-too-high"},
-    "lr-too-high": EFFECTS_OF_HUGE_STEPS,
-    "gradient-cut": frozenset({"output-constant"}),
-}
-"""Alarms that follow from one that was raised: they are part of its story, and are not told again."""
-LOSS_EXPLAINED = (
-    "weights-still", "weights-put-back", "rate-zero", "rate-decayed", "no-gradient-at-step", "loss-rising",
-    "lr-too-high", "decay-too-strong", "strong-dropout", "one-class", "shapes-broadcast", "negated-loss",
-    "no-better-than-constant",
-)  # fmt: skip
-"""Alarms that say why a loss stays where it is."""
-INPUTS_LOST = ("gradient-vanishing", "constant-input", "decay-too-strong")
-"""Alarms that say where the inputs are lost."""
-LOST_BY_HALF_PRECISION = ("dead-layer", "dead-relu", "output-constant", "gradient-vanishing", "no-gradient-at-step")
-VALIDATION_CODES = ("overfitting", "validation-worse", "validation-apart")

@@ -10,8 +10,8 @@ from statistics import fmean, median
 from typing import Any
 
 from ...core.finding import Finding, Severity, figure
-from ..monitor.courses import PLAIN_STEPS
 from ..monitor.history import GUESSING_SHARE, History, losses_beside_constant
+from ..monitor.series import PLAIN_STEPS
 from .not_finite import LOOK_AT_BATCH, describe_outlier
 from .run_readings import (
     HIGHER_RATE_RATIO,
@@ -99,7 +99,7 @@ def watch_loss_rising(history: History) -> Iterator[Finding]:
 def watch_rate_rose(history: History) -> Iterator[Finding]:
     """A loss that jumps when the learning rate has just risen far above all that it was."""
     spike = history.spikes.first
-    if spike is None or history.standing.others:
+    if spike is None or history.parameter_state.others:
         return
     rise = find_rate_rise(history)
     if rise is not None and rise.explains(spike.step):
@@ -115,7 +115,7 @@ def _loss_lost(history: History) -> Iterator[Finding]:
         records = history.records[-LOST_RECORDS:]
     means = [(r.step, r.metrics.get("loss_mean", r.loss)) for r in records]
     start, least = history.first_loss, history.least_loss
-    if start is None or least is None or not means or history.standing.others:
+    if start is None or least is None or not means or history.parameter_state.others:
         return
     yield from _lost_to_constant(history)
     latest = [value for step, value in means if value is not None and math.isfinite(value) and step > least[1]]
@@ -198,7 +198,7 @@ def watch_loss_spike(history: History) -> Iterator[Finding]:
     outlier = describe_outlier(history, history.records[-1])
     if outlier:
         yield LOSS_OUTLIER.at(words={"outlier": outlier})
-    if spike is None or outlier or (history.standing.others and spike.level <= 0.0):
+    if spike is None or outlier or (history.parameter_state.others and spike.level <= 0.0):
         return  # losses of players, on both sides of zero, jump
     yield LOSS_SPIKE.at(loss=spike.loss, loss_before=spike.level, at=spike.step, records=history.spikes.count)
 
@@ -270,7 +270,7 @@ def watch_steps_too_large(history: History) -> Iterator[Finding]:
     the loss is four times its least and a quarter of the first while the rate still grows; or it spikes, or is lost
     likewise, behind a rate that has risen in mid-run to twice what it ever was
     """
-    if history.standing.others:
+    if history.parameter_state.others:
         return
     begun, sizes = steps_at_rate(history), first_step_sizes(history)
     now, start = recent_loss(history), history.first_loss
@@ -289,14 +289,16 @@ def watch_steps_too_large(history: History) -> Iterator[Finding]:
     first = min(start, history.records[0].loss or start)  # steps this large may have thrown the loss at once
     numbers: dict[str, Any] = {"loss": now, "loss_first": first, "lr": max(history.records[-1].lr, default=math.nan)}
     if _outputs_thrown(history, start):
-        yield OUTPUTS_THROWN.at(history.standing.fastest, words, log10_step=large, **numbers)
+        yield OUTPUTS_THROWN.at(history.parameter_state.fastest, words, log10_step=large, **numbers)
     elif thrown and is_clear and begun >= 2 * PLAIN_STEPS and (lost or stays):
-        yield TOO_LARGE_STEPS.at(history.standing.fastest, words, log10_step=max(large, median(sizes)), **numbers)
+        yield TOO_LARGE_STEPS.at(
+            history.parameter_state.fastest, words, log10_step=max(large, median(sizes)), **numbers
+        )
 
 
 def _outputs_thrown(history: History, start: float) -> bool:
     """Whether large first steps made the loss rise, and outputs have hardly depended on the inputs since."""
-    first, differ = history.records[0].total.get("log10_step"), history.total("outputs_differ")
+    first, differ = history.records[0].total_of("log10_step"), history.total("outputs_differ")
     early = [
         r.metrics.get("loss_largest")
         for r in history.records[:8]

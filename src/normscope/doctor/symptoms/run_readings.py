@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from ...core.finding import Finding
 from ...report.words import pluralise
-from ..monitor.courses import LASTING_STEPS, PLAIN_STEPS
 from ..monitor.history import History, losses_beside_constant
-from ..monitor.parameter_follower import Since
+from ..monitor.parameter_state import Since
 from ..monitor.record import Record
+from ..monitor.series import LASTING_STEPS, PLAIN_STEPS
 from .symptom import Symptom
 
 INPUTS_USED_SHARE = 0.03
@@ -38,17 +38,17 @@ def bound_loss_of_constant(history: History) -> float | None:
     targets to estimate how often each comes.
     """
     rows = [
-        (r.loss / loss, constant, r.total.get("outputs_differ") or 0.0)
+        (r.loss / loss, constant, r.total_of("outputs_differ") or 0.0)
         for r, loss, constant in losses_beside_constant(history.records[-MANY_CONSTANTS:])
         if loss and r.loss
-        if (r.total.get("outputs_samples") or 0.0) >= TARGETS_PER_CLASS * (r.total.get("outputs_classes") or 4.0)
+        if (r.total_of("outputs_samples") or 0.0) >= TARGETS_PER_CLASS * (r.total_of("outputs_classes") or 4.0)
     ]
     if len(rows) < MIN_CONSTANTS or min(differ for *_, differ in rows[len(rows) // 2 :]) < INPUTS_USED_SHARE:
         return None
     factors, constants = [factor for factor, _, _ in rows], [constant for _, constant, _ in rows]
     if min(constants) <= 1e-6 or max(factors) - min(factors) > 1e-3 * abs(median(factors)):
         return None
-    return median(factors) * _bound_constant(constants, history.records[-1].total.get("outputs_kinds"))
+    return median(factors) * _bound_constant(constants, history.records[-1].total_of("outputs_kinds"))
 
 
 def _bound_constant(constants: Sequence[float], kinds: float | None) -> float:
@@ -100,7 +100,7 @@ def steps_at_rate(history: History) -> int:
 
 def first_step_sizes(history: History) -> list[float]:
     """Return log10 of the first steps that were measured, over the weights."""
-    sizes = (r.total.get("log10_step") for r in history.records[:8])
+    sizes = (r.total_of("log10_step") for r in history.records[:8])
     return [size for size in sizes if size is not None and math.isfinite(size)]
 
 

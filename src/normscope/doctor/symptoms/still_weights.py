@@ -10,9 +10,10 @@ from typing import Any
 
 from ...core.finding import Finding, power
 from ...report.words import pluralise
-from ..monitor.courses import PLAIN_STEPS
 from ..monitor.history import History, losses_beside_constant
-from ..monitor.record import LayerRecord, Record
+from ..monitor.layer_record import LayerRecord
+from ..monitor.record import Record
+from ..monitor.series import PLAIN_STEPS
 from .run_readings import (
     CONSECUTIVE_RECORDS,
     FITTED_SHARE,
@@ -151,15 +152,15 @@ def watch_weights_still(history: History) -> Iterator[Finding]:
     largest rate (at a rate of 0: a note), and squared errors that would need five times as many steps to come down
     to that of a constant
     """
-    records = [r for r in history.records if r.lr and max(r.lr) > 0.0 and r.total.get("log10_step") is not None]
+    records = [r for r in history.records if r.lr and max(r.lr) > 0.0 and r.total_of("log10_step") is not None]
     if len(records) < 2 or records[-1] is not history.records[-1] or history.step < PLAIN_STEPS:
         return
     rates = [max(r.lr) for r in records]
     if rates[-1] < history.peak_lr / 2:
         return  # the end of a schedule
-    steps = [value for r in records if (value := r.total.get("log10_step")) is not None]
-    gradient = records[-1].total.get("log10_gradient")
-    drifts = [value for r in history.records if (value := r.total.get("log10_drift")) is not None]
+    steps = [value for r in records if (value := r.total_of("log10_step")) is not None]
+    gradient = records[-1].total_of("log10_gradient")
+    drifts = [value for r in history.records if (value := r.total_of("log10_drift")) is not None]
     path = sum(10.0 ** min(value, 300.0) for value in drifts)
     unmoved = history.step >= SLOW_STEPS and len(drifts) > 1 and path <= SLOW_PATH
     begun, now = history.first_loss, recent_loss(history)
@@ -174,7 +175,7 @@ def watch_weights_still(history: History) -> Iterator[Finding]:
     compared = losses_beside_constant(records[-1:])
     if compared and compared[0][1] < compared[0][2] / 2:
         return  # it is fitted: gradients are small for a good reason
-    loss = records[-1].total.get("outputs_own") or mean_loss(records[-1])
+    loss = records[-1].total_of("outputs_own") or mean_loss(records[-1])
     relative = _relative_gradient(records[-1])
     cause, remedy = GRADIENT_SMALL if relative is not None and relative < SMALL_GRADIENT_LOG10 else RATE_SMALL
     words = {"steps": history.step, "cause": cause, "remedy": remedy}
@@ -183,16 +184,16 @@ def watch_weights_still(history: History) -> Iterator[Finding]:
     if slow or max(steps) <= (STILL_FLAT_LOG10 if flat else STILL_LOG10):
         yield WEIGHTS_STILL.at(words=words, log10_step=max(steps), **numbers)
     elif stopped:
-        first = next((value for r in records if (value := r.total.get("log10_gradient")) is not None), math.nan)
-        largest = max(r.total.get("log10_step") or -math.inf for r in stopped)
+        first = next((value for r in records if (value := r.total_of("log10_gradient")) is not None), math.nan)
+        largest = max(r.total_of("log10_step") or -math.inf for r in stopped)
         words |= {"since": stopped[0].step, "loss": loss}
         yield STOPPED.at(words=words, log10_step=largest, log10_gradient_first=first, **numbers)
 
 
 def _relative_gradient(record: Record) -> float | None:
     """Return log10 of gradient times weights over the loss; None where one is not known."""
-    gradient, weight = (record.total.get(f"log10_{name}") for name in ("gradient", "weight"))
-    loss = record.total.get("outputs_own") or mean_loss(record)
+    gradient, weight = (record.total_of(f"log10_{name}") for name in ("gradient", "weight"))
+    loss = record.total_of("outputs_own") or mean_loss(record)
     if gradient is None or weight is None or loss is None or not 0.0 < loss < math.inf:
         return None
     return gradient + weight - math.log10(loss)
@@ -201,10 +202,10 @@ def _relative_gradient(record: Record) -> float | None:
 def _stopped_records(history: History) -> list[Record]:
     """Return the last records if none of them moves the weights any more though their batches differ; else none."""
     records = history.repeated()
-    means = {r.total.get("input_mean") for r in records}
+    means = {r.total_of("input_mean") for r in records}
     for record in records:
-        step, relative = record.total.get("log10_step"), _relative_gradient(record)
-        if step is None or relative is None or record.total.get("outputs_own") is None:
+        step, relative = record.total_of("log10_step"), _relative_gradient(record)
+        if step is None or relative is None or record.total_of("outputs_own") is None:
             return []
         if step > STOPPED_LOG10 or not -math.inf < relative <= STOPPED_GRADIENT_LOG10:
             return []
@@ -239,15 +240,15 @@ def watch_weights_put_back(history: History) -> Iterator[Finding]:
     something else than the optimizer writes into them, and after 100 steps nothing is learned
     """
     records = history.repeated()
-    steps = [r.total.get("log10_step") for r in records]
+    steps = [r.total_of("log10_step") for r in records]
     # a way lies between two steps that were measured: the rate may have changed at one of them
     smaller = [None if one is None or two is None else min(one, two) for one, two in pairwise(steps)]
-    pairs = list(zip(smaller, (r.total.get("log10_drift") for r in records[1:]), strict=True))
+    pairs = list(zip(smaller, (r.total_of("log10_drift") for r in records[1:]), strict=True))
     if not records or history.step - records[0].step < PLAIN_STEPS:
         return
-    written = [name for name, since in history.standing.overwritten.items() if since.records >= len(records)]
+    written = [name for name, since in history.parameter_state.overwritten.items() if since.records >= len(records)]
     unlearned = history.is_unlearned and (bool(history.over_constant()) or not had_learned(history))
-    if written and unlearned and history.step >= OVERWRITTEN_STEPS and not history.standing.others:
+    if written and unlearned and history.step >= OVERWRITTEN_STEPS and not history.parameter_state.others:
         more = f" (and {pluralise(len(written) - 1, 'other parameter')})" if len(written) > 1 else ""
         words = {"steps": history.step, "names": f"`{written[0]}`{more}"}
         yield OVERWRITTEN.at(written[0].rpartition(".")[0], words, parameters=len(written))
@@ -334,7 +335,7 @@ def _describe_turning(
 
 def _unscheduled_change(history: History, index: int) -> float:
     """Return how far, in decades, an effective learning rate has moved beyond the schedule; 0 where not known."""
-    course = history.course("weight", "log10_unscheduled_lr", index)
+    course = history.value_series("weight", "log10_unscheduled_lr", index)
     then, now = course.start, course.now
     return 0.0 if then is None or now is None or not math.isfinite(now - then) else now - then
 
@@ -361,7 +362,7 @@ def watch_no_zero_grad(history: History) -> Iterator[Finding]:
     """`no-zero-grad` (warning): in three records in a row the gradient of the step before was still there when that of
     the next was added
     """
-    latest = [record.total.get("left_over") for record in history.repeated(CONSECUTIVE_RECORDS)]
+    latest = [record.total_of("left_over") for record in history.repeated(CONSECUTIVE_RECORDS)]
     left = [value for value in latest if value is not None and value > 0.0]
     if left and len(left) == len(latest):
         gradient = history.total("log10_gradient").now

@@ -17,7 +17,7 @@ from ..facts.freshness import is_fresh
 from ..facts.layers import LayerRow
 from ..facts.loss import NO_BETTER
 from ..monitor.history import History
-from ..monitor.record import Kind
+from ..monitor.layer_record import LayerKind
 from .dead_layers import A_FEW_SAMPLES, ENOUGH_SAMPLES
 from .gradient_depth import UNFITTED_SHARE, check_fading_differences
 from .graph_order import WEIGHT_KINDS
@@ -198,9 +198,9 @@ def watch_dead_relu(history: History) -> Iterator[Finding]:
     """
     if any(f.code == "dead-layer" and "zero" in f.numbers for f in history.findings):
         return  # behind weights of zero no unit is on
-    measured = bool(history.courses("units", "dead").starts())
+    measured = bool(history.series_by_layer("units", "dead").starts())
     for kind, quantity in MEASURED_OFF[: 1 if measured else 2]:
-        courses = history.courses(kind, quantity)
+        courses = history.series_by_layer(kind, quantity)
         for index, layer in enumerate(history.of(kind)):
             plain = courses.last().get(index, ())
             shares = plain if plain and min(plain) >= 1.0 else courses.lasting().get(index)
@@ -214,7 +214,7 @@ def watch_dead_relu(history: History) -> Iterator[Finding]:
             yield DEAD_RELU.at(layer.name, words, share=share, share_first=start)
 
 
-MEASURED_OFF: tuple[tuple[Kind, str], ...] = (("units", "dead"), ("weight", "off"))
+MEASURED_OFF: tuple[tuple[LayerKind, str], ...] = (("units", "dead"), ("weight", "off"))
 """Where shares of units that no sample switches on are measured: in richer tiers at each ReLU, else behind weights."""
 
 
@@ -313,8 +313,8 @@ def watch_saturated_units(history: History) -> Iterator[Finding]:
     of another activation (GELU, SiLU, Mish written out); or the biases of an LSTM or GRU keep its gates shut and
     nothing is learned
     """
-    if history.standing.shut and history.step >= GATE_SHUT_STEPS and history.is_unlearned:
-        path, gate = next(iter(history.standing.shut.items()))
+    if history.parameter_state.shut and history.step >= GATE_SHUT_STEPS and history.is_unlearned:
+        path, gate = next(iter(history.parameter_state.shut.items()))
         yield GATE_SHUT.at(path, {"gate": gate, "steps": history.step})
         return
     flat = {

@@ -12,7 +12,7 @@ from ..facts.examined import Examined
 from ..facts.freshness import choose_unmeant, looks_fresh
 from ..facts.pass_facts import find_discriminator_layers
 from ..monitor.history import History
-from ..monitor.parameter_follower import FAINT_ENTRIES, SLOW_GROUP_SHARE
+from ..monitor.parameter_state import FAINT_ENTRIES, SLOW_GROUP_SHARE
 from .check_readings import is_matrix, step_facts_of
 from .run_readings import find_lasting, name_parameters
 from .symptom import FindingWords, Symptom, finding
@@ -157,13 +157,13 @@ def watch_frozen_layer(history: History) -> Iterator[Finding]:
     parameters are trained; or a table of embeddings with entries below 0.03 is frozen, and after 100 steps nothing
     is learned
     """
-    names = find_lasting(history, history.standing.frozen)
-    unmeant = [name for name in names if name in history.standing.unmeant]
+    names = find_lasting(history, history.parameter_state.frozen)
+    unmeant = [name for name in names if name in history.parameter_state.unmeant]
     if unmeant:
         yield replace(describe_frozen_random(unmeant), step=history.step)
     elif names:
         yield replace(describe_frozen_behind(names, len(history.of("weight"))), step=history.step)
-    elif (table := history.standing.faint) and history.step >= FAINT_STEPS and history.is_unlearned:
+    elif (table := history.parameter_state.faint) and history.step >= FAINT_STEPS and history.is_unlearned:
         yield FROZEN_FAINT.at(table, entry=FAINT_ENTRIES)
 
 
@@ -217,9 +217,9 @@ def watch_not_trained(history: History) -> Iterator[Finding]:
     """`not-trained` (warning): a parameter gets gradients in three records, is in no optimizer, and nobody changes
     it
     """
-    names = find_lasting(history, history.standing.unmoved)
+    names = find_lasting(history, history.parameter_state.unmoved)
     if names:
-        yield name_parameters(NOT_TRAINED, history, names, names[0], history.standing.unmoved[names[0]].step)
+        yield name_parameters(NOT_TRAINED, history, names, names[0], history.parameter_state.unmoved[names[0]].step)
 
 
 RESTING_WHY = "No step moves these parameters until their rate is larger."
@@ -267,7 +267,7 @@ RESTING_GROUP = replace(
 
 def watch_slow_groups(history: History) -> Iterator[Finding]:
     """Parameters whose group has no learning rate, or next to none, while others have one."""
-    standing = history.standing
+    standing = history.parameter_state
     for alarm, since in ((SLOW_GROUP, standing.slow), (RESTING_GROUP, standing.resting)):
         names = find_lasting(history, since)
         if not names or (alarm is SLOW_GROUP and history.beats_constant):

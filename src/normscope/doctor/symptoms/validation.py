@@ -156,8 +156,8 @@ def watch_validation(history: History, step: int) -> Iterator[Finding]:
     that of the first fifth, and that of the middle fifth lies between
     """
     yield from _reward_falls(history, step)
-    share, where = history.standing.dropout
-    if (count := history.standing.validated_in_train_mode) >= 2 and not history.has_raised("eval-mode"):
+    share, where = history.parameter_state.dropout
+    if (count := history.parameter_state.validated_in_train_mode) >= 2 and not history.has_raised("eval-mode"):
         yield VALIDATED_IN_TRAIN_MODE.at(where, {"count": count}, step=step, share=share)
     for name, pairs in history.validations.items():
         figures = [(at, value) for at, value in pairs if math.isfinite(value)]
@@ -210,7 +210,7 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
         yield alarm.at(step=step, words=words, best=best, now=latest[-1])
         return
     # the observed loss may have another scale, or other terms, than that of the validation: that of outputs has not
-    losses = [loss for r in history.records if (loss := r.total.get("outputs_own"))]
+    losses = [loss for r in history.records if (loss := r.total_of("outputs_own"))]
     start, now = (losses[0], median(losses[-WORSE_LOGS:])) if len(losses) > WORSE_LOGS else (None, None)
     if not is_held_out_loss(name):
         return

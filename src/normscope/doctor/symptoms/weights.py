@@ -16,9 +16,9 @@ from ..facts.examined import Examined
 from ..facts.freshness import is_fresh
 from ..facts.parameters import ParameterRow
 from ..facts.pass_facts import PassFacts
-from ..monitor.courses import FIRST, LASTING_STEPS
 from ..monitor.history import History
 from ..monitor.record import Record
+from ..monitor.series import FIRST, LASTING_STEPS
 from .check_readings import LOSS, find_last_linear, is_matrix, least_side, loss_facts_of, parameters_of
 from .graph_order import WEIGHT_KINDS
 from .symptom import FindingWords, Symptom, finding, others_likewise
@@ -92,7 +92,7 @@ def watch_units_alike(history: History) -> Iterator[Finding]:
     """`units-alike` (warning): in two trained layers or more all units began with the same weights, which are not zero,
     and the same bias
     """
-    names = history.standing.alike or ()
+    names = history.parameter_state.alike or ()
     if len(names) > 1 and len(history.records) > 1:
         yield UNITS_ALIKE.at(names[0], {"also": others_likewise(len(names), "other layer")})
 
