@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import runpy
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +20,7 @@ from normscope.doctor.monitor.quantities import DECLARED, PROBES
 from normscope.doctor.monitor.quantities.outputs import Outputs
 from normscope.doctor.monitor.quantities.quantity import Probe, Quantity, RecordDraft
 from normscope.doctor.monitor.record import Record
+from normscope.doctor.monitor.step_measurement import StepMeasurement
 from normscope.doctor.monitor.watching import watch
 
 ROOT = Path(__file__).parents[2]
@@ -79,3 +81,22 @@ def test_every_probe_of_the_folder_is_listed_and_its_quantities_are_on_the_page(
     assert {one for one in written if issubclass(one, Probe) and one is not Probe} == set(PROBES)
     page = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
     assert runpy.run_path(str(ROOT / "tools" / "written_pages.py"))["watching_page"](page) == page
+
+
+def test_a_step_that_is_recorded_is_gone_without_a_search_for_cycles() -> None:
+    """Some loops switch the search off."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gc.collect()
+    gc.disable()
+    try:
+        with watch(model, optimizer, every={"standard": 1, "full": 4}, overhead=None) as run:
+            for _ in range(6):
+                optimizer.zero_grad()
+                loss = model(torch.randn(16, 4)).square().mean()
+                run.observe(loss=loss)
+                loss.backward()
+                optimizer.step()
+            assert sum(type(one) is StepMeasurement for one in gc.get_objects()) <= 1
+    finally:
+        gc.enable()

@@ -15,7 +15,6 @@ from .quantities.losses import Losses, Observed
 from .quantities.quantity import MeasuredStep, Probe, RecordDraft
 from .record import Record
 from .schedule import Tier, TimeBudget
-from .transfer import Transfer
 from .watched_layers import Subject
 
 Memories = dict[type[Probe], Any]
@@ -79,12 +78,13 @@ class StepMeasurement(MeasuredStep):
         self.seconds, self.probe(Losses).observed = seconds, observed
         for figures in observed.values():
             figures.send()
-        self.transfer, self._sent, self.forward = Transfer(self._sent), [], None
+        self.outbox.send()
+        self.forward = None
 
     def arrived(self) -> bool:
         """Return whether `record` would not wait."""
         figures = self.probe(Losses).observed.values()
-        return (self.transfer is None or self.transfer.arrived()) and all(one.arrived() for one in figures)
+        return self.outbox.arrived() and all(one.arrived() for one in figures)
 
     def record(self) -> Record:
         """Return what was measured, as numbers; waits for those that have not arrived."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -55,3 +56,44 @@ class Transfer:
             arrays[place] = numbers[first : first + shape.numel()].reshape(shape)
             first += shape.numel()
         return [arrays[place] for place in range(len(arrays))]
+
+
+class Outbox:
+    """Collects tensors until all of them are sent together."""
+
+    def __init__(self) -> None:
+        self._tensors: list[Tensor] = []
+        self._transfer: Transfer | None = None
+
+    def add(self, tensor: Tensor) -> Arriving:
+        """Add a tensor; return what its numbers are read from."""
+        self._tensors.append(tensor)
+        return Arriving(self, len(self._tensors) - 1)
+
+    def send(self) -> None:
+        """Send all of them."""
+        self._transfer, self._tensors = Transfer(self._tensors), []
+
+    def arrived(self) -> bool:
+        """Return whether reading them would not wait."""
+        return self._transfer is None or self._transfer.arrived()
+
+    @cached_property
+    def numbers(self) -> list[np.ndarray]:
+        """The numbers of each tensor, in their order."""
+        return [] if self._transfer is None else self._transfer.open()
+
+
+class Arriving:
+    """A tensor on its way to the host."""
+
+    def __init__(self, outbox: Outbox, place: int) -> None:
+        self._outbox, self._place = outbox, place
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """Its numbers, in its shape; waits for the device if they are not here yet."""
+        return self._outbox.numbers[self._place]
+
+    def __float__(self) -> float:
+        return float(self.numbers.flat[0])

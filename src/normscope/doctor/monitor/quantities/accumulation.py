@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ....core.whole_weights import is_sharded
-from .quantity import Arriving, Probe, Quantity, RecordDraft
+from ..transfer import Arriving
+from .quantity import Probe, Quantity, RecordDraft
 
 LEFT_OVER = Quantity("network", "left_over", "the largest entry of a gradient that was not cleared")
 HALVES_AGREE = Quantity(

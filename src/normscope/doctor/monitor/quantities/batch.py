@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from .quantity import Arriving, Probe, Quantity, RecordDraft
+from ..transfer import Arriving
+from .quantity import Probe, Quantity, RecordDraft
 
 COLUMN = Quantity("network", "input_column", "the largest column of a table over the median one")
 SPREAD = Quantity("network", "input_spread", "the largest difference between two samples of the batch in any entry")

@@ -13,7 +13,8 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from ....core.whole_weights import gather_whole
 from ....listening.calls import tensors_in
 from ..distributed import sum_over
-from .quantity import Arriving, Probe, Quantity, RecordDraft, log10_of, read_number
+from ..transfer import Arriving
+from .quantity import Probe, Quantity, RecordDraft, log10_of, read_number
 
 ACTIVATION = Quantity("block", "log10_activation", "the root mean square of a block's output over that of its input")
 BACKWARD = Quantity("block", "log10_backward", "that of the gradient of its input over that of its output")

@@ -12,7 +12,8 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from ....core.whole_weights import gather_whole
 from ....listening.calls import Site
 from ..distributed import sum_over
-from .quantity import Arriving, Probe, Quantity, RecordDraft, read_number
+from ..transfer import Arriving
+from .quantity import Probe, Quantity, RecordDraft, read_number
 
 DEAD = Quantity("units", "dead", "share of the units behind a ReLU that fire for no sample of the batch")
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from ....calls.call import Call
 from ....core.errors import InputError
 from ..layer_record import LayerRecord
-from .quantity import Arriving, Probe, Quantity, RecordDraft
+from ..transfer import Arriving
+from .quantity import Probe, Quantity, RecordDraft
 
 if TYPE_CHECKING:
     from ....bounds.domain.domain import Domain

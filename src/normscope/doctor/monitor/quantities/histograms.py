@@ -10,7 +10,8 @@ from torch.nn.parameter import is_lazy
 
 from ....core.whole_weights import gather_whole
 from ..schedule import Tier
-from .quantity import Arriving, Probe, Quantity, RecordDraft
+from ..transfer import Arriving
+from .quantity import Probe, Quantity, RecordDraft
 from .sizes import dense_values
 
 WEIGHT = Quantity("histograms", "weight", "the root mean square of a layer's weight, then the share in each bin")

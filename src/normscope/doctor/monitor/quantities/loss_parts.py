@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ...facts.loss_graph import LossReading, trace_loss
-from .quantity import Arriving, MeasuredStep, Probe, Quantity, RecordDraft, read_number
+from ..transfer import Arriving
+from .quantity import MeasuredStep, Probe, Quantity, RecordDraft, read_number
 
 OF_OUTPUTS = (
     Quantity("network", "outputs_own", "the loss of the batch, without factors"),

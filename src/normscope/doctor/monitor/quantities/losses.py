@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ....core.errors import InputError
 from ...facts.loss_graph import without_factor
-from ..transfer import Transfer
+from ..transfer import Arriving, Transfer
 from .loss_parts import LossParts
-from .quantity import Arriving, MeasuredStep, Probe, Quantity, RecordDraft, read_number
+from .quantity import MeasuredStep, Probe, Quantity, RecordDraft, read_number
 
 LOSS = Quantity(
     "record", "loss", "what the loop observed in the step, or, where it observes none, its backward began with"

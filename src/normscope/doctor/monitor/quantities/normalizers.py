@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ....listening.calls import NormalizerSeen, Site
 from ..running_variances import Moved
-from .quantity import ArraySegments, Arriving, Probe, Quantity, RecordDraft, sum_measured
+from ..transfer import Arriving
+from .quantity import ArraySegments, Probe, Quantity, RecordDraft, sum_measured
 
 VARIANCE = Quantity("normalizer", "log10_variance", "mean over its sets (channels, rows, ...) of the biased variance")
 CONSTANT = Quantity("normalizer", "log10_constant", "the largest Jacobian norm on the batch without the scale")

@@ -29,9 +29,10 @@ from ....products.followed_norms import (
     read_norms,
 )
 from ..schedule import MAX_LEFT_OUT, Tier, TimeBudget, Turns
+from ..transfer import Arriving
 from ..watched_layers import UNCHAINED
 from .normalizers import GAIN, VARIANCE, Normalizers, group_scales, jacobian_norm
-from .quantity import Arriving, Probe, Quantity, RecordDraft, sum_measured
+from .quantity import Probe, Quantity, RecordDraft, sum_measured
 from .sizes import SIZE, Sizes
 
 NORM = Quantity("weight", "log10_norm", "the operator norm of the layer, where it is known well enough to be shown")

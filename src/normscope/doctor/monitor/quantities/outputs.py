@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from .quantity import Arriving, Probe, Quantity, RecordDraft
+from ..transfer import Arriving
+from .quantity import Probe, Quantity, RecordDraft
 
 OUTPUT_SPREAD = Quantity("network", "output_spread", "how far the directions of the outputs differ over the samples")
 CODE_SPREAD = Quantity(

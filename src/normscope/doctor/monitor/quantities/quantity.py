@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar, TypeVar
+from weakref import proxy
 
 import numpy as np
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from ....core.whole_weights import is_sharded
 from ..forward_record import ForwardRecord
 from ..layer_record import Numbers
 from ..schedule import Tier, TimeBudget
-from ..transfer import Transfer
+from ..transfer import Arriving, Outbox
 from ..watched_layers import Subject
 
 
@@ -36,7 +36,6 @@ class Quantity:
         name: its name in the record; those that begin with `log10_` are exponents.
         meaning: what it is.
         optional: whether it is not known of every layer that is measured: NaN then says so, and becomes None.
-        compared: whether the history keeps its figures over the run, for symptoms to compare.
         derive: makes it of a record, for the history alone: no record has it.
     """
 
@@ -44,23 +43,7 @@ class Quantity:
     name: str
     meaning: str
     optional: bool = False
-    compared: bool = True
     derive: Callable[[Any], Numbers] | None = None
-
-
-class Arriving:
-    """A tensor on its way to the host."""
-
-    def __init__(self, step: MeasuredStep, place: int) -> None:
-        self._step, self._place = step, place
-
-    @property
-    def numbers(self) -> np.ndarray:
-        """Its numbers, in its shape; waits for the device if they are not here yet."""
-        return self._step.arrived_numbers[self._place]
-
-    def __float__(self) -> float:
-        return float(self.numbers.flat[0])
 
 
 class MeasuredStep:
@@ -79,8 +62,7 @@ class MeasuredStep:
         lost: layers whose parameters have been replaced since the first forward.
         has_gradients: whether the optimizer has its gradients, and they were measured.
         awaits_backward: whether a probe looks at the gradients behind the backward that runs.
-        left_out: steps that were due in front of it and were not measured, for lack of time.
-        seconds: since the run began.
+        outbox: what is sent to the host.
     """
 
     budget: TimeBudget
@@ -91,10 +73,8 @@ class MeasuredStep:
         self.parameters: Mapping[str, nn.Parameter] = {}
         self.lost: list[str] = []
         self.has_gradients = self.awaits_backward = False
-        self.left_out, self.seconds = 0, 0.0
-        self.transfer: Transfer | None = None
+        self.outbox = Outbox()
         self._probes: dict[type[Probe], Probe] = {}
-        self._sent: list[Tensor] = []
 
     def probe(self, family: type[AnyProbe]) -> AnyProbe:
         """Return another probe of this step, by its class."""
@@ -102,8 +82,7 @@ class MeasuredStep:
 
     def send(self, tensor: Tensor) -> Arriving:
         """Send a tensor to the host, with all others of the step."""
-        self._sent.append(tensor)
-        return Arriving(self, len(self._sent) - 1)
+        return self.outbox.add(tensor)
 
     def send_any(self, tensor: Tensor | None) -> Arriving | None:
         """Send a tensor, if there is one."""
@@ -118,11 +97,6 @@ class MeasuredStep:
     def is_rich(self) -> bool:
         """Whether more is measured than in the economy tier."""
         return self.tier is not Tier.ECONOMY
-
-    @cached_property
-    def arrived_numbers(self) -> list[np.ndarray]:
-        """The numbers of all tensors that were sent, in their order."""
-        return [] if self.transfer is None else self.transfer.open()
 
     def sized(self) -> dict[str, nn.Parameter]:
         """Return the parameters that have a size by now."""
@@ -154,7 +128,8 @@ class Probe:
     Memory: ClassVar[Callable[[], Any]] = type(None)
 
     def __init__(self, step: MeasuredStep, memory: Any) -> None:
-        self.step, self.memory = step, memory
+        self.step: MeasuredStep = proxy(step)  # which has its probes, and goes as soon as it is recorded
+        self.memory = memory
 
     def take_outputs(self, made: Any) -> None:
         """Take what a forward returned."""

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .quantity import Arriving, Probe, Quantity, RecordDraft, log10_of
+from ..transfer import Arriving
+from .quantity import Probe, Quantity, RecordDraft, log10_of
 
 STEP = Quantity("network", "log10_step", "how far the step moves the weights, over their size")
 DRIFT = Quantity("network", "log10_drift", "how far all steps since the record before do")

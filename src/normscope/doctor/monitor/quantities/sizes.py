@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..distributed import l2_norms
-from .quantity import Arriving, MeasuredStep, Probe, Quantity, RecordDraft, log10_of
+from ..transfer import Arriving
+from .quantity import MeasuredStep, Probe, Quantity, RecordDraft, log10_of
 
 SIZE = Quantity("weight", "log10_size", "l2 norm of a layer's weight and bias together")
 GRADIENT = Quantity("weight", "log10_gradient", "l2 norm of their gradients together")

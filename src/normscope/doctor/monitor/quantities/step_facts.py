@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .quantity import Arriving, Probe, Quantity, RecordDraft
+from ..transfer import Arriving
+from .quantity import Probe, Quantity, RecordDraft
 
 RATES = Quantity("record", "lr", "the learning rate of every parameter group; over a run the largest of them")
 LEFT_OUT = Quantity("network", "left_out", "steps that were due since the record before and left out for lack of time")

@@ -17,8 +17,9 @@ from ....core.whole_weights import gather_whole
 from ....listening.calls import Site
 from ..layer_record import Numbers
 from ..schedule import Turns
+from ..transfer import Arriving
 from ..watched_layers import effective_power
-from .quantity import ArraySegments, Arriving, Probe, Quantity, RecordDraft
+from .quantity import ArraySegments, Probe, Quantity, RecordDraft
 
 EFFECTIVE_RATE = Quantity(
     "weight",
