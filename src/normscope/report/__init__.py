@@ -1,8 +1,8 @@
 """Documents as plain data, and what shows them: on a terminal, in a notebook, as a page, as files."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..core.loading import load_when_used
 from ..core.shown import Shown
 from .document import (
     Block,
@@ -53,17 +53,14 @@ __all__ = [
     "thinned",
 ]
 
-HOMES = {
-    "picture": "export",
-    "plot": "axes",
-    "print_document": "terminal",
-    "table_csv": "export",
-    "thinned": "curves",
-}
-"""What draws and prints loads when it is first used."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{HOMES[name]}", __name__), name)
+# What draws and prints loads when it is first used.
+__getattr__ = load_when_used(
+    __name__,
+    {
+        "picture": "export",
+        "plot": "axes",
+        "print_document": "terminal",
+        "table_csv": "export",
+        "thinned": "curves",
+    },
+)

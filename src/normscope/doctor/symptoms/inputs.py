@@ -340,9 +340,11 @@ MAX_SAME_SAMPLES = 64
 
 def may_repeat_batches(history: History) -> bool:
     """Return whether the last records leave it open that every step sees the same few samples."""
-    rows = [record.total for record in history.records[-2:]]
-    marks = [(r.get("input_mean") or 0.0, r.get("input_size") or 0.0) for r in rows]
-    few_differ = all(r.get("input_spread") != 0.0 and (r.get("input_samples") or 0.0) <= MAX_SAME_SAMPLES for r in rows)
+    rows = history.records[-2:]
+    marks = [(r.total_of("input_mean") or 0.0, r.total_of("input_size") or 0.0) for r in rows]
+    few_differ = all(
+        r.total_of("input_spread") != 0.0 and (r.total_of("input_samples") or 0.0) <= MAX_SAME_SAMPLES for r in rows
+    )
     return few_differ and all(are_same(marks[-1], others) for others in marks)
 
 
@@ -352,8 +354,7 @@ def watch_same_batch(history: History) -> Iterator[Finding]:
     has more, or a validation is far worse
     """
     records = history.repeated(SAME_RECORDS)
-    rows = [r.total for r in records]
-    marks = [(r.get("input_mean"), r.get("input_size"), r.get("input_samples")) for r in rows]
+    marks = [(r.total_of("input_mean"), r.total_of("input_size"), r.total_of("input_samples")) for r in records]
     if not records or history.step - records[0].step < PLAIN_STEPS:
         return
     mean, size, samples = marks[-1]
@@ -363,13 +364,13 @@ def watch_same_batch(history: History) -> Iterator[Finding]:
     validated = _worse_validation(history)
     if told and (max(told) > Severity.INFO or not validated):
         return
-    if any(r.get("input_spread") == 0.0 for r in rows):  # all samples are alike: that has an alarm of its own
+    if any(r.total_of("input_spread") == 0.0 for r in records):  # all samples are alike: that has an alarm of its own
         return
-    if {r["input_repeats"] for r in rows if "input_repeats" in r} != {1.0}:  # records may be in step with the epochs
+    if {r.total_of("input_repeats") for r in records} - {None} != {1.0}:  # records may be in step with the epochs
         return
     if all(a is not None and b is not None and are_same((mean, size), (a, b)) for a, b, _ in marks):
         others = validated or _other_samples(history, mean, size, int(samples))
-        words = {"records": len(rows), "samples": samples, "others": others}
+        words = {"records": len(records), "samples": samples, "others": others}
         yield (SAME_BATCH if words["others"] else ALL_THE_DATA).at(words=words)
 
 

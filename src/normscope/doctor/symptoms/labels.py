@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from statistics import median
-from typing import Any
 
 from ...core.finding import Finding, Severity, figure, figures, percent
 from ..facts.autograd_graph import RANGES
@@ -114,8 +113,8 @@ def watch_labels_alike(history: History) -> Iterator[Finding]:
     rows = [r for r in history.records[-2 * SAME_RECORDS :] if r.total_of("outputs_label_low") is not None]
     if not 0 < few <= len(rows) or history.parameter_state.others or min(_column(rows, "samples")) < MIN_BATCH_LABELS:
         return
-    alike = list(takewhile(_has_one_label, reversed([r.total for r in history.records])))
-    labels, always = {row["outputs_label_low"] for row in alike}, len(alike) == len(history.records)
+    alike = list(takewhile(_has_one_label, reversed(history.records)))
+    labels, always = {row.total_of("outputs_label_low") for row in alike}, len(alike) == len(history.records)
     if len(alike) >= few and len(labels) == 1:
         earlier = [r.total_of("outputs_classes") for r in history.records[: len(history.records) - len(alike)]]
         mixed = bool(earlier) and min((count for count in earlier if count is not None), default=0.0) > 2
@@ -134,8 +133,9 @@ def watch_labels_alike(history: History) -> Iterator[Finding]:
         yield SORTED_BATCHES.at(words=words)
 
 
-def _has_one_label(row: Mapping[str, Any]) -> bool:
-    return row.get("outputs_label_low") is not None and row["outputs_label_low"] == row.get("outputs_label_high")
+def _has_one_label(row: Record) -> bool:
+    low = row.total_of("outputs_label_low")
+    return low is not None and low == row.total_of("outputs_label_high")
 
 
 def _column(rows: Sequence[Record], name: str) -> list[float]:
