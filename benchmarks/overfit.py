@@ -33,8 +33,8 @@ from benchmarks.faults import diagnose
 from normscope.calls.call import arguments, labels_of
 from normscope.calls.data_reader import Batches
 from normscope.core.untouched import drops
-from normscope.doctor.checking.loss_facts import resolve_loss
-from normscope.doctor.checking.objective import differentiated_outputs, take_loss
+from normscope.doctor.facts.loss import resolve_loss
+from normscope.doctor.facts.objective import differentiated_outputs, take_loss
 
 STEPS, OWN_STEPS, CONSTANT_STEPS, RATE = 100, 60, 200, 0.01
 SIGNS = ("raises or NaN", "a matrix does not move", "the loss does not fall", "its optimizer ends above")

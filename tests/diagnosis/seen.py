@@ -11,7 +11,8 @@ from normscope.auditing.audited import Audited, AuditedRow, examined_rows
 from normscope.auditing.findings import look_at_audit
 from normscope.core.bracket import Bracket, Evidence
 from normscope.core.finding import Finding, Severity
-from normscope.doctor.checking.examined import DataSeen, NormalizerOverData, Variance
+from normscope.doctor.facts.data import DataSeen
+from normscope.doctor.facts.layers_over_data import NormalizerOverData, Variance
 
 INFO, WARNING, ERROR = Severity.INFO, Severity.WARNING, Severity.ERROR
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.auditing.audited import AuditedRow
-from normscope.doctor.checking.examined import UnitsOverData
+from normscope.doctor.facts.layers_over_data import UnitsOverData
 from normscope.doctor.symptoms.registry import diagnose_model
 from normscope.listening.not_finite import Origin
 

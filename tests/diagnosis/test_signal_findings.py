@@ -10,8 +10,12 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.finding import Finding
 from normscope.core.untouched import Mode
-from normscope.doctor.checking.examined import DataSeen, Examined, WeightOverData
-from normscope.doctor.checking.signal import Signal, SignalRow
+from normscope.doctor.facts.data import DataSeen
+from normscope.doctor.facts.examined import Examined
+from normscope.doctor.facts.layers import LayerRow
+from normscope.doctor.facts.layers_over_data import WeightOverData
+from normscope.doctor.facts.objective import ObjectiveFacts
+from normscope.doctor.facts.pass_facts import PassFacts
 from normscope.doctor.symptoms.gradient_depth import check_gradient_explosion, check_gradient_vanishing
 from normscope.doctor.symptoms.gradient_reach import check_no_gradient
 from normscope.doctor.symptoms.half_precision import check_half_precision
@@ -345,8 +349,10 @@ class TestSaturated:
 class TestByHand:
     """Thresholds, on rows written by hand."""
 
-    def examined(self, *rows: SignalRow, rms_input: float | None = None) -> Examined:
-        signal = Signal(rows=rows, gradient_of="the loss", samples=4, forwards=1, backwards=1)
+    def examined(self, *rows: LayerRow, rms_input: float | None = None) -> Examined:
+        signal = PassFacts(
+            rows=rows, objective=ObjectiveFacts(gradient_of="the loss"), samples=4, forwards=1, backwards=1
+        )
         site = ("0", "linear", 0)
         shapes = {"input_shape": (4, 4), "output_shape": (4, 4)}
         weights = {} if rms_input is None else {
@@ -355,9 +361,9 @@ class TestByHand:
         data = DataSeen(samples=4, batches=1, order=tuple(weights), weights=weights)
         return Examined(model=nn.Identity(), mode="eval", places=(), data=data, signal=signal)
 
-    def row(self, path: str, kind: str = "linear", **known) -> SignalRow:
+    def row(self, path: str, kind: str = "linear", **known) -> LayerRow:
         usual = {"mean": 0.0, "deviation": 1.0, "least": -3.0, "greatest": 3.0, "below_float16": 0.0}
-        return SignalRow(path=path, kind=kind, shape=(4, 4), **{"dtype": "float32", **usual, **known})
+        return LayerRow(path=path, kind=kind, shape=(4, 4), **{"dtype": "float32", **usual, **known})
 
     def profile(self, *decades: float) -> Examined:
         return self.examined(*(self.row(str(k), log10_gradient=value) for k, value in enumerate(decades)))

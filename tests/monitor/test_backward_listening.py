@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.doctor.monitor.probes.loss_probe import without_factor
+from normscope.doctor.facts.loss_graph import without_factor
 from normscope.doctor.monitor.torch_hooks import BackwardListener
 
 

@@ -14,9 +14,9 @@ from ..core.codec import JsonForm, Part, Saved
 from ..core.errors import InputError, visible
 from ..core.finding import Finding
 from ..core.shown import Shown
-from ..doctor.checking.examined import Variance
-from ..doctor.checking.signal import Signal
 from ..doctor.checking.verdict import Judged, verdict
+from ..doctor.facts.layers_over_data import Variance
+from ..doctor.facts.pass_facts import PassFacts
 from .normalizer_effects import NormalizerEffects
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Audit(Judged, Saved, Shown):
     quantile: DataBracket | None = None
     layers: tuple[Row, ...] = ()
     normalizers: NormalizerEffects | None = None
-    signal: Signal | None = None
+    signal: PassFacts | None = None
     findings: tuple[Finding, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()

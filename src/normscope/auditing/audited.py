@@ -13,7 +13,8 @@ from ..bounds.graph.ir import Graph, Node, Unit
 from ..bounds.operators.effects import Effect
 from ..bounds.operators.invariance import FeedingLayer
 from ..core.bracket import Bracket
-from ..doctor.checking.examined import RELATIVE_CHANNEL, Examined, ExaminedRow, NormalizerOverData, WeightOverData
+from ..doctor.facts.examined import Examined, ExaminedRow
+from ..doctor.facts.layers_over_data import RELATIVE_CHANNEL, NormalizerOverData, WeightOverData
 from .audit_result import Row
 
 

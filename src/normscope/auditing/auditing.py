@@ -35,11 +35,11 @@ from ..core.provenance import provenance
 from ..core.threads import warnings_at_callers
 from ..core.untouched import Mode, mode_of, outside_inference_mode
 from ..doctor.checking.checking import read_source, what_was_taken
-from ..doctor.checking.descent_pass import Optimizers
-from ..doctor.checking.examined import DataSeen
-from ..doctor.checking.loss_facts import check_optimizers, resolve_loss, takes_labels
-from ..doctor.checking.signal import Signal
-from ..doctor.checking.signal_pass import weigh_divergence
+from ..doctor.facts.data import DataSeen
+from ..doctor.facts.forward_backward import weigh_divergence
+from ..doctor.facts.loss import resolve_loss, takes_labels
+from ..doctor.facts.pass_facts import PassFacts
+from ..doctor.facts.steps import Optimizers, check_optimizers
 from .audit_result import Audit
 from .audit_steps import (
     NOT_REACHED,
@@ -209,7 +209,7 @@ def _audited(
     request: AuditRequest,
     traced: AuditTrace,
     data: DataSeen,
-    signal: Signal | None,
+    signal: PassFacts | None,
     bounds: AuditBounds,
     *,
     sound: bool,
@@ -275,7 +275,9 @@ def _result(
     )
 
 
-def _notes(request: AuditRequest, captured: Captured | None, data: DataSeen, signal: Signal | None) -> tuple[str, ...]:
+def _notes(
+    request: AuditRequest, captured: Captured | None, data: DataSeen, signal: PassFacts | None
+) -> tuple[str, ...]:
     """Return what the reader is told beside the figures, each sentence once."""
     notes = [] if captured is None else [*captured.graph.notes]
     notes += what_was_taken(signal, request.output)

@@ -19,7 +19,7 @@ from ..bounds.operators.invariance import FeedingLayer
 from ..bounds.operators.registry import sets_of
 from ..core.budget import affordable, check_time, count
 from ..core.log10 import log10
-from ..doctor.checking.examined import NormalizerOverData
+from ..doctor.facts.layers_over_data import NormalizerOverData
 from ..doctor.symptoms.batch_statistics import is_noisy, is_tiny
 from ..doctor.symptoms.normalizer_gain import MUCH_DOMINATED_SHARE
 from .audit_steps import NOT_REACHED, AuditRequest, Skipped

@@ -29,8 +29,9 @@ from ..core.budget import Budget, Progress
 from ..core.errors import InputError
 from ..core.log10 import log10
 from ..core.rounding import Upper
-from ..doctor.checking.examined import DataSeen, NormalizerOverData, layer_seen
-from ..doctor.checking.tallies import SetTally
+from ..doctor.facts.data import DataSeen
+from ..doctor.facts.examined import layer_seen
+from ..doctor.facts.layers_over_data import NormalizerOverData, SetTally
 from ..listening.calls import RECURRENT, NormalizerSeen, Site, rows_seen, set_count, set_positions
 from ..report.words import factor
 from .audit_result import Row

@@ -24,7 +24,7 @@ from ..core.finding import Severity
 from ..core.threads import ignore_warnings
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..doctor.checking.checking import check
-from ..doctor.checking.data_pass import watch_data
+from ..doctor.facts.data import run_over_data
 from ..doctor.monitor.watching import watch
 from ..theory.losses import Loss
 from .choice import NAMES, Choice, RunOutcome, Status
@@ -342,7 +342,7 @@ def _checked(task: TrainingTask, run: TrainingRun, model: nn.Module, notes: list
 def _noise(task: TrainingTask, run: TrainingRun, model: nn.Module) -> dict[str, Any]:
     """Return how much the variances of BatchNorms change from batch to batch, and the smallest possible change."""
     batches = [_inputs(batch) for batch in task.samples.steps(run.batch_size, BATCHES, run.seed)]
-    norms = [norm for norm in watch_data(model, batches, mode="train").normalizers.values() if norm.kind == "batch"]
+    norms = [norm for norm in run_over_data(model, batches, mode="train").normalizers.values() if norm.kind == "batch"]
     spreads = [norm.batch_spread for norm in norms if norm.batch_spread is not None]
     if not spreads:
         return {}

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ..checking.loss_facts import choose_unmeant
-from .probes.loss_probe import LossReading
+from ..facts.freshness import choose_unmeant
+from ..facts.loss_graph import LossReading
 
 
 class Since:

@@ -23,8 +23,9 @@ from ...report.document import (
 )
 from ...report.words import LEVELS, listed, memory, pluralise, sentence, shape
 from ..checking.checked import Check
-from ..checking.signal import FLOAT16_LARGEST, INPUT, Signal, SignalRow
 from ..checking.verdict import Findings, HasRole, clause, groups, places
+from ..facts.layers import FLOAT16_LARGEST, INPUT, LayerRow
+from ..facts.pass_facts import PassFacts
 from ..symptoms.symptom import is_name, place
 
 
@@ -60,12 +61,12 @@ DIRECTIONS = ((0.7, "nearly the same"), (0.2, "similar"), (-0.2, "unrelated"), (
 """How two gradients agree, from some cosine on."""
 
 
-def loss_words(signal: Signal | None) -> str:
+def loss_words(signal: PassFacts | None) -> str:
     """Return what is to be said of the loss and of a step along its gradient; empty without a loss."""
-    if signal is None or signal.loss_value is None:
+    if signal is None or signal.objective.loss_value is None:
         return ""
     facts, steps = signal.loss, signal.steps
-    told = [f"The loss is {signal.loss_value:.4g}"]
+    told = [f"The loss is {signal.objective.loss_value:.4g}"]
     if facts is not None and facts.blind is not None:
         told[0] += f"; a model that always gives the same output can reach {facts.blind:.4g}"
     if facts is not None and facts.accuracy is not None and facts.largest_class is not None:
@@ -110,7 +111,7 @@ BRIEF_ROWS = 40
 class _TableRow:
     """A row of the signal with the number of parameters that its module holds; None where that was not counted."""
 
-    signal: SignalRow
+    signal: LayerRow
     parameters: int | None
 
 
@@ -181,12 +182,12 @@ _LEFT_OUT_OF_TERMINALS = (
 )
 
 
-def signal_table(signal: Signal | None, *, brief: bool = False, title: str = "") -> Table | None:
+def signal_table(signal: PassFacts | None, *, brief: bool = False, title: str = "") -> Table | None:
     """Return the signal as a table, one line per input and layer, without columns in which nothing was measured."""
     if signal is None or not signal.rows:
         return None
     rows = _with_parameters(signal)
-    caption = READING.format(samples=f"{signal.samples:,}", of=signal.gradient_of)
+    caption = READING.format(samples=f"{signal.samples:,}", of=signal.objective.gradient_of)
     if brief:
         caption = ""
         if len(rows) > BRIEF_ROWS and any(row.parameters is not None for row in rows):
@@ -198,7 +199,7 @@ def signal_table(signal: Signal | None, *, brief: bool = False, title: str = "")
     return tabulate(rows, columns, title=title, caption=caption, drop_empty=True)
 
 
-def _with_parameters(signal: Signal) -> list[_TableRow]:
+def _with_parameters(signal: PassFacts) -> list[_TableRow]:
     """Return the rows, each parameter counted in the first row of the innermost module that has one."""
     first = {row.path: number for number, row in reversed(list(enumerate(signal.rows))) if row.kind != INPUT}
     counts: dict[int, int] = {}
@@ -211,7 +212,7 @@ def _with_parameters(signal: Signal) -> list[_TableRow]:
     return [_TableRow(row, counts.get(number)) for number, row in enumerate(signal.rows)]
 
 
-def signal_chart(signal: Signal | None) -> Chart | None:
+def signal_chart(signal: PassFacts | None) -> Chart | None:
     """Return deviation, largest value and gradient by depth as a chart in log10, or None without rows."""
     if signal is None or not signal.rows:
         return None

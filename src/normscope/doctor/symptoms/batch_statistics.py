@@ -14,8 +14,9 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ...core.finding import Finding, Severity, figure, figures, percent
 from ...report.words import listed, pluralise
-from ..checking.examined import Examined, NormalizerOverData
-from ..checking.loss_facts import is_fresh
+from ..facts.examined import Examined
+from ..facts.freshness import is_fresh
+from ..facts.layers_over_data import NormalizerOverData
 from ..monitor.history import History
 from ..monitor.layer_record import LayerRecord
 from .run_readings import find_lasting

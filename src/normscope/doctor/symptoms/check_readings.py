@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from ...calls.call import broken_tensors
 from ...core.finding import Finding, Severity, figure
 from ...listening.calls import WEIGHTS as WEIGHT_FUNCTIONS
-from ..checking.descent_pass import StepFacts
-from ..checking.examined import Examined
-from ..checking.loss_facts import LossFacts
-from ..checking.sample_pass import SampleFacts
-from ..checking.signal import ParameterRow
+from ..facts.examined import Examined
+from ..facts.loss import LossFacts
+from ..facts.parameters import ParameterRow
+from ..facts.samples import SampleFacts
+from ..facts.steps import StepFacts
 from .symptom import finding
 
 
@@ -49,7 +49,7 @@ def find_last_linear(examined: Examined) -> str:
 def every_loss(examined: Examined) -> tuple[LossFacts, ...]:
     """Return what each loss was given that compares outputs with targets."""
     signal = examined.signal
-    return () if signal is None or signal.loss is None else (signal.loss, *signal.other_losses)
+    return () if signal is None or signal.loss is None else (signal.loss, *signal.objective.other_losses)
 
 
 def write_shape(shape: tuple[int, ...]) -> str:
@@ -91,7 +91,7 @@ def find_overflow(examined: Examined) -> float | None:
     signal = examined.signal
     if signal is None or not signal.layers:
         return None
-    facts, losses, size = signal.loss, [signal.loss_value], signal.layers[-1].largest or 0.0
+    facts, losses, size = signal.loss, [signal.objective.loss_value], signal.layers[-1].largest or 0.0
     if facts is not None:
         losses, size = [*losses, facts.value], max(-facts.output_least, facts.output_greatest)
     broken = any(value is not None and not value < math.inf for value in losses)  # not below all numbers

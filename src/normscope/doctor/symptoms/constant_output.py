@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from ...core.finding import Finding, Severity, figure, figures
 from ...report.words import pluralise
-from ..checking.examined import Examined
-from ..checking.loss_facts import is_fresh
-from ..checking.signal import Signal, SignalRow
+from ..facts.examined import Examined
+from ..facts.freshness import is_fresh
+from ..facts.layers import LayerRow
+from ..facts.pass_facts import PassFacts
 from ..monitor.history import History
 from .graph_order import WEIGHT_KINDS
 from .run_readings import mean_loss
@@ -49,7 +50,11 @@ def check_constant_output(examined: Examined) -> Iterator[Finding]:
         return
     zeros = {row.module for row in signal.parameters if len(row.shape) > 1 and row.is_zero}
     place = next(number for number, row in enumerate(signal.rows) if row is culprit)
-    varying = [signal.rows[feed] for feed in signal.feeds[place] if signal.rows[feed].varies] if signal.feeds else []
+    varying = (
+        [signal.rows[feed] for feed in signal.flow.feeds[place] if signal.rows[feed].varies]
+        if signal.flow.feeds
+        else []
+    )
     if varying and culprit.kind in WEIGHT_KINDS and culprit.path not in zeros:
         before = varying[-1]
         yield finding(
@@ -85,23 +90,23 @@ def check_constant_output(examined: Examined) -> Iterator[Finding]:
     )
 
 
-def _mean_of_centred(signal: Signal, culprit: SignalRow) -> SignalRow | None:
+def _mean_of_centred(signal: PassFacts, culprit: LayerRow) -> LayerRow | None:
     """Return the normalizer of single samples whose values, computed with on the way, no longer vary in a layer."""
     number = next(number for number, row in enumerate(signal.rows) if row is culprit)
-    feeds = signal.feeds[number] if number < len(signal.feeds) else ()
-    computed = len(feeds) == 1 and feeds[0] not in signal.linear_feeds[number]
+    feeds = signal.flow.feeds[number] if number < len(signal.flow.feeds) else ()
+    computed = len(feeds) == 1 and feeds[0] not in signal.flow.linear_feeds[number]
     while len(feeds) == 1 and signal.rows[feeds[0]].kind[:1].isupper():  # a module without weights, such as a pooling
-        feeds, computed = signal.feeds[feeds[0]], True
+        feeds, computed = signal.flow.feeds[feeds[0]], True
     before = signal.rows[feeds[0]] if len(feeds) == 1 else None
     centres = before is not None and before.kind in ("instance_norm", "group_norm", "layer_norm")
     return before if centres and computed and culprit.kind in WEIGHT_KINDS else None
 
 
-def _first_constant(signal: Signal) -> SignalRow | None:
+def _first_constant(signal: PassFacts) -> LayerRow | None:
     """Return the first row that does not vary though what it reads does."""
     varies = [row.varies for row in signal.rows]
     for number, row in enumerate(signal.rows):
-        feeds = signal.feeds[number] if number < len(signal.feeds) else ()
+        feeds = signal.flow.feeds[number] if number < len(signal.flow.feeds) else ()
         if varies[number] is False and (not feeds or any(varies[feed] is not False for feed in feeds)) and number:
             return row
     return None

@@ -13,8 +13,9 @@ from torch import Tensor
 from ...core.finding import Finding, Severity, figure, figures, percent, power
 from ...core.log10 import log10
 from ...report.words import pluralise
-from ..checking.examined import Examined, ExaminedRow, NormalizerOverData
-from ..checking.loss_facts import is_fresh
+from ..facts.examined import Examined, ExaminedRow
+from ..facts.freshness import is_fresh
+from ..facts.layers_over_data import NormalizerOverData
 from ..monitor.history import History
 from ..monitor.layer_record import LayerKind
 from .graph_order import GraphOrder

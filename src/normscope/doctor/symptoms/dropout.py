@@ -9,8 +9,9 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from ...core.finding import Finding, figures, percent
-from ..checking.examined import Examined
-from ..checking.signal import RANDOM, DropoutCall
+from ..facts.calls import DropoutCall
+from ..facts.examined import Examined
+from ..facts.objective import RANDOM
 from ..monitor.history import History
 from .symptom import FindingWords, Symptom, finding
 
@@ -38,10 +39,10 @@ def check_strong_dropout(examined: Examined) -> Iterator[Finding]:
     """`strong-dropout` (warning): dropout of more than 80 %, or a function of dropout that drops in eval mode too;
     dropout of the outputs themselves
     """
-    for call in () if examined.signal is None else examined.signal.dropouts:
+    for call in () if examined.signal is None else examined.signal.calls.dropouts:
         where = f"`{call.path}`" if call.path else "the model"
         if call.on_output:
-            if examined.signal is not None and examined.signal.gradient_of != RANDOM:
+            if examined.signal is not None and examined.signal.objective.gradient_of != RANDOM:
                 yield _output_dropout(call)
         elif call.in_eval or call.rate > STRONG_DROPOUT_RATE:
             yield finding(

@@ -9,8 +9,9 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...core.finding import Finding, figure, figures, power
-from ..checking.examined import Examined, WeightOverData
-from ..checking.signal import Signal
+from ..facts.examined import Examined
+from ..facts.layers_over_data import WeightOverData
+from ..facts.pass_facts import PassFacts
 from .graph_order import rows_of_weights
 from .symptom import FindingWords, finding
 
@@ -34,7 +35,7 @@ def check_exploding_run(examined: Examined) -> Iterator[Finding]:
     depth; where they are residual branches the advice is to scale these
     """
     signal = examined.signal
-    if signal is None or len(signal.feeds) != len(signal.rows):
+    if signal is None or len(signal.flow.feeds) != len(signal.rows):
         return
     paths = [row.path for row in signal.rows]
     sizes = rows_of_weights(signal, examined.data)
@@ -77,7 +78,7 @@ def _scaled_branches(branches: Sequence[str]) -> str:
     )
 
 
-def _branch_ends(signal: Signal, sizes: Mapping[int, WeightOverData]) -> frozenset[int]:
+def _branch_ends(signal: PassFacts, sizes: Mapping[int, WeightOverData]) -> frozenset[int]:
     """Return the last weight layers of residual branches: a branch is added to the value that it starts from.
 
     What reads a sum is given as many values as each of the summands has; what reads a concatenation is given more.
@@ -85,7 +86,7 @@ def _branch_ends(signal: Signal, sizes: Mapping[int, WeightOverData]) -> frozens
     above: list[int] = []  # as bits: the rows that a row depends on, itself included
     nearest: list[frozenset[int]] = []
     ends: set[int] = set()
-    for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=True)):
+    for number, (row, feeds) in enumerate(zip(signal.rows, signal.flow.feeds, strict=True)):
         above.append(functools.reduce(operator.or_, (above[feed] for feed in feeds), 1 << number))
         reached = frozenset[int]().union(*(nearest[feed] for feed in feeds))
         nearest.append(frozenset((number,)) if number in sizes else reached)
@@ -100,7 +101,7 @@ Chains = dict[int, dict[int, tuple[int, int]]]
 """The longest chain of weight layers by its last and its first: how many layers, and the one before the last."""
 
 
-def _runs(signal: Signal, sizes: Mapping[int, WeightOverData]) -> Iterator[tuple[list[int], float]]:
+def _runs(signal: PassFacts, sizes: Mapping[int, WeightOverData]) -> Iterator[tuple[list[int], float]]:
     """Yield chains that share no layer, by row, with the log of the signal's growth; the steepest first."""
     befores, inner = _weights_before(signal, sizes)
     longest = _longest_chains(befores)
@@ -142,13 +143,13 @@ def _grown(
 
 
 def _weights_before(
-    signal: Signal, sizes: Mapping[int, WeightOverData]
+    signal: PassFacts, sizes: Mapping[int, WeightOverData]
 ) -> tuple[dict[int, frozenset[int]], frozenset[int]]:
     """Return the nearest weight layers before each with no normalizer between, and those that are not the last."""
     sources: list[frozenset[int]] = []
     befores: dict[int, frozenset[int]] = {}
     inner: frozenset[int] = frozenset()
-    for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=True)):
+    for number, (row, feeds) in enumerate(zip(signal.rows, signal.flow.feeds, strict=True)):
         reached = frozenset[int]().union(*(sources[feed] for feed in feeds))
         if number in sizes:
             befores[number] = reached

@@ -17,10 +17,11 @@ from ...core.finding import Finding, Severity, figure, figures, percent, power
 from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
 from ...theory.initialisation import LIMIT, batch_norm_growth
-from ..checking.examined import Examined
-from ..checking.loss_facts import is_fresh
-from ..checking.signal import GATE, INPUT, Signal, SignalRow
-from ..checking.signal_pass import ACTIVATIONS
+from ..facts.activations import ACTIVATIONS
+from ..facts.examined import Examined
+from ..facts.freshness import is_fresh
+from ..facts.layers import GATE, INPUT, LayerRow
+from ..facts.pass_facts import PassFacts
 from ..monitor.history import History
 from .constant_output import check_constant_output
 from .exploding_run import check_exploding_run
@@ -88,7 +89,7 @@ def check_gradient_vanishing(examined: Examined) -> Iterator[Finding]:
         "gradient-vanishing",
         first.path,
         f"Of a gradient at the output {power(left)} is left at `{first.path}`, the first of {count}: on its way "
-        f"back a typical layer keeps {step} of it (the gradient is that of {signal.gradient_of}).",
+        f"back a typical layer keeps {step} of it (the gradient is that of {signal.objective.gradient_of}).",
         "A factor below 1 per layer is exponential in depth: the first layers get no gradient and do not learn, "
         "and the output hardly depends on the input.",
         f"{mend}, or add skip connections or normalizers between the layers.",
@@ -195,7 +196,7 @@ def check_batch_norm_depth(examined: Examined) -> Iterator[Finding]:
     )
 
 
-def deep_signal(examined: Examined) -> Signal | None:
+def deep_signal(examined: Examined) -> PassFacts | None:
     """Return the signal of a network that is deep enough to have a trend."""
     signal = examined.signal
     if signal is None or sum(row.kind in WEIGHT_KINDS for row in signal.layers) < MIN_DEEP_LAYERS:
@@ -203,21 +204,21 @@ def deep_signal(examined: Examined) -> Signal | None:
     return signal
 
 
-def _first(signal: Signal) -> SignalRow:
+def _first(signal: PassFacts) -> LayerRow:
     return next((row for row in signal.layers if row.kind in WEIGHT_KINDS), signal.layers[0])
 
 
-def decades_lost(signal: Signal) -> float:
+def decades_lost(signal: PassFacts) -> float:
     """Return the decades that the gradient loses from the output to the first layer, by its typical step."""
     return _trend(_gradients(signal))
 
 
-def _gradients(signal: Signal) -> list[float]:
+def _gradients(signal: PassFacts) -> list[float]:
     gradients = [row.log10_gradient for row in signal.layers]
     return [value for value in gradients if value is not None and value > -math.inf]
 
 
-def _sizes(signal: Signal) -> list[float]:
+def _sizes(signal: PassFacts) -> list[float]:
     sizes = [row.root_mean_square for row in signal.layers]
     return [math.log10(size) for size in sizes if size]
 
@@ -283,7 +284,7 @@ def check_shrinking_values(examined: Examined) -> Iterator[Finding]:
     if signal is None or not is_fresh(examined.model) or any(check_constant_output(examined)):
         return
     weights, falls = rows_of_weights(signal, examined.data), list[tuple[float, str, str]]()
-    for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False)):
+    for number, (row, feeds) in enumerate(zip(signal.rows, signal.flow.feeds, strict=False)):
         size = weights[number].rms_input if number in weights else row.root_mean_square
         values = [feed for feed in feeds if signal.rows[feed].kind != GATE]  # a gate weighs values and hands on none
         inner = [feed for feed in values if signal.rows[feed].kind != INPUT]
@@ -296,7 +297,7 @@ def check_shrinking_values(examined: Examined) -> Iterator[Finding]:
             fall = (size / read, signal.rows[feed].path, row.path)
             # blocks that begin small on purpose, as those of ConvNeXt and CaiT, by a vector that training enlarges
             is_meant = fall[0] < VANISHED_RATIO and _is_learned_scale(examined.model, *fall)
-            if not (is_meant and _has_way_around(number, signal.feeds)):
+            if not (is_meant and _has_way_around(number, signal.flow.feeds)):
                 falls.append(fall)
     factor, before, after = min(falls, default=(1.0, "", ""))
     if factor >= VANISHED_RATIO:

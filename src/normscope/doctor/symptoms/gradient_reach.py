@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from ...core.finding import Finding, Severity, figure, figures
 from ...report.words import listed, pluralise
-from ..checking.examined import Examined
-from ..checking.loss_facts import is_fresh
-from ..checking.signal import NO_GRADIENT, RANDOM, ParameterRow
+from ..facts.examined import Examined
+from ..facts.forward_backward import NO_GRADIENT
+from ..facts.freshness import is_fresh
+from ..facts.objective import RANDOM
+from ..facts.parameters import ParameterRow
 from ..monitor.history import History
 from ..monitor.series import PLAIN_STEPS
 from .check_readings import LOSS, find_last_linear, is_matrix, parameters_of
@@ -35,10 +37,10 @@ def check_backward_raises(examined: Examined) -> Iterator[Finding]:
     of code (info: in eval mode without a loss, where nobody may want a gradient)
     """
     signal = examined.signal
-    if signal is None or signal.raises is None:
+    if signal is None or signal.calls.raises is None:
         return
-    where, error, line = signal.raises
-    trains = examined.mode == "train" or signal.gradient_of != RANDOM
+    where, error, line = signal.calls.raises
+    trains = examined.mode == "train" or signal.objective.gradient_of != RANDOM
     in_backward = "The backward" if line else "The forward, while gradients are taken,"
     yield finding(
         "backward-raises",
@@ -63,7 +65,7 @@ def check_unused_parameters(examined: Examined) -> Iterator[Finding]:
     layers = () if examined.signal is None else examined.signal.layers
     for module, rows in _by_module([row for row in parameters if row.trainable and not row.used]):
         whole = module not in used and any(is_matrix(row) for row in rows)
-        drawn = examined.signal is not None and examined.signal.draws and without_numbers(module) in siblings
+        drawn = examined.signal is not None and examined.signal.calls.draws and without_numbers(module) in siblings
         ran = {row.shape[:1] for row in layers if without_numbers(row.path) == without_numbers(module)}
         chosen = (
             "expert" in module or drawn or len(ran) > 1
@@ -91,17 +93,17 @@ def check_cut_gradient(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None:
         return
-    without_graph = signal.detached_at is not None and signal.gradient_of == RANDOM
+    without_graph = signal.cuts.detached_at is not None and signal.objective.gradient_of == RANDOM
     if not signal.backwards and not (without_graph and examined.mode == "train"):  # it is meant so in eval mode
         return
     learning = {row.module for row in signal.parameters if row.reached}  # a bias may drop out where its weight counts
     starved = set() if signal.steps is None else set(signal.steps.starved)
     cut = [row for row in signal.parameters if row.trainable and row.used and (not row.reached or row.name in starved)]
-    cut = [row for row in cut if row.name not in signal.beside_loss]
+    cut = [row for row in cut if row.name not in signal.weights.beside_loss]
     cut = [row for row in cut if row.module not in learning or not row.name.endswith("bias")]
     order = {row.path: number for number, row in enumerate(signal.rows)}
     names = {row.name: row.module or row.name for row in cut}
-    for lost in signal.lost:
+    for lost in signal.cuts.lost:
         modules = [names[name] for name in lost.names if name in names]
         if not modules:
             continue
@@ -119,7 +121,7 @@ def check_cut_gradient(examined: Examined) -> Iterator[Finding]:
             if examined.mode == "train" and not lost.offered
             else Severity.INFO,
         )
-    cut = [row for row in cut if not any(row.name in lost.names for lost in signal.lost)]
+    cut = [row for row in cut if not any(row.name in lost.names for lost in signal.cuts.lost)]
     if not cut:
         return
     modules = list(dict.fromkeys(row.module or row.name for row in cut))
@@ -131,12 +133,12 @@ def check_cut_gradient(examined: Examined) -> Iterator[Finding]:
         and signal.steps.optimizers == 1
         and any(r.name not in signal.steps.outside for r in cut)
     )
-    if signal.discriminator and not is_to_learn:
+    if signal.cuts.discriminator and not is_to_learn:
         yield finding(
             "gradient-cut",
             last,
             f"No gradient reaches {pluralise(len(cut), 'trainable parameter')} of "
-            f"{listed([f'`{path}`' for path in modules], most=3)}: `{signal.discriminator}` reads inputs of the "
+            f"{listed([f'`{path}`' for path in modules], most=3)}: `{signal.cuts.discriminator}` reads inputs of the "
             f"model, and beside them the values of `{last}`, cut off from autograd's graph.",
             "In the step of a discriminator it is meant so: the generator learns in a step of its own.",
             f"Nothing to do if another loss trains `{last}`; otherwise remove the detach() or torch.no_grad() "
@@ -172,10 +174,10 @@ DIVERGENCE_ALONE = (
 def check_lost_draws(examined: Examined) -> Iterator[Finding]:
     """Layers whose values go on without their graph, by `.data`, a draw or a detach, into layers that learn."""
     signal = examined.signal
-    if signal is None or signal.gradient_of == RANDOM or examined.mode != "train":
+    if signal is None or signal.objective.gradient_of == RANDOM or examined.mode != "train":
         return
     learning = {row.module for row in signal.parameters if row.trainable}
-    cuts = [cut for cut in signal.cut_values if cut.path in learning and cut.reader in learning]
+    cuts = [cut for cut in signal.cuts.cut_values if cut.path in learning and cut.reader in learning]
     untaught = () if signal.divergence is None else signal.divergence.untaught
     paths = list(dict.fromkeys(cut.path for cut in cuts)) or untaught[-1:]
     if not paths or (not cuts and any(check_input_ignored(examined))):
@@ -334,19 +336,24 @@ def check_no_loss_gradient(examined: Examined) -> Iterator[Finding]:
     hundredth, or that of all samples with one label, in a fresh model)
     """
     signal = examined.signal
-    if signal is None or signal.gradient_of == RANDOM:
+    if signal is None or signal.objective.gradient_of == RANDOM:
         return
     trained = [row for row in signal.parameters if row.trainable]
     if not trained or any(row.gradient for row in trained) or signal.reason not in (None, NO_GRADIENT):
         return
     cut = all(row.gradient is None for row in trained)
-    ended = signal.detached_at if cut else None
+    ended = signal.cuts.detached_at if cut else None
     inner = 0.0 if signal.loss is None else signal.loss.value
-    masked = not cut and signal.loss_value == 0.0 and inner > NOT_FITTED
+    masked = not cut and signal.objective.loss_value == 0.0 and inner > NOT_FITTED
     half = any(row.dtype == "float16" for row in signal.rows)  # where a small loss becomes zero
-    idle = signal.loss is None and signal.loss_value == 0.0 and not half
+    idle = signal.loss is None and signal.objective.loss_value == 0.0 and not half
     idle = idle and is_fresh(examined.model) and not _head_is_biased(examined)
-    if not cut and not masked and not idle and (signal.loss_value is None or not signal.loss_value > NOT_FITTED):
+    if (
+        not cut
+        and not masked
+        and not idle
+        and (signal.objective.loss_value is None or not signal.objective.loss_value > NOT_FITTED)
+    ):
         return  # a loss at its minimum has no gradient either
     yield finding(
         "no-loss-gradient",

@@ -7,8 +7,10 @@ import operator
 from collections import Counter, defaultdict
 
 from ...listening.calls import NORMALIZERS, WEIGHTS
-from ..checking.examined import DataSeen, Examined, WeightOverData
-from ..checking.signal import Signal
+from ..facts.data import DataSeen
+from ..facts.examined import Examined
+from ..facts.layers_over_data import WeightOverData
+from ..facts.pass_facts import PassFacts
 
 LAYERS = frozenset((*WEIGHTS.values(), *NORMALIZERS, "lstm", "gru", "rnn"))
 """Kinds of rows of the signal that are layers."""
@@ -19,7 +21,7 @@ class GraphOrder:
 
     def __init__(self, examined: Examined) -> None:
         rows = () if examined.signal is None else examined.signal.rows
-        feeds = () if examined.signal is None else examined.signal.feeds
+        feeds = () if examined.signal is None else examined.signal.flow.feeds
         self._feeds = feeds if len(feeds) == len(rows) else ((),) * len(rows)
         self._paths = [row.path for row in rows]
         self._kinds = [row.kind for row in rows]
@@ -89,7 +91,7 @@ KINDS_WITH_WEIGHTS = (*WEIGHT_KINDS, "embedding", "lstm", "gru", "rnn")
 """Kinds of rows that have weights."""
 
 
-def rows_of_weights(signal: Signal, data: DataSeen) -> dict[int, WeightOverData]:
+def rows_of_weights(signal: PassFacts, data: DataSeen) -> dict[int, WeightOverData]:
     """Return the weight layers over the data by the number of their row in the signal."""
     runs = Counter[tuple[str, str]]()
     sizes: dict[int, WeightOverData] = {}

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 
 from ...core.finding import Finding, Severity, figure, figures, percent
-from ..checking.examined import Examined
-from ..checking.loss_facts import is_fresh
-from ..checking.signal import BFLOAT16_LARGEST, FLOAT16_LARGEST, FLOAT16_NORMAL, SignalRow
+from ..facts.examined import Examined
+from ..facts.freshness import is_fresh
+from ..facts.layers import BFLOAT16_LARGEST, FLOAT16_LARGEST, FLOAT16_NORMAL, LayerRow
 from ..monitor.history import History
 from .graph_order import WEIGHT_KINDS
 from .precedence import LOST_BY_HALF_PRECISION
@@ -43,8 +43,8 @@ def check_half_precision(examined: Examined) -> Iterator[Finding]:
             yield _overflow(largest_half, name, limit, Severity.WARNING)
             return
     assert examined.signal is not None
-    if examined.signal.rounded is not None:
-        where, dtype, share = examined.signal.rounded
+    if examined.signal.calls.rounded is not None:
+        where, dtype, share = examined.signal.calls.rounded
         yield finding(
             "half-precision",
             where or "the model",
@@ -80,7 +80,7 @@ def check_half_precision(examined: Examined) -> Iterator[Finding]:
             "half-precision",
             last,
             f"In float16 the gradients of a typical weight are {figure(faint)}, and the loss is "
-            f"{figure(examined.signal.loss_value or 0.0)}.",
+            f"{figure(examined.signal.objective.loss_value or 0.0)}.",
             "Below 6e-8 a number becomes zero in float16, and close to it no digits are left: steps are lost.",
             "Scale the loss (torch.amp.GradScaler), or train in bfloat16 or float32.",
             figures(gradient=faint),
@@ -102,18 +102,22 @@ def check_half_precision(examined: Examined) -> Iterator[Finding]:
 def _faint_gradients(examined: Examined) -> float | None:
     """Return the size of the gradient of the weights if that of the loss is next to nothing in half precision."""
     signal = examined.signal
-    if signal is None or signal.loss_value is None or (signal.loss_value == 0.0 and not is_fresh(examined.model)):
+    if (
+        signal is None
+        or signal.objective.loss_value is None
+        or (signal.objective.loss_value == 0.0 and not is_fresh(examined.model))
+    ):
         return None
     trained = [row for row in signal.parameters if row.trainable and row.gradient is not None and len(row.shape) > 1]
     sizes = [(row.gradient or 0.0) / math.sqrt(math.prod(row.shape)) for row in trained]
     return max(sizes) if sizes and max(sizes) < FAINT_GRADIENT else None
 
 
-def _size(row: SignalRow) -> float:
+def _size(row: LayerRow) -> float:
     return row.largest or 0.0
 
 
-def _overflow(row: SignalRow, name: str, limit: float, severity: Severity) -> Finding:
+def _overflow(row: LayerRow, name: str, limit: float, severity: Severity) -> Finding:
     size = _size(row)
     beyond = size > limit
     place = f"The largest value that `{row.path}` ({row.kind}) hands on is {figure(size)}"

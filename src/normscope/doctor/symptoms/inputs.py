@@ -14,9 +14,11 @@ from torch.utils.data import DataLoader
 from ...core.finding import Finding, Severity, figure, figures
 from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
-from ..checking.examined import Examined, WeightOverData
-from ..checking.loss_facts import is_fresh
-from ..checking.signal import INPUT, SignalRow, WidestColumn
+from ..facts.batch import WidestColumn
+from ..facts.examined import Examined
+from ..facts.freshness import is_fresh
+from ..facts.layers import INPUT, LayerRow
+from ..facts.layers_over_data import WeightOverData
 from ..monitor.history import History
 from ..monitor.quantities.batch import are_same
 from ..monitor.series import PLAIN_STEPS
@@ -105,7 +107,7 @@ def check_input_scale(examined: Examined) -> Iterator[Finding]:
         return
 
 
-def _raw_reads(examined: Examined) -> Iterator[tuple[SignalRow, str, float]]:
+def _raw_reads(examined: Examined) -> Iterator[tuple[LayerRow, str, float]]:
     """Yield each input with the first weight layer that reads nothing but inputs, and the size of what that reads."""
     signal = examined.signal
     if signal is None:
@@ -113,7 +115,9 @@ def _raw_reads(examined: Examined) -> Iterator[tuple[SignalRow, str, float]]:
     taken: set[int] = set()
     for number, weight in rows_of_weights(signal, examined.data).items():
         inputs = {k for k, row in enumerate(signal.rows) if row.kind == INPUT}
-        sources = signal.sources(number) if signal.feeds else frozenset(inputs)  # without a graph nobody knows better
+        sources = (
+            signal.sources(number) if signal.flow.feeds else frozenset(inputs)
+        )  # without a graph nobody knows better
         if all(signal.rows[source].kind == INPUT for source in sources):
             for source in sorted(sources - taken):
                 yield signal.rows[source], signal.rows[number].path, weight.rms_input
@@ -133,7 +137,7 @@ def check_unscaled_numbers(examined: Examined) -> Iterator[Finding]:
         return
     weights = rows_of_weights(signal, examined.data)
     for number, row in enumerate(signal.rows):
-        feeds = signal.feeds[number] if number < len(signal.feeds) else ()
+        feeds = signal.flow.feeds[number] if number < len(signal.flow.feeds) else ()
         if (
             row.kind not in WEIGHT_KINDS
             or number not in weights
@@ -195,17 +199,17 @@ def _raw_columns(examined: Examined) -> Iterator[tuple[str, WidestColumn, str | 
             if first is not None and first.rms_input >= least:
                 yield name, column, None
         return
-    for number, widest in enumerate(signal.columns):
+    for number, widest in enumerate(signal.batch.columns):
         if widest is None:
             continue
         table, read = signal.rows[number], rows_of_weights(signal, examined.data)
-        readers = [reader for reader, feeds in enumerate(signal.feeds) if number in feeds]
+        readers = [reader for reader, feeds in enumerate(signal.flow.feeds) if number in feeds]
         raw = [signal.rows[k] for k in readers if not _scales_columns(table, signal.rows[k], read.get(k))]
         if raw or not readers:
             yield table.path, widest, next((row.path for row in raw if row.kind in NORMALIZERS), None)
 
 
-def _scales_columns(table: SignalRow, reader: SignalRow, weight: WeightOverData | None) -> bool:
+def _scales_columns(table: LayerRow, reader: LayerRow, weight: WeightOverData | None) -> bool:
     """Whether a layer that reads a table reads its columns scaled, or scales each of them itself."""
     if weight is not None:
         size = table.root_mean_square or 0.0

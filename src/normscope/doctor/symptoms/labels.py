@@ -8,10 +8,11 @@ from itertools import takewhile
 from statistics import median
 
 from ...core.finding import Finding, Severity, figure, figures, percent
-from ..checking.autograd_flow import RANGES
-from ..checking.examined import Examined
-from ..checking.loss_facts import BINARY, CLASSES, LossFacts
-from ..checking.signal import find_discriminator_layers
+from ..facts.autograd_graph import RANGES
+from ..facts.examined import Examined
+from ..facts.loss import LossFacts
+from ..facts.loss_call import BINARY, CLASSES
+from ..facts.pass_facts import find_discriminator_layers
 from ..monitor.history import History
 from ..monitor.record import Record
 from .check_readings import (
@@ -57,7 +58,7 @@ def check_one_class(examined: Examined) -> Iterator[Finding]:
         return
     constant = facts.is_constant and math.prod(facts.target_shape) > 1
     several = facts.name in BINARY and len(facts.output_shape) > 1 and facts.output_shape[1] > 2
-    if constant and (facts.own_targets or examined.signal.derives or find_discriminator_layers(examined.signal)):
+    if constant and (facts.own_targets or examined.signal.flow.derives or find_discriminator_layers(examined.signal)):
         return  # what a generator is to reach, or the right side of an equation
     if constant:
         yield ONE_CLASS.at(LOSS, seen=f"All targets of the batch are {figure(facts.target_least)}.")
@@ -145,7 +146,7 @@ def _column(rows: Sequence[Record], name: str) -> list[float]:
 
 def check_labels_outside(examined: Examined) -> Iterator[Finding]:
     """Labels that are none of the classes of the outputs."""
-    labels = None if examined.signal is None else examined.signal.labels_outside
+    labels = None if examined.signal is None else examined.signal.objective.labels_outside
     if labels is None:
         return
     from_one = labels.least == 1 and labels.greatest == labels.classes

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 from ...core.finding import Finding, Severity, figure, figures, percent
 from ...report.words import listed
-from ..checking.autograd_flow import RANGES
-from ..checking.examined import Examined
-from ..checking.loss_facts import BINARY, CLASSES, CONTRACTS, LossFacts, is_fresh
+from ..facts.autograd_graph import RANGES
+from ..facts.examined import Examined
+from ..facts.freshness import is_fresh
+from ..facts.loss import CONTRACTS, LossFacts
+from ..facts.loss_call import BINARY, CLASSES
 from ..monitor.history import History
 from .check_readings import LOSS, describe_mismatch, describe_overflow, every_loss, loss_facts_of, write_shape
 from .gradient_reach import DIVERGENCE_ALONE, KEEP_GRAPH
@@ -49,7 +51,7 @@ def check_activation_before_loss(examined: Examined) -> Iterator[Finding]:
 def _wrong_kind(examined: Examined) -> Iterator[Finding]:
     """Outputs of another kind than the loss takes, by what torch says of it or by its values at perfect outputs."""
     signal = examined.signal
-    broken = None if signal is None else signal.broken_contract
+    broken = None if signal is None else signal.objective.broken_contract
     if signal is None:
         return
     if broken is not None and not broken.last:
@@ -66,7 +68,7 @@ def _wrong_kind(examined: Examined) -> Iterator[Finding]:
     last = broken.last if broken is not None else "" if signal.loss is None else signal.loss.last
     made_by = broken.made_by if broken is not None else next((row.path for row in reversed(signal.layers)), "")
     activation = f"the {last.lower()}" if last in RANGES else "what bounds the outputs"
-    if broken is not None or signal.wanted == "scores":
+    if broken is not None or signal.at_output.wanted == "scores":
         name = "the loss" if broken is None else broken.name
         yield finding(
             "activation-before-loss",
@@ -80,7 +82,7 @@ def _wrong_kind(examined: Examined) -> Iterator[Finding]:
             "cannot fall far, and gradients are small.",
             f"Remove {activation}, the last activation: this loss takes the scores of the last layer.",
         )
-    elif signal.wanted == "probabilities":
+    elif signal.at_output.wanted == "probabilities":
         yield finding(
             "loss-does-not-fit",
             LOSS,
@@ -183,7 +185,11 @@ def _activation_before(examined: Examined, facts: LossFacts) -> Iterator[Finding
             "A softmax shares one certainty among all labels: two of them cannot both be certain.",
             "Remove the softmax and use the loss bce_with_logits, or replace it by a sigmoid.",
         )
-    if facts.sum_of >= LARGE_SUM_SAMPLES and examined.signal is not None and facts.value == examined.signal.loss_value:
+    if (
+        facts.sum_of >= LARGE_SUM_SAMPLES
+        and examined.signal is not None
+        and facts.value == examined.signal.objective.loss_value
+    ):
         yield describe_mismatch(
             facts,
             f"The loss is the sum over {facts.sum_of:,} samples.",
@@ -372,7 +378,7 @@ def check_wrong_sign(examined: Examined) -> Iterator[Finding]:
     divergence = examined.divergence if signal is None else signal.divergence
     if divergence is not None and divergence.weight < 0.0:
         overflow = describe_overflow(examined)
-        broken = overflow or (signal is not None and not math.isfinite(signal.loss_value or 0.0))
+        broken = overflow or (signal is not None and not math.isfinite(signal.objective.loss_value or 0.0))
         yield finding(
             "loss-does-not-fit",
             LOSS,
@@ -385,25 +391,25 @@ def check_wrong_sign(examined: Examined) -> Iterator[Finding]:
             figures(weight=divergence.weight),
             severity=Severity.INFO if examined.mode != "train" else Severity.ERROR if broken else Severity.WARNING,
         )
-    if signal is None or signal.loss_value is None:
+    if signal is None or signal.objective.loss_value is None:
         return
     ascends = signal.steps is not None and (signal.steps.promised_fall or 0.0) < 0.0  # what is given is a reward
-    if facts is None and signal.pushed_away > PUSHED_AWAY_SHARE and is_fresh(examined.model) and not ascends:
+    if facts is None and signal.at_output.pushed_away > PUSHED_AWAY_SHARE and is_fresh(examined.model) and not ascends:
         yield finding(
             "loss-does-not-fit",
             LOSS,
-            f"A step against the gradient of the loss moves {percent(signal.pushed_away)} of the outputs away "
-            "from their targets.",
+            f"A step against the gradient of the loss moves {percent(signal.at_output.pushed_away)} of the outputs "
+            "away from their targets.",
             "The steps make the error larger, without limit.",
             "Change the sign of the loss: minimise the error, not minus the error. If it is meant to grow, "
             "there is nothing to do.",
-            figures(share=signal.pushed_away),
+            figures(share=signal.at_output.pushed_away),
         )
     if (
         divergence is None
         and facts is not None
-        and signal.draws
-        and facts.rest < -NEGATIVE_PART_SHARE * abs(signal.loss_value)
+        and signal.calls.draws
+        and facts.rest < -NEGATIVE_PART_SHARE * abs(signal.objective.loss_value)
         and not facts.negated
     ):
         yield finding(
@@ -420,7 +426,7 @@ def check_wrong_sign(examined: Examined) -> Iterator[Finding]:
 
 def check_means_compared(examined: Examined) -> Iterator[Finding]:
     """A loss that reads the mean of the outputs over the samples alone."""
-    if examined.signal is None or not examined.signal.means_alone:
+    if examined.signal is None or not examined.signal.at_output.means_alone:
         return
     yield finding(
         "loss-does-not-fit",
@@ -435,16 +441,16 @@ def check_means_compared(examined: Examined) -> Iterator[Finding]:
 def check_idle_label(examined: Examined) -> Iterator[Finding]:
     """A loss that gives no gradient to any sample of one label, in a model that has learned nothing yet."""
     signal = examined.signal
-    if signal is None or signal.idle_label is None or signal.loss is not None or not is_fresh(examined.model):
+    if signal is None or signal.at_output.idle_label is None or signal.loss is not None or not is_fresh(examined.model):
         return  # torch's own losses have a gradient for every label; outputs that are certain may round it to zero
     yield finding(
         "no-loss-gradient",
         LOSS,
-        f"No sample with the label {signal.idle_label:g} gets a gradient from the loss, all others do.",
+        f"No sample with the label {signal.at_output.idle_label:g} gets a gradient from the loss, all others do.",
         "Nothing is learned from samples without a gradient.",
         "Change the targets to what the loss takes: a hinge loss takes -1 and 1, and a label of 0 makes it "
         "constant; or use a loss for labels of 0 and 1 (bce_with_logits).",
-        figures(label=signal.idle_label),
+        figures(label=signal.at_output.idle_label),
     )
 
 

@@ -8,9 +8,11 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from ...core.finding import Finding, Severity, figure, figures, percent
-from ..checking.examined import Examined
-from ..checking.loss_facts import BINARY, CLASSES, NO_BETTER, LossFacts, is_fresh, looks_fresh
-from ..checking.signal import INPUT
+from ..facts.examined import Examined
+from ..facts.freshness import is_fresh, looks_fresh
+from ..facts.layers import INPUT
+from ..facts.loss import NO_BETTER, LossFacts
+from ..facts.loss_call import BINARY, CLASSES
 from ..monitor.history import History, losses_beside_constant
 from .check_readings import LOSS, find_last_linear, loss_facts_of
 from .graph_order import WEIGHT_KINDS
@@ -124,7 +126,7 @@ def _forgetting_layer(examined: Examined) -> tuple[str, float]:
         return "", 1.0
     losses = [
         (shares[number] / most, row.path)
-        for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False))
+        for number, (row, feeds) in enumerate(zip(signal.rows, signal.flow.feeds, strict=False))
         if row.sample_deviation is not None and row.kind in WEIGHT_KINDS
         if (most := max((shares[feed] for feed in feeds), default=0.0)) > 0.0
     ]
@@ -136,7 +138,7 @@ def _steepest(examined: Examined) -> str:
     """Return the layer whose values are largest beside those that it reads, if one stands out; otherwise the loss."""
     signal = examined.signal
     growths = [(LOSS, STEEP_LAYER_RATIO)]
-    for row, feeds in zip(signal.rows, signal.feeds, strict=False) if signal is not None else ():
+    for row, feeds in zip(signal.rows, signal.flow.feeds, strict=False) if signal is not None else ():
         sizes = [signal.rows[feed].root_mean_square or 0.0 for feed in feeds] if signal is not None else []
         read = 1.0 if row.kind == "embedding" else max(sizes, default=0.0)
         if row.kind != INPUT and row.root_mean_square is not None and read > 0.0:

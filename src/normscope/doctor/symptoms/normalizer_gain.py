@@ -14,7 +14,8 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 
 from ...core.finding import Finding, Severity, figure, figures, percent, power
 from ...core.log10 import log10, power10
-from ..checking.examined import Examined, ExaminedRow, NormalizerOverData
+from ..facts.examined import Examined, ExaminedRow
+from ..facts.layers_over_data import NormalizerOverData
 from ..monitor.history import History
 from ..monitor.layer_record import LayerRecord
 from .symptom import FindingWords, Symptom, finding, others_likewise
@@ -135,7 +136,7 @@ def check_written_eps(examined: Examined) -> Iterator[Finding]:
     for number, row in enumerate(() if signal is None else signal.rows):
         held = vars(modules[row.path]) if row.path in modules and row.kind[:1].isupper() else {}
         eps = next((held[name] for name in EPS_NAMES if isinstance(held.get(name), float)), None)
-        feeds = signal.feeds[number] if signal is not None and number < len(signal.feeds) else ()
+        feeds = signal.flow.feeds[number] if signal is not None and number < len(signal.flow.feeds) else ()
         if signal is None or eps is None or len(feeds) != 1:
             continue
         read, made = signal.rows[feeds[0]].root_mean_square or 0.0, row.root_mean_square or 0.0

@@ -15,7 +15,7 @@ from ...core.untouched import plain_parts
 from ...listening.calls import WEIGHTS as WEIGHT_FUNCTIONS
 from ...listening.not_finite import GUARDABLE
 from ...report.words import pluralise
-from ..checking.examined import Examined
+from ..facts.examined import Examined
 from ..monitor.history import History
 from ..monitor.layer_record import LayerKind
 from ..monitor.locating import Broken
@@ -150,7 +150,7 @@ LOSS_NOT_FINITE = Symptom(
 def check_loss_not_finite(examined: Examined) -> Iterator[Finding]:
     """`loss-not-finite` (error): the loss is NaN or infinite, and the outputs are numbers"""
     facts = loss_facts_of(examined)
-    values = [] if examined.signal is None else [examined.signal.loss_value, facts.value if facts else None]
+    values = [] if examined.signal is None else [examined.signal.objective.loss_value, facts.value if facts else None]
     value = next((value for value in values if value is not None and not math.isfinite(value)), None)
     layers = () if examined.signal is None else examined.signal.layers
     if value is None or (examined.data.not_finite is not None and layers and not layers[-1].finite):
@@ -402,7 +402,7 @@ def check_gradient_not_finite(examined: Examined) -> Iterator[Finding]:
     if signal is None or examined.data.not_finite is not None:
         return
     broken = [row for row in signal.parameters if row.gradient == math.inf]
-    values = (signal.loss_value, None if signal.loss is None else signal.loss.value)
+    values = (signal.objective.loss_value, None if signal.loss is None else signal.loss.value)
     if not broken or any(value is not None and not math.isfinite(value) for value in values):
         return
     order = {row.path: number for number, row in enumerate(signal.rows)}

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...core.finding import Finding, Severity, figure, figures, percent
-from ..checking.descent_pass import SHORTEST, StepFacts
-from ..checking.examined import Examined
-from ..checking.loss_facts import NO_BETTER, LossFacts, is_fresh
+from ..facts.examined import Examined
+from ..facts.freshness import is_fresh
+from ..facts.loss import NO_BETTER, LossFacts
+from ..facts.steps import SHORTEST, StepFacts
 from ..monitor.history import History
 from .check_readings import LOSS, step_facts_of
 from .gradient_depth import check_shrinking_values

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.finding import Finding, Severity
-from ..checking.examined import Examined
-from ..checking.loss_facts import is_fresh
+from ..facts.examined import Examined
+from ..facts.freshness import is_fresh
 from .graph_order import GraphOrder
 
 EXPLAINED_AT_SAME_LAYER = {

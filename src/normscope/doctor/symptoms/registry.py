@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core.finding import Finding
-from ..checking.examined import Examined
+from ..facts.examined import Examined
 from ..monitor.history import History
 from ..monitor.record import Record
 from . import (

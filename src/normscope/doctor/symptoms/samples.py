@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from ...core.finding import Finding, Severity, figures, percent
 from ...listening.calls import NORMALIZERS, RECURRENT
 from ...report.words import listed
-from ..checking.examined import Examined
-from ..checking.signal import MOST_SILENT, Signal, is_generator_step
+from ..facts.examined import Examined
+from ..facts.input_use import MOST_SILENT
+from ..facts.pass_facts import PassFacts, is_generator_step
 from .check_readings import sample_facts_of
 from .symptom import FindingWords, finding
 
@@ -84,11 +85,11 @@ def check_input_ignored(examined: Examined) -> Iterator[Finding]:
         )
 
 
-def _silent_places(signal: Signal) -> Iterator[Finding]:
+def _silent_places(signal: PassFacts) -> Iterator[Finding]:
     """Inputs and embeddings of which the output reads few places, though the others differ from sample to sample."""
     attention = next((row.path for row in signal.layers if row.kind == "attention"), None)
     for number, row in enumerate(signal.rows):
-        readers = zip(signal.rows, signal.feeds, strict=False)
+        readers = zip(signal.rows, signal.flow.feeds, strict=False)
         recurrent = next(
             (reader.path for reader, feeds in readers if number in feeds and reader.kind in RECURRENT), None
         )
@@ -216,7 +217,7 @@ it is cut off, over how far other samples move it, from which the padding is rea
 def check_padding_read(examined: Examined) -> Iterator[Finding]:
     """Rows that are filled up at their ends, and a model for which it matters by how much."""
     signal, facts = examined.signal, sample_facts_of(examined)
-    padding = None if signal is None else signal.padding
+    padding = None if signal is None else signal.batch.padding
     if signal is None or padding is None or facts is None or any(check_mask_leaks(examined)):
         return
     attention = next((row.path for row in signal.layers if row.kind == "attention"), None)

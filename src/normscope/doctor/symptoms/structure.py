@@ -11,10 +11,11 @@ from torch import nn
 from ...core.finding import Finding, figures
 from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
-from ..checking.examined import Examined
-from ..checking.loss_facts import CLASSES
-from ..checking.signal import Signal, SignalRow
-from ..checking.signal_pass import ACTIVATIONS
+from ..facts.activations import ACTIVATIONS
+from ..facts.examined import Examined
+from ..facts.layers import LayerRow
+from ..facts.loss_call import CLASSES
+from ..facts.pass_facts import PassFacts
 from .graph_order import WEIGHT_KINDS, GraphOrder, rows_of_weights
 from .symptom import FindingWords, finding
 
@@ -41,18 +42,18 @@ def check_missing_activation(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None:
         return
-    if not signal.bends and sum(row.kind in WEIGHT_KINDS for row in signal.rows) > 2:
+    if not signal.flow.bends and sum(row.kind in WEIGHT_KINDS for row in signal.rows) > 2:
         yield from _no_activation_at_all(signal)
         return
-    readers = Counter(feed for feeds in signal.feeds for feed in set(feeds))
-    for number, feeds in enumerate(signal.linear_feeds):
+    readers = Counter(feed for feeds in signal.flow.feeds for feed in set(feeds))
+    for number, feeds in enumerate(signal.flow.linear_feeds):
         row = signal.rows[number]
         if row.kind not in WEIGHT_KINDS:
             continue
         for feed in feeds:
             # mobile networks hand on what a pointwise convolution made without an activation
             normalized = signal.rows[feed].kind in NORMALIZERS and not _is_pointwise(examined, row)
-            through = [feed, *(signal.linear_feeds[feed] if normalized else ())]
+            through = [feed, *(signal.flow.linear_feeds[feed] if normalized else ())]
             before = signal.rows[through[-1]]
             if before.kind not in WEIGHT_KINDS or _is_factorization(examined, before, row):
                 continue
@@ -60,7 +61,7 @@ def check_missing_activation(examined: Examined) -> Iterator[Finding]:
                 continue  # another network, which judges what the first one makes
             if _has_frozen_copy(examined, before):
                 continue  # a representation that is compared with that of a teacher: what reads it is a head of its own
-            if any(readers[place] > 1 or place in signal.shared for place in through) or _ends_pre_activation(
+            if any(readers[place] > 1 or place in signal.flow.shared for place in through) or _ends_pre_activation(
                 examined, signal, through[-1], row
             ):
                 continue  # a skip, a gate or heads read it too, or activations stand before the convolutions
@@ -77,11 +78,11 @@ def check_missing_activation(examined: Examined) -> Iterator[Finding]:
             )
 
 
-def _no_activation_at_all(signal: Signal) -> Iterator[Finding]:
+def _no_activation_at_all(signal: PassFacts) -> Iterator[Finding]:
     """A network of weights, normalizers and poolings alone: every weight layer that reads another one."""
     nearest: list[frozenset[int]] = []  # by row: the weight layers that it reads, by way of anything else
     for number, row in enumerate(signal.rows):
-        feeds = signal.feeds[number] if number < len(signal.feeds) else ()
+        feeds = signal.flow.feeds[number] if number < len(signal.flow.feeds) else ()
         before = frozenset[int]().union(*(nearest[feed] for feed in feeds))
         nearest.append(frozenset((number,)) if row.kind in WEIGHT_KINDS else before)
         if row.kind in WEIGHT_KINDS and before:
@@ -162,7 +163,7 @@ def check_hidden_softmax(examined: Examined) -> Iterator[Finding]:
                 continue
             sources = signal.added_sources(softmax, (*NORMALIZERS, "relu", *ACTIVATIONS))
             before = [k for k in sorted(sources) if signal.rows[k].kind in WEIGHT_KINDS]
-            if not before or any(place in signal.shared for place in (softmax, *before)):
+            if not before or any(place in signal.flow.shared for place in (softmax, *before)):
                 continue
             reported.add(softmax)
             yield finding(
@@ -179,9 +180,9 @@ def check_softmax_axis(examined: Examined) -> Iterator[Finding]:
     """`softmax-axis` (warning): a softmax whose shares a matrix product adds up over another axis than the one over
     which they are 1
     """
-    if examined.signal is None or examined.signal.wrong_axis is None:
+    if examined.signal is None or examined.signal.calls.wrong_axis is None:
         return
-    where, axis, summed = examined.signal.wrong_axis
+    where, axis, summed = examined.signal.calls.wrong_axis
     yield finding(
         "softmax-axis",
         where or "the model",
@@ -195,7 +196,7 @@ def check_softmax_axis(examined: Examined) -> Iterator[Finding]:
     )
 
 
-def _is_factorization(examined: Examined, first: SignalRow, second: SignalRow) -> bool:
+def _is_factorization(examined: Examined, first: LayerRow, second: LayerRow) -> bool:
     """Whether two layers in a row are a product on purpose: through fewer channels, or channel by channel."""
     weights = (
         {row.module: row for row in examined.signal.parameters if len(row.shape) > 1}
@@ -213,12 +214,12 @@ def _is_factorization(examined: Examined, first: SignalRow, second: SignalRow) -
     return width < min(ends)
 
 
-def _trains(signal: Signal, row: SignalRow) -> bool:
+def _trains(signal: PassFacts, row: LayerRow) -> bool:
     """Whether a weight of a layer trains."""
     return any(p.trainable for p in signal.parameters if p.module == row.path)
 
 
-def _has_frozen_copy(examined: Examined, row: SignalRow) -> bool:
+def _has_frozen_copy(examined: Examined, row: LayerRow) -> bool:
     """Whether a layer has a copy that does not train, as the layers of a student have in its teacher."""
     parameters = [] if examined.signal is None else [p for p in examined.signal.parameters if len(p.shape) > 1]
     own = next((p for p in parameters if p.module == row.path and p.trainable), None)
@@ -228,11 +229,11 @@ def _has_frozen_copy(examined: Examined, row: SignalRow) -> bool:
     )
 
 
-def _ends_pre_activation(examined: Examined, signal: Signal, before: int, row: SignalRow) -> bool:
+def _ends_pre_activation(examined: Examined, signal: PassFacts, before: int, row: LayerRow) -> bool:
     """Whether a layer is the last of convolutions that have their activations before them, and sees neighbours."""
     last = [other for other in signal.rows if other.kind in WEIGHT_KINDS][-1]
     kernel = getattr(dict(examined.model.named_modules()).get(row.path), "kernel_size", ())
-    activated = any(signal.rows[feed].kind in ("relu", *ACTIVATIONS) for feed in signal.linear_feeds[before])
+    activated = any(signal.rows[feed].kind in ("relu", *ACTIVATIONS) for feed in signal.flow.linear_feeds[before])
     return row is last and activated and isinstance(kernel, tuple) and max(kernel, default=1) > 1
 
 
@@ -242,7 +243,7 @@ def _is_one_sided(module: nn.Module | None) -> bool:
     return isinstance(kernel, tuple) and len(kernel) > 1 and 1 in kernel and max(kernel) > 1
 
 
-def _is_pointwise(examined: Examined, row: SignalRow) -> bool:
+def _is_pointwise(examined: Examined, row: LayerRow) -> bool:
     """Whether a layer is a convolution with kernels of one position."""
     kernel = getattr(dict(examined.model.named_modules()).get(row.path), "kernel_size", ())
     return bool(kernel) and all(size == 1 for size in kernel)

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from ...core.finding import Finding, Severity, figure, percent
 from ...report.words import pluralise
-from ..checking.examined import Examined, ExaminedRow
-from ..checking.loss_facts import NO_BETTER, is_fresh
-from ..checking.signal import SignalRow
+from ..facts.examined import Examined, ExaminedRow
+from ..facts.freshness import is_fresh
+from ..facts.layers import LayerRow
+from ..facts.loss import NO_BETTER
 from ..monitor.history import History
 from ..monitor.layer_record import LayerKind
 from .dead_layers import A_FEW_SAMPLES, ENOUGH_SAMPLES
@@ -99,7 +100,7 @@ def _reads_constant(examined: Examined, path: str, call: int) -> bool:
     numbers = (
         [] if signal is None else [k for k, row in enumerate(signal.rows) if (row.path, row.kind) == (path, "relu")]
     )
-    feeds = signal.feeds[numbers[call]] if signal is not None and call < len(numbers) and signal.feeds else ()
+    feeds = signal.flow.feeds[numbers[call]] if signal is not None and call < len(numbers) and signal.flow.feeds else ()
     return signal is not None and bool(feeds) and all(signal.rows[feed].varies is False for feed in feeds)
 
 
@@ -290,7 +291,7 @@ def check_saturated_units(examined: Examined) -> Iterator[Finding]:
         )
 
 
-def _last_weight(rows: Sequence[SignalRow]) -> int:
+def _last_weight(rows: Sequence[LayerRow]) -> int:
     """Return the number of the last weight layer: what comes after it are outputs, which may well be certain."""
     return max((k for k, row in enumerate(rows) if row.kind in WEIGHT_KINDS), default=0)
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from ...core.finding import Finding, Severity, figure, figures
 from ...report.words import listed, pluralise
-from ..checking.examined import Examined
-from ..checking.loss_facts import choose_unmeant, looks_fresh
-from ..checking.signal import find_discriminator_layers
+from ..facts.examined import Examined
+from ..facts.freshness import choose_unmeant, looks_fresh
+from ..facts.pass_facts import find_discriminator_layers
 from ..monitor.history import History
 from ..monitor.parameter_state import FAINT_ENTRIES, SLOW_GROUP_SHARE
 from .check_readings import is_matrix, step_facts_of
@@ -27,22 +27,22 @@ FINDING_WORDS = {
 def check_unregistered_weights(examined: Examined) -> Iterator[Finding]:
     """Weights that the forward uses and that are no parameters of the model."""
     signal = examined.signal
-    if signal is None or not signal.unregistered:
+    if signal is None or not signal.weights.unregistered:
         return
-    where, steps = signal.unregistered[0], signal.steps
+    where, steps = signal.weights.unregistered[0], signal.steps
     held = steps is not None and steps.foreign > 0
-    named = listed([f"`{name}`" for name in signal.unregistered], most=3)
+    named = listed([f"`{name}`" for name in signal.weights.unregistered], most=3)
     yield finding(
         "frozen-layer",
         where,
-        f"{named} {'hold' if len(signal.unregistered) > 1 else 'holds'} weights that the forward uses and that "
+        f"{named} {'hold' if len(signal.weights.unregistered) > 1 else 'holds'} weights that the forward uses and that "
         "are no parameters of the model.",
         "model.parameters() does not list them: an optimizer built over it never trains them, and state_dict() and "
         "to(device) leave them out.",
         "Keep layers in nn.ModuleList or nn.ModuleDict in place of a list or dict, and single tensors as "
         "nn.Parameter(tensor, requires_grad=True), before the optimizer is built. Layers that are made in `forward` "
         "are drawn anew at each call: make them in `__init__`.",
-        figures(attributes=len(signal.unregistered)),
+        figures(attributes=len(signal.weights.unregistered)),
         severity=Severity.INFO
         if held
         else Severity.WARNING
@@ -63,7 +63,8 @@ def check_frozen_layer(examined: Examined) -> Iterator[Finding]:
     paths = list(dict.fromkeys(row.path for row in signal.layers))
     weights = [row for row in signal.parameters if is_matrix(row)]
     trains = {
-        path: [row.trainable or path in signal.replaced for row in weights if row.module == path] for path in paths
+        path: [row.trainable or path in signal.weights.replaced for row in weights if row.module == path]
+        for path in paths
     }
     held = [path for path in paths if trains[path]]
     frozen = [
@@ -134,7 +135,7 @@ def _is_to_learn(examined: Examined) -> bool:
     """Whether a model is about to be trained: there is a loss, and an optimizer or train mode."""
     signal = examined.signal
     handed = signal is not None and signal.steps is not None and signal.steps.optimizer is not None
-    return signal is not None and signal.loss_value is not None and (handed or examined.mode == "train")
+    return signal is not None and signal.objective.loss_value is not None and (handed or examined.mode == "train")
 
 
 FROZEN_FAINT = Symptom(

@@ -12,9 +12,10 @@ from statistics import median
 from ...core.finding import Finding, Severity, figure, figures, percent
 from ...listening.calls import NORMALIZERS
 from ...report.words import listed
-from ..checking.examined import Examined
-from ..checking.loss_facts import is_fresh
-from ..checking.signal import ParameterRow, Signal
+from ..facts.examined import Examined
+from ..facts.freshness import is_fresh
+from ..facts.parameters import ParameterRow
+from ..facts.pass_facts import PassFacts
 from ..monitor.history import History
 from ..monitor.record import Record
 from ..monitor.series import FIRST, LASTING_STEPS
@@ -152,7 +153,7 @@ def check_zero_weights(examined: Examined) -> Iterator[Finding]:
         )
 
 
-def _ranks(signal: Signal) -> dict[str, int]:
+def _ranks(signal: PassFacts) -> dict[str, int]:
     """Return when each parameter is used first: by the rows of its module, or else after the one declared before."""
     first: dict[str, int] = {}
     for number, row in enumerate(signal.rows):
@@ -291,20 +292,20 @@ def check_scale_stands_out(examined: Examined) -> Iterator[Finding]:
         )
 
 
-def _last_layers(signal: Signal) -> set[str]:
+def _last_layers(signal: PassFacts) -> set[str]:
     """Return the modules with no weight layer, recurrence or normalizer behind them."""
     read: set[int] = set()
-    for number, feeds in reversed(list(enumerate(signal.feeds))):
+    for number, feeds in reversed(list(enumerate(signal.flow.feeds))):
         if number in read or signal.rows[number].kind in (*WEIGHT_KINDS, *RECURRENT, *NORMALIZERS):
             read.update(feeds)
     return {row.path for number, row in enumerate(signal.rows) if number not in read}
 
 
-def find_normalized(signal: Signal) -> set[str]:
+def find_normalized(signal: PassFacts) -> set[str]:
     """Return the layers that a normalizer reads, which undoes their scale."""
     return {
         signal.rows[feed].path
-        for row, feeds in zip(signal.rows, signal.feeds, strict=False)
+        for row, feeds in zip(signal.rows, signal.flow.feeds, strict=False)
         for feed in feeds
         if row.kind in NORMALIZERS
     }
@@ -323,7 +324,7 @@ def check_embedding_scale(examined: Examined) -> Iterator[Finding]:
     sizes = {number: row.root_mean_square for number, row in enumerate(signal.rows) if row.kind == "embedding"}
     pairs = [
         (large, small)
-        for feeds in signal.feeds
+        for feeds in signal.flow.feeds
         for large in feeds
         for small in feeds
         if (sizes.get(large) or 0.0) > STANDS_OUT_RATIO * (sizes.get(small) or math.inf)
@@ -346,7 +347,7 @@ def check_embedding_scale(examined: Examined) -> Iterator[Finding]:
         )
 
 
-def _large_tables(signal: Signal) -> Iterator[Finding]:
+def _large_tables(signal: PassFacts) -> Iterator[Finding]:
     """Parameters that are added or looked up as they are, such as positions and tokens, and that are far too large."""
     layers = {row.path for row in signal.layers if row.kind in (*WEIGHT_KINDS, *RECURRENT, "attention", "embedding")}
     for row in signal.parameters:
@@ -382,7 +383,7 @@ def check_branch_dominates(examined: Examined) -> Iterator[Finding]:
     for place, seen in examined.normalizers():
         before = [
             feed
-            for row, feeds in zip(signal.rows, signal.feeds, strict=False)
+            for row, feeds in zip(signal.rows, signal.flow.feeds, strict=False)
             if row.path == place.path
             for feed in feeds
         ]
@@ -396,7 +397,7 @@ def check_branch_dominates(examined: Examined) -> Iterator[Finding]:
             continue
         yield _multiplied_branch(signal, place.path, before, 10.0 ** (seen.log10_median / 2.0) / size)
         return
-    for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False)):
+    for number, (row, feeds) in enumerate(zip(signal.rows, signal.flow.feeds, strict=False)):
         summands = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in feeds))
         mixes = row.kind == "attention" or (row.kind == "relu" and len(feeds) > 1)
         if mixes and (row.root_mean_square or 0.0) > DOMINANT_BRANCH_RATIO * summands > 0.0:
@@ -425,7 +426,7 @@ def check_branch_dominates(examined: Examined) -> Iterator[Finding]:
         return
 
 
-def _multiplied_branch(signal: Signal, path: str, summands: Sequence[int], factor: float) -> Finding:
+def _multiplied_branch(signal: PassFacts, path: str, summands: Sequence[int], factor: float) -> Finding:
     """A sum that is far larger than what is added up, so that a factor multiplies one of the summands."""
     rows = [signal.rows[number] for number in summands]
     embedding = rows[0].path if all(row.kind == "embedding" for row in rows) else None
@@ -484,7 +485,7 @@ def check_recurrent_scale(examined: Examined) -> Iterator[Finding]:
         )
 
 
-def _forgotten_states(signal: Signal) -> Iterator[Finding]:
+def _forgotten_states(signal: PassFacts) -> Iterator[Finding]:
     """Recurrent weights without a gradient in a layer that runs several times: each time from a state of zero."""
     runs = Counter(row.path for row in signal.layers)
     learning = {row.module for row in signal.parameters if "weight_ih" in row.name and row.gradient}
@@ -501,7 +502,7 @@ def _forgotten_states(signal: Signal) -> Iterator[Finding]:
             )
 
 
-def _steps_of_sequences(signal: Signal, layers: set[str], *, fresh: bool) -> Iterator[Finding]:
+def _steps_of_sequences(signal: PassFacts, layers: set[str], *, fresh: bool) -> Iterator[Finding]:
     """Loops over the steps of a sequence through which gradients grow or fade, as the gradients of the steps show."""
     for row in signal.rows:
         name, factor = row.recurrence or ("", 1.0)

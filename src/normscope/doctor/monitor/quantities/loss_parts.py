@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..probes.loss_probe import LossReading, read_loss
+from ...facts.loss_graph import LossReading, trace_loss
 from ..transfer import Arriving
 from .quantity import MeasuredStep, Probe, Quantity, RecordDraft, read_number
 
@@ -29,7 +29,7 @@ OF_OUTPUTS = (
     ),
     Quantity("network", "outputs_kinds", "how many classes there may be"),
 )
-"""In the order of `loss_probe.FIGURES`."""
+"""In the order of `loss_call.FIGURES`."""
 OF_ACTIVATIONS = (
     Quantity("weight", "off", "share of the units behind a layer's ReLU that no sample switches on"),
     Quantity("weight", "saturated_tanh", "share of the entries in the flat parts of the tanh behind a layer"),
@@ -70,7 +70,7 @@ class LossParts(Probe):
         if self.reading is None:
             due = self.memory.readings < EARLY_RECORDS or self.memory.readings % ACTIVATION_TURNS == 0
             with contextlib.suppress(Exception):  # its backward is over, or others pack what it keeps
-                self.reading = read_loss(loss, activations=due)
+                self.reading = trace_loss(loss, activations=due)
                 self.memory.readings += self.reading is not None
 
     def before_step(self) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ....core.errors import InputError
-from ..probes.loss_probe import without_factor
+from ...facts.loss_graph import without_factor
 from ..transfer import Arriving, Transfer
 from .loss_parts import LossParts
 from .quantity import MeasuredStep, Probe, Quantity, RecordDraft, read_number

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...calls.batches import LossFunction
+from ...core.codec import JsonForm, Part
 
 MAX_LABELS, MIN_SAMPLES_OF_LABEL, MIN_CLASSES = 10, 8, 3
 """The most different labels that count as names of kinds, not as numbers; the fewest samples of a label that share
@@ -26,6 +27,26 @@ SOLVED_LOSS = 1e-3
 """Samples with a smaller loss need no gradient."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFacts(Part):
+    """How a loss reads the model's one output.
+
+    Attributes:
+        wanted: what the loss takes where outputs are none: `probabilities` or `scores`; empty where that is not known.
+        idle_label: the label of which no sample gets a gradient at the output, while others do.
+        pushed_away: the share of the outputs that a step against the gradient of the loss moves away from their
+            targets, where both are known.
+        means_alone: whether the loss stays as it is with other outputs that have the same mean over the samples.
+    """
+
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=(...,))
+
+    wanted: str = ""
+    idle_label: float | None = None
+    pushed_away: float = 0.0
+    means_alone: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class LossAtOutput:
     """The one output of a model, with samples as its first dimension, its gradient, the loss and the labels of that."""
@@ -35,14 +56,14 @@ class LossAtOutput:
     output: Tensor
     gradient: Tensor
 
-    def facts(self, limits: tuple[float, float] | None) -> dict[str, Any]:
-        """Return what the signal says of the loss at the output; the loss is called with other outputs and samples."""
-        return {
-            "idle_label": self.find_idle_label(),
-            "means_alone": self.reads_means_alone(),
-            "pushed_away": self.find_pushed_away(),
-            "wanted": self.find_wanted(limits),
-        }
+    def facts(self, limits: tuple[float, float] | None) -> OutputFacts:
+        """Return what the loss shows at this output, and at other outputs and samples."""
+        return OutputFacts(
+            idle_label=self.find_idle_label(),
+            means_alone=self.reads_means_alone(),
+            pushed_away=self.find_pushed_away(),
+            wanted=self.find_wanted(limits),
+        )
 
     def find_idle_label(self) -> float | None:
         """Return the label whose samples get no gradient at the output, all of them, though their loss is not zero."""
@@ -80,10 +101,7 @@ class LossAtOutput:
             self.output.abs().amax() + max(float(v.abs().max()) for v in differ if not v.is_complex())
         )
         moved = self.output + spread * noise.reshape(-1, *(1,) * (self.output.ndim - 1))
-        try:
-            before, after = (float(self.loss(output, *self.labels)) for output in (self.output, moved))
-        except Exception:  # a loss may refuse such values
-            return False
+        before, after = self._losses_at(self.output, moved) or (0.0, 1.0)
         return abs(after - before) <= SAME_LOSS * abs(before)
 
     def find_pushed_away(self) -> float:
@@ -120,11 +138,10 @@ class LossAtOutput:
         if right is None:
             return ""
         inside = limits is not None and limits[0] >= 0.0 and limits[1] <= 1.0
-        try:
-            outputs = (self.output, right, SURE_SCORE * (2 * right - 1), 2 * right)
-            now, certain, far, beyond = (float(self.loss(output, *self.labels)) for output in outputs)
-        except Exception:  # a loss may refuse such values
+        losses = self._losses_at(self.output, right, SURE_SCORE * (2 * right - 1), 2 * right)
+        if losses is None:
             return ""
+        now, certain, far, beyond = losses
         if inside:
             return "scores" if certain > MUCH_LOSS_SHARE * now > 0.0 and far < NEARLY_NO_LOSS_SHARE * certain else ""
         leaves = bool((self.output < 0).any()) and limits is None
@@ -133,6 +150,13 @@ class LossAtOutput:
             if leaves and abs(certain) < NEARLY_NO_LOSS_SHARE * now and beyond < -MUCH_LOSS_SHARE * now
             else ""
         )
+
+    def _losses_at(self, *outputs: Tensor) -> list[float] | None:
+        """Return the loss at some outputs; None where it refuses such values."""
+        try:
+            return [float(self.loss(output, *self.labels)) for output in outputs]
+        except Exception:
+            return None
 
     def _right_answers(self) -> Tensor | None:
         """Return the outputs that know the labels: 1 for what is true, else 0; None for other labels than classes."""

@@ -6,10 +6,8 @@ derivative (`AddmmBackward0`), which tells whether anything but a linear map lie
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from enum import IntEnum
 from types import ModuleType
@@ -17,9 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-
-from ...listening.calls import FunctionCall, tensors_in
-from ...listening.listener import ForwardListener
 
 REARRANGING = frozenset({
     "View", "UnsafeView", "ReshapeAlias", "T", "Transpose", "Permute", "Expand", "Unsqueeze", "Squeeze", "Clone",
@@ -46,7 +41,6 @@ RANGES = {
     "Relu": (0.0, math.inf), "Softplus": (0.0, math.inf), "Exp": (0.0, math.inf), "Abs": (0.0, math.inf),
 }  # fmt: skip
 """What comes out of an activation."""
-LOSS = "the loss"
 
 
 class Effect(IntEnum):
@@ -65,6 +59,17 @@ class Feed(NamedTuple):
 
     layer: int
     effect: Effect
+
+
+class Reached(NamedTuple):
+    """What gradients can flow to, by the id of a leaf: those of the objective, and those of any output.
+
+    `outputs` are the tensors that the model returned.
+    """
+
+    by_objective: dict[int, Tensor]
+    by_outputs: Set[int]
+    outputs: Sequence[Tensor]
 
 
 def operator_name(function: Any) -> str:
@@ -298,62 +303,6 @@ def reached_leaves(outputs: Sequence[Tensor]) -> dict[int, Tensor]:
     reached: dict[int, Tensor] = {id(output): output for output in outputs if isinstance(output, nn.Parameter)}
     variables = (getattr(node, "variable", None) for node in nodes_before(outputs))
     return reached | {id(variable): variable for variable in variables if variable is not None}
-
-
-class NodeOwners(ForwardListener):
-    """Knows in which module each node of autograd's graph was made, and which node a backward came to last."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
-        self._owners: dict[Any, str] = {}
-        self._last: Any = None
-        self._path = ""  # the module in which the last function was called
-
-    def before_call(self, call: FunctionCall) -> None:
-        """Note where the forward is."""
-        self._path = self.path
-
-    def entered(self, path: str | None, args: Any) -> None:
-        """What a module is given was made around it."""
-        self._own(tensors_in(args), self._stack[-2] if len(self._stack) > 1 else "")
-
-    def left(self, module: nn.Module, path: str, made: Any) -> None:
-        """What a module returns, and what is not known yet of what lies before, was made in it."""
-        self._own(tensors_in(made), path)
-
-    def _own(self, tensors: Sequence[Tensor], path: str) -> None:
-        waiting: list[Any] = [tensor.grad_fn for tensor in tensors]
-        while waiting:
-            node = waiting.pop()
-            if node is not None and node not in self._owners:
-                self._owners[node] = path
-                waiting.extend(before for before, _ in node.next_functions)
-
-    def follow(self, objective: Sequence[Tensor]) -> None:
-        """Note which node a backward of these tensors is at; what was made behind the model belongs to no module."""
-        self._own(objective, LOSS)
-        for node in self._owners:
-            node.register_prehook(functools.partial(self._reach, node))
-
-    def _reach(self, node: Any, gradients: Any) -> None:
-        self._last = node
-
-    def found_at(self) -> tuple[str, str]:
-        """Return the module and the line of code that the node was made in which the backward came to last.
-
-        Lines are known in torch's anomaly mode. Without a backward it is the module that the forward came to last.
-        """
-        if self._last is None:
-            return self._path, ""
-        frames = [line.strip().splitlines()[0] for line in self._last.metadata.get("traceback_", ())]
-        own = [
-            line
-            for line in frames
-            if not re.search(r"[/\\](torch|normscope[/\\](core|diagnosis|listening))[/\\]", line)
-        ]
-        place = re.search(r'File "(?:.*[/\\])?(.+)", line (\d+), in (.+)', own[-1]) if own else None
-        line = "" if place is None else f"line {place[2]} of {place[1]}, in {place[3]}"
-        return self._owners[self._last], f"{operator_name(self._last)}, {line}".rstrip(", ")
 
 
 def find_attributes(model: nn.Module, tensors: Set[int]) -> tuple[str, ...]:

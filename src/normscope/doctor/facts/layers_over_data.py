@@ -1,21 +1,133 @@
-"""Running statistics of what flows through a layer: memory of one batch, on the data's device, no waiting for it."""
+"""What normalizers, weight layers and ReLUs see over the data, each record beside the tally that adds it up.
+
+Tallies are running statistics: memory of one batch, on the data's device, no waiting for it.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ...core.log10 import log10
 from ...listening.calls import NormalizerSeen, Site
-from .examined import NormalizerOverData, UnitsOverData, Variance, WeightOverData
 
 DECADES = 40
 """Variances are counted in a histogram of log10 from -40 to 40; the extremes are exact whatever they are."""
 
 BINS_PER_DECADE = 64
 """A bin is 3.7 % wide, and so is the error of a median."""
+RELATIVE_CHANNEL = 1e-4
+"""A channel against the largest of its layer; trained layers stay above a hundredth."""
+CONSTANT = 1e-6
+"""A share of eps: below it the deviation is under a thousandth of what the normalizer divides by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variance:
+    """The variance a normalizer saw at its input, over the data.
+
+    A set is what is normalized together: a channel of BatchNorm (in eval mode over all the data, in train mode the mean
+    of its variances within batches), a row of LayerNorm or RMSNorm, a group of GroupNorm, a channel of one sample for
+    InstanceNorm (of all the data where it uses running statistics). For RMSNorm it is the mean square.
+
+    Attributes:
+        log10_min, log10_median, log10_max: over the sets; `-inf` is a variance of zero.
+        share_below_one: of the sets, those with a variance below 1, where a normalizer that divides by it expands
+            (BatchNorm in eval mode divides by its stored variances instead).
+        share_eps: those with a variance below 10 eps, where eps decides the result.
+        sets: how many sets were seen.
+        entries: values in one set; for BatchNorm in one batch.
+        eps: the stabiliser.
+    """
+
+    log10_min: float
+    log10_median: float
+    log10_max: float
+    share_below_one: float
+    share_eps: float
+    sets: int
+    entries: int
+    eps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormalizerOverData:
+    """A normalizer over the data.
+
+    Attributes:
+        site: where it runs.
+        kind: `batch`, `layer`, `group`, `instance` or `rms`.
+        eps: the stabiliser.
+        entries: values normalized together; for BatchNorm the values per channel in the smallest batch seen.
+        samples: independent samples behind one variance of BatchNorm: the smallest batch size seen.
+        variance: the summary over its sets.
+        weight: gamma, if it has one.
+        channel_mean, channel_variance: BatchNorm only: of every channel (float64, on the CPU): over all the data where
+            it uses running statistics, otherwise the mean of the variances within batches.
+        least_variance: the smallest variance seen in any batch, by channel (BatchNorm, InstanceNorm), by group
+            (GroupNorm), or one for all (LayerNorm, RMSNorm).
+        running_mean, running_variance: BatchNorm only: the statistics it keeps, if it does.
+        uses_running: whether it normalized with them (eval mode).
+        batch_spread: BatchNorm only: the median over channels of the relative standard deviation of the variance from
+            batch to batch; `None` with fewer than four batches.
+    """
+
+    site: Site
+    kind: str
+    eps: float
+    entries: int
+    samples: int
+    variance: Variance
+    weight: Tensor | None = None
+    channel_mean: Tensor | None = None
+    channel_variance: Tensor | None = None
+    least_variance: Tensor | None = None
+    running_mean: Tensor | None = None
+    running_variance: Tensor | None = None
+    uses_running: bool = False
+    batch_spread: float | None = None
+
+    @property
+    def dead_scales(self) -> Tensor | None:
+        """Which scales are negligible beside its largest; None if it has none."""
+        if self.weight is None or not self.weight.numel():
+            return None
+        size = self.weight.abs().flatten()
+        return size <= RELATIVE_CHANNEL * size.max()
+
+    @property
+    def constant_inputs(self) -> Tensor | None:
+        """Which channels of BatchNorm saw a constant; None for the other normalizers."""
+        return None if self.channel_variance is None else self.channel_variance <= CONSTANT * self.eps
+
+    @property
+    def stored_variance(self) -> Tensor | None:
+        """The running variances it divided by; None where it divided by those of the data."""
+        return self.running_variance if self.uses_running else None
+
+    @property
+    def log10_median(self) -> float:
+        """log10 of the median variance it divided by."""
+        stored = self.stored_variance
+        if stored is None:
+            return self.variance.log10_median
+        return log10(float(stored.nan_to_num(nan=0.0).clamp(min=0.0).median()))  # what is no number is a finding
+
+    @property
+    def share_eps(self) -> float:
+        """The share of the variances it divided by that are below 10 eps."""
+        stored = self.stored_variance
+        return self.variance.share_eps if stored is None else float((stored < 10.0 * self.eps).double().mean())
+
+    @property
+    def untaken(self) -> bool:
+        """Whether it uses running statistics that still have the values they are born with."""
+        if not self.uses_running or self.running_mean is None or self.running_variance is None:
+            return False
+        return bool((self.running_mean == 0).all()) and bool((self.running_variance == 1).all())
 
 
 class SetTally:
@@ -154,6 +266,23 @@ class ChannelTally:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightOverData:
+    """A weight layer over the data.
+
+    Attributes:
+        site: where it runs.
+        input_shape, output_shape: the shapes of its input and output in the first batch.
+        rms_input, rms_output: root mean square of its input and output over the data.
+    """
+
+    site: Site
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    rms_input: float
+    rms_output: float
+
+
 class WeightTally:
     """Root mean squares of a weight layer's input and output."""
 
@@ -178,6 +307,14 @@ class WeightTally:
             rms_input=math.sqrt(squares[0]),
             rms_output=math.sqrt(squares[1]),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitsOverData:
+    """A ReLU over the data: `dead[k]` says that channel k was never positive."""
+
+    site: Site
+    dead: Tensor
 
 
 class UnitsTally:

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from ...core.codec import JsonForm, Part
 from ...core.errors import InputError
 from ...theory.losses import TRAINING_LOSSES
-from .autograd_flow import RANGES, cosine_factor, has_features_last, last_operator, output_limits
-from .padding import runs_to_the_end
+from .autograd_graph import RANGES, cosine_factor, has_features_last, last_operator, output_limits
+from .batch import runs_to_the_end
+from .loss_call import BINARY, CLASSES, NO_CLASS, LossCall, blind_loss
 
 _NAMES = {function.__name__: name for name, function in TRAINING_LOSSES.items()}
-CLASSES, BINARY = ("cross_entropy", "nll"), ("bce", "bce_with_logits")
 NO_BETTER = 0.97
 """A share of the loss of the best constant: a model that has learned anything is below it."""
-FEWEST_BIASES = 16
-"""Of fewer a training may move none beyond the limits between which torch draws them."""
-NO_CLASS = -100
-"""Torch's own number for targets that do not count."""
 MOST_TASKS, MOST_COLUMNS = 4, 16
 """Losses of several tasks that are looked at, and columns of labels that may be theirs."""
 OPPOSED = 3.0
@@ -90,30 +84,7 @@ class LossFacts(Part):
         ahead: by how many steps the targets are later than the tokens that the model reads; 0 if they are none of them.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(
-        sparse=(
-            "output_mean",
-            "target_mean",
-            "cosines",
-            "limits",
-            "sum_of",
-            "own_targets",
-            "labels_per_sample",
-            "alike",
-            "log_axis",
-            "integer_labels",
-            "padding",
-            "floor",
-            "made_by",
-            "negated",
-            "rest",
-            "without_weight",
-            "weighted",
-            "opposed",
-            "classes_last",
-            "ahead",
-        )
-    )
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=(...,), always=("smoothing", "largest_class", "accuracy"))
 
     name: str
     value: float
@@ -195,31 +166,6 @@ def takes_labels(loss: Any) -> bool:
     return len([p for p in taken if p.kind is not p.KEYWORD_ONLY]) > 1 or any(p.kind is p.VAR_POSITIONAL for p in taken)
 
 
-def check_optimizers(optimizer: Any) -> None:
-    """Refuse what is no optimizer."""
-    for one in optimizer if isinstance(optimizer, list | tuple) else () if optimizer is None else (optimizer,):
-        if not isinstance(one, Optimizer):
-            raise InputError(
-                f"optimizer is a {type(one).__name__}, not a torch.optim.Optimizer: pass the one that trains the "
-                "model; several as a list"
-            )
-
-
-class _LossCall(NamedTuple):
-    """One call of a loss: which, what it was given, and what it returned."""
-
-    name: str
-    output: Tensor
-    target: Tensor
-    result: Tensor
-    smoothing: float = 0.0
-    reduction: str = "mean"
-    ignored: int = NO_CLASS
-    weight: Tensor | None = None
-    weighs_classes: bool = False
-    positives: Tensor | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenContract(Part):
     """A loss of torch that takes scores, and is given the values of an activation; or other targets than it takes.
@@ -274,12 +220,9 @@ class LabelsOutside(Part):
 def _labels_outside(given: Mapping[str, Any]) -> LabelsOutside | None:
     """Return the labels of a loss over classes if some of them are none of its classes."""
     output, target = given.get("input"), given.get("target")
-    if (
-        not isinstance(output, Tensor)
-        or not isinstance(target, Tensor)
-        or target.is_floating_point()
-        or not output.ndim
-    ):
+    if not isinstance(output, Tensor) or not isinstance(target, Tensor):
+        return None
+    if target.is_floating_point() or not output.ndim:
         return None
     counting = target[target != given.get("ignore_index", NO_CLASS)]
     if not counting.numel():
@@ -295,7 +238,8 @@ class LossListener(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[_LossCall] = []
+        self.calls: list[LossCall] = []
+        self._results: list[Tensor] = []
         self.in_loss = False
         self.outside: LabelsOutside | None = None
         self._others: list[tuple[str, Mapping[str, Any]]] = []  # losses of torch that are not among those of `calls`
@@ -303,36 +247,38 @@ class LossListener(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function, and keep what a loss was given; refuse labels that are none of its classes."""
-        name = _NAMES.get(getattr(func, "__name__", ""))
+        function = getattr(func, "__name__", "")
+        name, given = _NAMES.get(function), dict[str, Any]()
+        if name is not None:
+            given = {**dict(zip(("input", "target"), args)), **(kwargs or {})}
         if name in CLASSES and self.in_loss:
-            self.outside = _labels_outside({**dict(zip(("input", "target"), args)), **(kwargs or {})})
+            self.outside = _labels_outside(given)
             if self.outside is not None:
                 raise IndexError(self.outside.said)
         result = func(*args, **(kwargs or {}))
         if name is not None and isinstance(result, Tensor):
-            given = {**dict(zip(("input", "target"), args)), **(kwargs or {})}
             if result.requires_grad and self.in_loss:
                 result.register_hook(lambda gradient: self._pulls.append(gradient.detach().sum()))
             if isinstance(given.get("input"), Tensor) and isinstance(given.get("target"), Tensor):
+                self._results.append(result)
                 self.calls.append(
-                    _LossCall(
+                    LossCall(
                         name,
                         given["input"],
                         given["target"],
-                        result,
                         smoothing=float(given.get("label_smoothing", 0.0)),
                         reduction=str(given.get("reduction", "mean")),
                         ignored=given.get("ignore_index", NO_CLASS),
                         weight=given.get("weight"),
-                        weighs_classes=given.get("weight") is not None or given.get("pos_weight") is not None,
                         positives=given.get("pos_weight"),
                     )
                 )
-        elif self.in_loss and getattr(func, "__name__", "") in CONTRACTS:
+        elif self.in_loss and function in CONTRACTS:
             names = inspect.signature(func).parameters
-            self._others.append((func.__name__, {**dict(zip(names, args)), **(kwargs or {})}))
-        elif self.in_loss and not self.calls and _broadcasts(func, args):
-            self.calls.append(_LossCall("the difference", args[0], args[1], result.square().mean()))
+            self._others.append((function, {**dict(zip(names, args)), **(kwargs or {})}))
+        elif self.in_loss and not self.calls and _broadcasts(function, args):
+            self._results.append(result.square().mean())
+            self.calls.append(LossCall("the difference", args[0], args[1]))
         return result
 
     @property
@@ -342,9 +288,9 @@ class LossListener(TorchFunctionMode):
 
     def rest_of(self, whole: float) -> float:
         """Return what a value holds besides the one loss that was called, with its factor; after the backward."""
-        if not len(self.calls) == len(self._pulls) == 1 or self.calls[0].result.numel() != 1:
+        if not len(self.calls) == len(self._pulls) == 1 or self._results[0].numel() != 1:
             return 0.0
-        return whole - float(self._pulls[0]) * float(self.calls[0].result.detach())
+        return whole - float(self._pulls[0]) * float(self._results[0].detach())
 
     @property
     def output(self) -> Tensor | None:
@@ -353,8 +299,9 @@ class LossListener(TorchFunctionMode):
 
     def others(self, labels: Sequence[Any], maker: Callable[[Tensor], str]) -> tuple[LossFacts, ...]:
         """Return what earlier calls of losses show that compare outputs with labels, as those of several tasks do."""
-        calls = [call for call in self.calls[:-1] if any(_holds(label, call.target) for label in labels)]
-        return tuple(replace(read_loss(call), made_by=maker(call.output)) for call in calls[-MOST_TASKS:])
+        pairs = list(zip(self.calls, self._results, strict=True))[:-1]
+        held = [(call, result) for call, result in pairs if any(_holds(label, call.target) for label in labels)]
+        return tuple(replace(read_loss(*pair), made_by=maker(pair[0].output)) for pair in held[-MOST_TASKS:])
 
     def broken_contract(self, maker: Callable[[Tensor], str]) -> BrokenContract | None:
         """Return the first loss that was given what it does not take."""
@@ -374,12 +321,12 @@ class LossListener(TorchFunctionMode):
         call = self.calls[-1]
         same = [label for label in labels or () if isinstance(label, Tensor) and label.numel() == call.target.numel()]
         return replace(
-            read_loss(call),
+            read_loss(call, self._results[-1]),
             own_targets=made,
             made_by=made_by,
             ahead=_steps_ahead(call, leaves),
             integer_labels=bool(same) and not same[0].is_floating_point() and same[0].dtype != torch.bool,
-            padding=_padding(same[0], call) if same and call.reduction == "mean" and not call.weighs_classes else 0.0,
+            padding=_padding(same[0], call) if same and call.reduction == "mean" and not call.is_weighted else 0.0,
         )
 
 
@@ -394,7 +341,7 @@ def _holds(label: Any, target: Tensor) -> bool:
     return any(len(own) == target.numel() and bool((own == target.flatten()).all()) for own in columns)
 
 
-def _padding(labels: Tensor, call: _LossCall) -> float:
+def _padding(labels: Tensor, call: LossCall) -> float:
     """Return the share of the labels of rows that are filled up with one value at their ends, and that count."""
     if labels.ndim != 2 or labels.is_floating_point() or labels.shape[1] < 2:
         return 0.0
@@ -405,7 +352,7 @@ def _padding(labels: Tensor, call: _LossCall) -> float:
     return float(filled.double().mean()) if bool((filled.sum(1) > 1).any()) else 0.0
 
 
-def _steps_ahead(call: _LossCall, leaves: Sequence[Any]) -> int:
+def _steps_ahead(call: LossCall, leaves: Sequence[Any]) -> int:
     """Return by how many steps targets are later than a sequence of tokens; 0 where they are none of them."""
     target = call.target
     for leaf in leaves if call.name in CLASSES and not target.is_floating_point() else ():
@@ -421,7 +368,7 @@ def _steps_ahead(call: _LossCall, leaves: Sequence[Any]) -> int:
     return 0
 
 
-def _is_opposed(call: _LossCall, target: Tensor, counts: Tensor, values: Tensor) -> bool:
+def _is_opposed(call: LossCall, target: Tensor, counts: Tensor, values: Tensor) -> bool:
     """Whether a loss gives a rare class far less weight than a frequent one."""
     if call.positives is not None and call.positives.numel() == 1 and call.name == BINARY[1]:
         share, weight = float(target.mean()), float(call.positives)
@@ -433,9 +380,9 @@ def _is_opposed(call: _LossCall, target: Tensor, counts: Tensor, values: Tensor)
     return bool(weights[rare] * OPPOSED < weights[frequent]) and bool(counts[rare] * OPPOSED < counts[frequent])
 
 
-def _broadcasts(func: Any, args: Any) -> bool:
+def _broadcasts(function: str, args: Any) -> bool:
     """Whether a column is subtracted from a row of as many values, which makes a table of all pairs."""
-    if getattr(func, "__name__", "") not in ("sub", "__sub__", "__rsub__") or len(args) < 2:
+    if function not in ("sub", "__sub__", "__rsub__") or len(args) < 2:
         return False
     if len({isinstance(value, Tensor) and value.requires_grad for value in args[:2]}) < 2:
         return False  # two outputs or two targets: pairs are meant
@@ -445,8 +392,8 @@ def _broadcasts(func: Any, args: Any) -> bool:
 
 
 @torch.no_grad()
-def read_loss(call: _LossCall) -> LossFacts:
-    """Look at one call of a loss."""
+def read_loss(call: LossCall, result: Tensor) -> LossFacts:
+    """Look at one call of a loss, and what it returned."""
     name, output, target = call.name, call.output.detach().double(), call.target.detach()
     numbers = target.double()
     over_classes = output.ndim > 1 and output.shape[1] > 1
@@ -460,7 +407,7 @@ def read_loss(call: _LossCall) -> LossFacts:
     fits = indices and over_classes and target.ndim == output.ndim - 1
     return LossFacts(
         name=name,
-        value=float(call.result.detach().double().mean()),
+        value=float(result.detach().double().mean()),
         blind=_blind(call, output, numbers, counts, indices),
         last=last_operator(call.output),
         output_shape=tuple(output.shape),
@@ -481,7 +428,7 @@ def read_loss(call: _LossCall) -> LossFacts:
         without_weight=float((call.weight[target[counting]] == 0).double().mean())
         if indices and call.weight is not None
         else 0.0,
-        weighted=call.weighs_classes,
+        weighted=call.is_weighted,
         opposed=_is_opposed(call, numbers, counts, values) if indices or name in BINARY else False,
         classes_last=name in CLASSES
         and output.ndim == target.ndim + 1 > 2
@@ -498,19 +445,15 @@ def read_loss(call: _LossCall) -> LossFacts:
     )
 
 
-def _floor(call: _LossCall, target: Tensor) -> float:
+def _floor(call: LossCall, target: Tensor) -> float:
     """Return the mean loss of outputs that are equal to the targets, where these are probabilities."""
-    if (
-        call.name not in BINARY
-        or call.reduction != "mean"
-        or call.weighs_classes
-        or not bool(((target >= 0) & (target <= 1)).all())
-    ):
+    is_plain = call.name in BINARY and call.reduction == "mean" and not call.is_weighted
+    if not is_plain or not bool(((target >= 0) & (target <= 1)).all()):
         return 0.0
     return float(-(torch.xlogy(target, target) + torch.xlogy(1 - target, 1 - target)).mean())
 
 
-def _blind(call: _LossCall, output: Tensor, target: Tensor, counts: Tensor, indices: bool) -> float | None:
+def _blind(call: LossCall, output: Tensor, target: Tensor, counts: Tensor, indices: bool) -> float | None:
     """Return the loss of the best constant output."""
     mean = _blind_mean(call.name, output, target, counts, indices)
     terms = int(counts.sum()) if call.name in CLASSES else output.numel()
@@ -520,11 +463,9 @@ def _blind(call: _LossCall, output: Tensor, target: Tensor, counts: Tensor, indi
 def _blind_mean(name: str, output: Tensor, target: Tensor, counts: Tensor, indices: bool) -> float | None:
     """Return the mean loss of the best constant output."""
     if name in CLASSES:
-        shares = counts / counts.sum()
-        return float(-(shares * shares.log()).sum()) if indices else None
+        return float(blind_loss(name, counts / counts.sum())) if indices else None
     if name in BINARY:
-        share = target.mean(0).clamp(1e-12, 1 - 1e-12)
-        return float(-(share * share.log() + (1 - share) * (1 - share).log()).mean())
+        return float(blind_loss(name, target.mean(0).clamp(1e-12, 1 - 1e-12)))
     if output.shape != target.shape or len(target) < 2:
         return None
     if name == "mse":
@@ -535,81 +476,3 @@ def _blind_mean(name: str, output: Tensor, target: Tensor, counts: Tensor, indic
 def _all_alike(label: Any) -> bool:
     """Whether labels are all the same; those that are no tensor may be."""
     return not isinstance(label, Tensor) or bool((label == label.flatten()[:1]).all())
-
-
-def looks_fresh(module: torch.nn.Module) -> bool:
-    """Whether a layer's biases are zero or its weights spread as torch draws them; a trained layer's hardly are."""
-    bias = module._parameters.get("bias")
-    if bias is not None and not bool(bias.any()):
-        return True
-    weights = [p.detach().double() for p in module.parameters(recurse=False) if p.ndim > 1 and p.numel() > 15]
-    if not weights:
-        return False
-    if isinstance(module, torch.nn.Embedding):
-        weight = weights[0]
-        return abs(float(weight.square().mean().sqrt()) - 1.0) < 4.0 / math.sqrt(2 * weight.numel())
-    for weight in weights:
-        width = module.hidden_size if isinstance(module, torch.nn.RNNBase) else math.prod(weight.shape[1:])
-        limit = 1.0 / math.sqrt(width)
-        even = abs(float(weight.square().mean().sqrt()) * math.sqrt(3.0) / limit - 1.0) < 4.0 / math.sqrt(
-            weight.numel()
-        )
-        if not even or float(weight.abs().max()) > limit * (1 + 1e-6):
-            return False
-    return True
-
-
-def is_fresh(model: torch.nn.Module) -> bool:
-    """Whether a model looks as if it had never been trained.
-
-    A trained one has a normalizer whose scale is not 1, or a bias, other than torch draws it, beside weights beyond the
-    range of torch's default.
-    Normalizers that are all as they were born decide it where everything learns: one step moves them.
-    """
-    pairs = [(module._parameters.get("weight"), module._parameters.get("bias")) for module in model.modules()]
-    norms = [(weight, bias) for weight, bias in pairs if weight is not None and bias is not None and weight.ndim == 1]
-    born = all(bool((weight == weight[:1]).all()) and not bool(bias.any()) for weight, bias in norms)
-    if norms and (not born or all(parameter.requires_grad for parameter in model.parameters())):
-        return born
-    drawn: list[Tensor] = []  # the biases beside weights beyond the range of torch's default, as shares of theirs
-    for module in model.modules():
-        weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
-        if weight is not None and bias is None and weight.ndim == 1 and bool((weight != weight[0]).any()):
-            return False
-        if weight is None or bias is None or not weight.numel() or weight.is_complex():
-            continue  # what is computed at each reading is left alone, and torch draws no complex weights
-        if weight.ndim == 1:
-            if bool((weight != 1).any()) or bool((bias != 0).any()):
-                return False
-        elif bool((bias != 0).any()):
-            limit = 1.0 / math.sqrt(max(1, math.prod(weight.shape[1:])))
-            if float(weight.detach().abs().max()) > limit * (1 + 1e-6):
-                drawn.append(bias.detach().double().flatten().cpu() / limit)
-    return not drawn or _as_drawn(torch.cat(drawn))
-
-
-def _as_drawn(shares: Tensor) -> bool:
-    """Whether biases, as shares of the limits between which torch draws them, are spread as it draws them.
-
-    Then the weights beside them were drawn anew, and not trained.
-    """
-    spread = float(shares.square().mean().sqrt()) * math.sqrt(3.0)
-    even = abs(spread - 1.0) < 4.0 / math.sqrt(5.0 * shares.numel())
-    return shares.numel() >= FEWEST_BIASES and even and float(shares.abs().max()) <= 1 + 1e-6
-
-
-FEW_RANDOM = 3
-"""Frozen random layers from which on a network of them is no map to random features."""
-
-
-def choose_unmeant(random: Mapping[str, torch.nn.Module]) -> list[str]:
-    """Return the frozen random layers, by path, that are hardly meant to be so.
-
-    Random features and fixed classifiers are frozen maps without a bias, and there are one or two of them.
-    """
-    return [path for path, module in random.items() if len(random) >= FEW_RANDOM or _is_hardly_meant(module)]
-
-
-def _is_hardly_meant(module: torch.nn.Module) -> bool:
-    """Whether a frozen random layer is hardly meant, whatever others there are: it has a bias, or a state."""
-    return isinstance(module, torch.nn.Embedding | torch.nn.RNNBase) or module._parameters.get("bias") is not None

@@ -23,7 +23,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from ...calls.call import Call
 from ...core.budget import count
 from ...core.codec import JsonForm, Part
-from ...core.errors import describe_error
+from ...core.errors import InputError, describe_error
 from ...core.untouched import on_copies, seed_random, with_tensors
 from ...core.whole_weights import without_gathering
 from ...listening.listener import ForwardListener
@@ -80,32 +80,7 @@ class StepFacts(Part):
         skipped: what could not be tried, and why.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(
-        sparse=(
-            "optimizer",
-            "optimizers",
-            "rate",
-            "scheduled_rate",
-            "promised_fall",
-            "next_loss",
-            "decay",
-            "decay_pull",
-            "momentum",
-            "betas",
-            "moved_share",
-            "most_moved",
-            "pace",
-            "unmoved",
-            "is_new",
-            "outside",
-            "at_rest",
-            "foreign",
-            "starved",
-            "forwards",
-            "backwards",
-            "skipped",
-        )
-    )
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=(...,), always=("fall", "curvature", "step_share", "agreement"))
 
     loss: float
     fall: float | None = None
@@ -139,6 +114,16 @@ class StepFacts(Part):
     def stable_rate(self) -> float | None:
         """The rate above which plain steps along the gradient climb; None where the loss does not curve upwards."""
         return 2.0 / self.curvature if self.curvature is not None and self.curvature > 0.0 else None
+
+
+def check_optimizers(optimizer: Any) -> None:
+    """Refuse what is no optimizer."""
+    for one in optimizer if isinstance(optimizer, list | tuple) else () if optimizer is None else (optimizer,):
+        if not isinstance(one, Optimizer):
+            raise InputError(
+                f"optimizer is a {type(one).__name__}, not a torch.optim.Optimizer: pass the one that trains the "
+                "model; several as a list"
+            )
 
 
 def try_steps(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,10 +22,17 @@ from ...core.untouched import untouched
 from ...listening.calls import FunctionCall, NormalizerSeen, Site, WeightSeen, as_floats, normalizer_seen, rows_seen
 from ...listening.listener import LayerListener
 from ...listening.not_finite import Origin, OriginFinder
-from .examined import DataSeen
-from .signal import WidestColumn, name_input
-from .signal_statistics import fetch_columns, widest_column
-from .tallies import ChannelTally, SetTally, UnitsTally, WeightTally
+from .batch import WidestColumn, fetch_columns, widest_column
+from .layers import name_input
+from .layers_over_data import (
+    ChannelTally,
+    NormalizerOverData,
+    SetTally,
+    UnitsOverData,
+    UnitsTally,
+    WeightOverData,
+    WeightTally,
+)
 
 WRONG_BATCH = (
     "Pass batches the model accepts: model(batch) must work. Several arguments and labels are a pair of a dict and the "
@@ -32,8 +40,36 @@ WRONG_BATCH = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSeen:
+    """What one pass over the data showed.
+
+    Attributes:
+        samples, batches: how much data.
+        order: the sites of weight layers and normalizers, in the order they ran.
+        normalizers, weights, units: by site; a normalizer whose input was not finite is left out.
+        not_finite: where the first values that are not finite were made, if the output of the model holds some.
+        error: why the model could not be run, if it could not.
+        raised: what it raised then, with the place in the user's code.
+        other: whether these are other data than the batch that is differentiated.
+        columns: the widest column of each input of the first batch that is a table, by the name of the input.
+    """
+
+    samples: int
+    batches: int
+    order: tuple[Site, ...] = ()
+    normalizers: Mapping[Site, NormalizerOverData] = field(default_factory=dict)
+    weights: Mapping[Site, WeightOverData] = field(default_factory=dict)
+    units: Mapping[Site, UnitsOverData] = field(default_factory=dict)
+    not_finite: Origin | None = None
+    error: str | None = None
+    raised: Exception | None = None
+    other: bool = False
+    columns: Mapping[str, WidestColumn] = field(default_factory=dict)
+
+
 @torch.no_grad()
-def watch_data(
+def run_over_data(
     model: nn.Module,
     batches: Iterable[Any],
     *,

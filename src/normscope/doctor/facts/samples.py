@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from functools import partial, reduce
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -23,11 +23,11 @@ from ...core.budget import count
 from ...core.codec import JsonForm, Part
 from ...core.errors import describe_error
 from ...core.threads import uncompiled
-from ...core.untouched import on_copies, random_state, seed_random, untouched
-from ...listening.calls import EMBEDDINGS, FunctionCall, Site, as_floats
+from ...core.untouched import random_state, seed_random, untouched
+from ...listening.calls import as_floats
 from ...listening.listener import ForwardListener
-from .loss_facts import NO_CLASS, LossFacts
-from .padding import FEW_VALUES, find_padding, runs_to_the_end
+from .batch import FEW_VALUES, find_padding, runs_to_the_end
+from .loss import NO_CLASS, LossFacts
 
 FEW_SAMPLES = 7
 """Samples that run once more: enough to see a change, cheap beside a batch, and an unlikely width of any layer."""
@@ -46,8 +46,6 @@ FEWEST_STEPS = 4
 """The length of a sequence whose labels are its next steps: in a shorter one that may be chance."""
 NO_INFLUENCE = 1e-3
 """The change of the output by one argument, as a share of the change by all of them."""
-MOVE_FACTOR = 3.0
-"""How far values are moved towards those of another sample, 1 being there: past them, so that a maximum notices."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -576,30 +574,3 @@ def _distances(plain: Outputs, changed: Outputs) -> list[float]:
         float((a.double().asinh() - b.double().asinh()).norm())
         for a, b in zip(_ends(plain), _ends(changed), strict=True)
     ]
-
-
-class PlaceChanger(ForwardListener):
-    """Runs a model with other values at some places of an input, or of the embedding at a site."""
-
-    def __init__(self, model: nn.Module, at: Tensor | Site, places: Sequence[Tensor]) -> None:
-        super().__init__(model, dropout=False)
-        self._at, self._places = at, places
-
-    def run(self, call: Call) -> Any:
-        """Return what the model returns with values moved past those of the next sample."""
-        here = call.changed(lambda leaf: self._change(leaf) if leaf is self._at else leaf.clone())
-        seed_random(self.model)
-        with torch.no_grad(), on_copies(self.model), self.listening():
-            return self.model(*here.args, **here.kwargs)
-
-    def after_call(self, call: FunctionCall, result: Any) -> Any:
-        """Change what the embedding returns."""
-        if call.name in EMBEDDINGS and not isinstance(self._at, Tensor) and self.site("embedding") == self._at:
-            return self._change(result)
-        return result
-
-    def _change(self, values: Tensor) -> Tensor:
-        """Move the values at these places."""
-        wide = [self._places[0][:, None], self._places[1]] if values.ndim == 3 else self._places
-        there = reduce(torch.logical_or, (places.expand(values.shape[1:]) for places in wide))
-        return torch.where(there, values + MOVE_FACTOR * (values.roll(1, 0) - values), values)

@@ -7,21 +7,20 @@ between the model and the loss: a second softmax, a sign, shapes that were broad
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, permutations, product
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from ...checking.autograd_flow import ELEMENTWISE, REARRANGING, Edge, find_gates, operator_name
+from .activations import flat_share
+from .autograd_graph import ELEMENTWISE, REARRANGING, Edge, find_gates, operator_name
+from .loss_call import MAX_OUTPUT_ENTRIES, NO_CLASS, LossCall, measure_loss
 
 MAX_NODES_ABOVE_LOSS = 30
 """Nodes of the graph that are looked at in search of the loss function: sums, means and factors stand above it."""
-MAX_OUTPUT_ENTRIES = 1 << 22
-"""Outputs with more entries than this are not looked at: a pass over them would take time."""
 PASSED_ON = ("MeanBackward", "SumBackward", "MulBackward", "DivBackward", "NegBackward", "AddBackward", "SubBackward",
              "ViewBackward", "ReshapeAlias", "SqueezeBackward", "ToCopyBackward", "SqrtBackward")  # fmt: skip
 """Functions between a loss function and the number that is observed."""
@@ -34,20 +33,8 @@ CURVED = {"Pow": "square", "Mul": "square", "Exp": "exponential", "Log": "logari
 OF_ENTRIES = REARRANGING | ELEMENTWISE | {"Exp", "Log", "Sqrt"}
 """Operators that such a divergence is made of, written out or as `torch.distributions` has it."""
 SQUARED_LOSSES, OTHER_LOSSES = ("MseLossBackward",), ("SmoothL1LossBackward", "HuberLossBackward", "AbsBackward")
-FIGURES = (
-    "own", "constant", "label_low", "label_high", "classes", "label_mean", "label_error", "samples", "differ", "kinds",
-)  # fmt: skip
-"""What is measured of outputs and targets; NaN where it does not apply.
-
-- `own`: the loss of the batch, without factors; `constant`: that of the best constant output, estimated without bias.
-- `label_low`, `label_high`: the least and the largest label; `classes`: how many there are in the batch.
-- `label_mean`, `label_error`: the mean of the labels and its standard error; `samples`: how many there are.
-- `differ`: the standard deviation of the outputs over the samples, over their root mean square; of a squared error
-  over the deviation of the targets.
-- `kinds`: how many classes there may be.
-"""
-
-
+LOSS_FUNCTIONS = ((CLASS_LOSSES, "nll"), (BINARY_LOSSES, "bce"), (SQUARED_LOSSES, "mse"))
+"""The names of `TRAINING_LOSSES` by the functions that autograd has for them."""
 SWITCHES = {"ReluBackward": "off", "TanhBackward": "saturated_tanh", "SigmoidBackward": "saturated_sigmoid",
             "SoftmaxBackward": "one_place", "ScaledDotProduct": "one_place"}  # fmt: skip
 """Activations whose outputs autograd keeps, or that follow from what it keeps, and what is measured of them."""
@@ -61,8 +48,6 @@ MIN_VALUES_PER_UNIT = 16
 """Values of a unit in a batch from which it is seen whether it is ever on."""
 MAX_SWITCH_ENTRIES = 1 << 16
 """Entries of an activation that are looked at, of the first samples."""
-SATURATED_DISTANCE = 0.01
-"""How close to its limits, in shares of their distance, a sigmoid or tanh is flat: its slope is 4 % of the largest."""
 
 
 @dataclass(slots=True)
@@ -79,7 +64,7 @@ class LossReading:
             gets a gradient from its divergence alone).
         untaught: the ids of parameters before a code that no other part of the loss reaches than its divergence from
             a standard normal one; None where the loss shows no such divergence.
-        figures: as `FIGURES` has them, on the device.
+        figures: as `loss_call.FIGURES` has them, on the device.
         shapes: the shapes of outputs and of what they were compared to, where those were broadcast.
         compares: whether it has a part that compares outputs with targets.
         half_precision: whether values on the way to it are cast to float16; known where activations are measured.
@@ -95,7 +80,7 @@ class LossReading:
 
 
 @torch.no_grad()
-def read_loss(loss: Any, *, activations: bool = True) -> LossReading | None:
+def trace_loss(loss: Any, *, activations: bool = True) -> LossReading | None:
     """Return what a loss was made of; None where that cannot be seen: it is a number, or its backward is over.
 
     Args:
@@ -104,7 +89,7 @@ def read_loss(loss: Any, *, activations: bool = True) -> LossReading | None:
 
     Example:
         >>> scores, labels = torch.zeros(4, 3, requires_grad=True), torch.tensor([0, 0, 1, 2])
-        >>> reading = read_loss(-F.cross_entropy(scores.softmax(1), labels))
+        >>> reading = trace_loss(-torch.nn.functional.cross_entropy(scores.softmax(1), labels))
         >>> sorted(reading.oddities)
         ['negated', 'softmax']
     """
@@ -118,22 +103,19 @@ def read_loss(loss: Any, *, activations: bool = True) -> LossReading | None:
     if len(losses) != 1:
         return reading
     function, sign = losses[0]
-    name = function.name()
-    if name.startswith(CHOOSING):
-        if sign > 0:
-            reading.oddities.add("likelihood")
-        reading.figures = _measure_chosen(function)
-        return reading
-    if sign < 0:
+    name, chooses = function.name(), function.name().startswith(CHOOSING)
+    if chooses and sign > 0:
+        reading.oddities.add("likelihood")
+    if sign < 0 and not chooses:
         reading.oddities.add("negated")
     if name.startswith((*SQUARED_LOSSES, *OTHER_LOSSES, "PowBackward")):
         reading.shapes = _broadcast_shapes(function)
         if reading.shapes:
             reading.oddities.add("broadcast")
-    for prefixes, measure in _MEASURES:
-        if name.startswith(prefixes):
-            reading.oddities |= _activation_before(function, name)
-            reading.figures = measure(function)
+    if name.startswith((*CLASS_LOSSES, *BINARY_LOSSES, *SQUARED_LOSSES)):
+        reading.oddities |= _activation_before(function, name)
+    call = _call_of(function)
+    reading.figures = None if call is None else measure_loss(call)
     return reading
 
 
@@ -308,9 +290,7 @@ def _measure_switch(what: str, name: str, node: Any) -> Tensor | None:
     if name.startswith("Relu"):
         units = 1 if made.ndim == 4 else made.ndim - 1
         return (made.amax([dim for dim in range(made.ndim) if dim != units]) <= 0).double().mean()
-    low = -1.0 if name.startswith("Tanh") else 0.0
-    edge = SATURATED_DISTANCE * (1.0 - low)
-    return ((made < low + edge) | (made > 1.0 - edge)).double().mean()
+    return flat_share(made, -1.0 if name.startswith("Tanh") else 0.0)
 
 
 def _attention_rows(node: Any, name: str) -> Tensor | None:
@@ -370,8 +350,29 @@ def _log_probabilities(node: Any) -> Tensor | None:
     return made if made.ndim == 2 and before._saved_dim in (1, (1 << 64) - 1) else None
 
 
-def _measure_chosen(function: Any) -> Tensor | None:
-    """Measure a loss of classes that was written out: log-probabilities from which that of a label is taken."""
+def _call_of(function: Any) -> LossCall | None:
+    """Return what a loss function was given, from what autograd has kept of it; None where that is not enough."""
+    name = function.name()
+    if name.startswith(CHOOSING):
+        return _call_of_choice(function)
+    kind = next((kind for prefixes, kind in LOSS_FUNCTIONS if name.startswith(prefixes)), None)
+    if kind is None:
+        return None
+    output, target = function._saved_self.detach(), function._saved_target.detach()
+    if kind == "mse":
+        return LossCall(kind, output, target)
+    return LossCall(
+        "bce_with_logits" if name.startswith("BinaryCrossEntropyWithLogits") else kind,
+        output,
+        target,
+        ignored=getattr(function, "_saved_ignore_index", NO_CLASS),
+        weight=function._saved_weight,
+        positives=getattr(function, "_saved_pos_weight", None),
+    )
+
+
+def _call_of_choice(function: Any) -> LossCall | None:
+    """Return a loss of classes that was written out: log-probabilities from which that of a label is taken."""
     scores = _log_probabilities(function)
     if scores is None or scores.numel() > MAX_OUTPUT_ENTRIES:
         return None
@@ -382,7 +383,7 @@ def _measure_chosen(function: Any) -> Tensor | None:
         if len(indices) != 2 or any(index.dtype is not torch.int64 for index in indices):
             return None
         rows, target = scores[indices[0].reshape(-1)], indices[1].reshape(-1)
-    return _measure_log_probabilities(rows, target, torch.ones_like(target)) if len(rows) == len(target) else None
+    return LossCall("nll", rows, target) if len(rows) == len(target) else None
 
 
 def _broadcast_shapes(function: Any) -> str:
@@ -412,78 +413,3 @@ def _activation_before(function: Any, name: str) -> set[str]:
     if node is None or not inner:
         return set()
     return {word for word in ("softmax", "sigmoid") if node.name().lower().startswith(f"{word}backward")}
-
-
-def _measure_classes(function: Any) -> Tensor | None:
-    """Measure a loss of classes: outputs are log-probabilities."""
-    scores, target = function._saved_self.detach(), function._saved_target.detach()
-    if scores.numel() > MAX_OUTPUT_ENTRIES or function._saved_weight is not None:
-        return None
-    scores = scores.movedim(1, -1).flatten(0, -2) if scores.ndim > 1 else scores[None]
-    target = target.reshape(-1)
-    return _measure_log_probabilities(scores, target, target != function._saved_ignore_index)
-
-
-def _measure_log_probabilities(scores: Tensor, target: Tensor, counted: Tensor) -> Tensor:
-    """Return `FIGURES` of log-probabilities `[samples, classes]`, their labels, and which of these count."""
-    scores, valid = scores.double(), counted.double()
-    labels, count = target.clamp(0, scores.shape[1] - 1), valid.sum()
-    own = -(scores.gather(1, labels[:, None])[:, 0] * valid).sum() / count
-    shares = torch.zeros_like(scores[0]).scatter_add_(0, labels, valid) / count
-    classes = (shares > 0).double().sum()
-    constant = torch.special.entr(shares).sum() + (classes - 1) / (2 * count)  # a sample has too little entropy
-    return _pack(own, constant, labels.double(), valid, classes, scores.exp(), kinds=scores.shape[1])
-
-
-def _measure_binary(function: Any) -> Tensor | None:
-    """Measure a loss of yes and no."""
-    scores, target = function._saved_self.detach(), function._saved_target.detach()
-    if scores.numel() > MAX_OUTPUT_ENTRIES or getattr(function, "_saved_pos_weight", None) is not None:
-        return None
-    if function._saved_weight is not None:
-        return None
-    with_logits = function.name().startswith("BinaryCrossEntropyWithLogits")
-    shares = scores.double().sigmoid() if with_logits else scores.double()
-    target = target.double()
-    own = F.binary_cross_entropy(shares.clamp(0, 1), target.clamp(0, 1))
-    mean = target.mean(0).clamp(0, 1)
-    both = ((mean > 0) & (mean < 1)).double()
-    constant = (torch.special.entr(mean) + torch.special.entr(1 - mean) + both / (2 * len(target))).mean()
-    classes = 1 + both.amax()
-    return _pack(own, constant, target.reshape(-1), torch.ones_like(target.reshape(-1)), classes, shares)
-
-
-def _measure_squares(function: Any) -> Tensor | None:
-    """Measure a squared error."""
-    output, target = function._saved_self.detach(), function._saved_target.detach()
-    if output.numel() > MAX_OUTPUT_ENTRIES or output.ndim == 0 or len(target) < 2:
-        return None
-    output, target = output.double(), target.double()
-    own, constant = (output - target).square().mean(), target.var(0, correction=1).mean()
-    nothing = own.new_full((), torch.nan)
-    figures = _pack(own, constant, target.reshape(-1), torch.ones_like(target.reshape(-1)), nothing, output)
-    figures[2:4] = figures[-1] = torch.nan  # targets are no labels
-    figures[-2] = (output.var(0, correction=1).mean() / constant.clamp(min=1e-30)).sqrt()  # their mean may be large
-    return figures
-
-
-def _pack(
-    own: Tensor, constant: Tensor, labels: Tensor, valid: Tensor, classes: Tensor, outputs: Tensor, *, kinds: int = 2
-) -> Tensor:
-    """Return `FIGURES`; labels that are not valid count as the first."""
-    counted = torch.where(valid > 0, labels, labels[0])
-    count = valid.sum()
-    error = counted.std(correction=0) / count.sqrt()
-    spread = outputs.std(0, correction=0).square().mean().sqrt() if len(outputs) > 1 else own.new_full((), torch.nan)
-    size = outputs.square().mean().sqrt().clamp(min=1e-30)
-    possible = torch.full_like(own, kinds)
-    return torch.stack(
-        [own, constant, counted.amin(), counted.amax(), classes, counted.mean(), error, count, spread / size, possible]
-    )
-
-
-_MEASURES: tuple[tuple[tuple[str, ...], Callable[[Any], Tensor | None]], ...] = (
-    (CLASS_LOSSES, _measure_classes),
-    (BINARY_LOSSES, _measure_binary),
-    (SQUARED_LOSSES, _measure_squares),
-)

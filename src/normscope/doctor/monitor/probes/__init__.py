@@ -1,1 +1,0 @@
-"""What a loss was made of, as autograd has kept it for the backward."""
