@@ -60,7 +60,6 @@ MADE_BY = {"DataBracket": '`lipschitz(..., scope="data")`', "Run": "`watch(..., 
 """Where results come from that no function returns by their name."""
 REMARKS = {
     "Bracket": "`save` writes a proof, which `normscope bound verify` reads",
-    "Domain": "`Domain.load(path, model, data)` reads what `save` wrote: its limits are arrays, and those of one model",
     "Graph": "no file: it holds the model itself and is captured in a moment; it is a list, with nothing to draw",
     "Initialisation": "from a file without its model",
     "Ladder": "from a file without its graph",
@@ -72,7 +71,7 @@ REMARKS = {
 NOTHING_TO_PLOT = ("Graph", "Twin")
 """Results that are lists: their pages have no chart."""
 METHODS = ("to_json", "from_json", "to_html", "to_pandas", "plot", "save", "load")
-SHARED = ("labels", "loss", "mode", "output", "known", "domain", "on_missing", "effort", "rtol", "max_seconds", "seed")
+SHARED = ("labels", "loss", "mode", "output", "known", "on_missing", "effort", "rtol", "max_seconds", "seed")
 """Arguments that mean the same wherever they are."""
 
 

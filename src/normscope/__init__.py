@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from . import optim as optim
     from .auditing.audit_result import Audit
     from .auditing.auditing import audit
-    from .bounds.curve.curve import ShareCurve, curve
     from .bounds.data.quantile import DataBracket
-    from .bounds.domain.domain import Domain, domain
     from .bounds.geometry.flatness import Flatness, flatness
     from .bounds.geometry.hessian import hessian
     from .bounds.geometry.margins import Margins, margins
@@ -57,7 +55,6 @@ __all__ = [
     "Choice",
     "Comparison",
     "DataBracket",
-    "Domain",
     "Evidence",
     "Finding",
     "FindingsError",
@@ -72,7 +69,6 @@ __all__ = [
     "Run",
     "Scope",
     "Severity",
-    "ShareCurve",
     "Smoothness",
     "Spectrum",
     "Symmetries",
@@ -85,8 +81,6 @@ __all__ = [
     "check",
     "choose",
     "compare",
-    "curve",
-    "domain",
     "flatness",
     "generalization",
     "hessian",
@@ -105,9 +99,7 @@ __all__ = [
 ]
 
 HOMES = {
-    "bounds.curve.curve": ("ShareCurve", "curve"),
     "bounds.data.quantile": ("DataBracket",),
-    "bounds.domain.domain": ("Domain", "domain"),
     "bounds.ladder": ("Ladder", "ladder"),
     "bounds.lipschitz": ("lipschitz",),
     "bounds.radius.radii": ("Radii",),

@@ -9,7 +9,6 @@ from .auditing.audit_result import Row
 from .bounds.balls.ball import Balls
 from .bounds.captured import Bounding, Captured
 from .bounds.data.quantile import rank_above, rank_below
-from .bounds.domain.domain_bounds import domain_sides
 from .bounds.geometry.directions import Directions, find_directions, verify_directions
 from .bounds.graph.capturing import Traces, capture_weights
 from .bounds.graph.ir import Argument, Constant, Node, Ref, Shape
@@ -85,7 +84,6 @@ __all__ = [
     "data_frame",
     "decode",
     "describe_error",
-    "domain_sides",
     "family_of",
     "figures_form",
     "find_directions",

@@ -46,7 +46,7 @@ def test_help_teaches(run, arguments, taught):
     assert [word for word in taught if word not in done.out] == []
 
 
-@pytest.mark.parametrize("verb", ["check", "bound lipschitz", "bound domain", "bound symmetries"])
+@pytest.mark.parametrize("verb", ["check", "bound lipschitz", "bound symmetries"])
 def test_json_on_standard_output_is_alone_there(work, run, verb):
     done = run(*verb.split(), "net.py:model", "--data", "digits", "--json", "-")
     assert (done.code, done.err) == (0, "")

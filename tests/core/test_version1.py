@@ -19,7 +19,6 @@ SAVED: dict[str, Any] = {
     "check": ns.Check,
     "data_bracket": DataBracket,
     "radii": ns.Radii,
-    "share_curve": ns.ShareCurve,
     "weight_sensitivity": ns.WeightSensitivity,
     "symmetries": ns.Symmetries,
     "spectrum": ns.Spectrum,

@@ -23,8 +23,6 @@ CLASSES["Generalization"] = lab.Generalization
 RESULTS = sorted(name for name, cls in CLASSES.items() if issubclass(cls, Shown))
 METHODS = ("to_json", "from_json", "to_html", "to_pandas", "plot")
 WITHOUT = {
-    ("Domain", "to_json"): "`save` and `load`: its limits are one file of arrays, and reading it takes the model",
-    ("Domain", "from_json"): "`save` and `load`",
     ("Graph", "to_json"): "it holds the weights and the operators of the model: capture it again",
     ("Graph", "from_json"): "capture it again",
 }
@@ -80,7 +78,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "Choice": ns.choose(model, **labelled, normalizers=("none", "layer"), capacity=False, **short),
         "Comparison": ns.compare(ns.Run(folder), ns.Run(folder)),
         "DataBracket": ns.lipschitz(model, x, scope="data", share=0.5),
-        "Domain": ns.domain(model, x),
         "Flatness": ns.flatness(model, **labelled, draws=1, ascent_steps=1),
         "Generalization": lab.generalization(model, (x, y), steps=0),
         "Graph": ns.capture(model, x),
@@ -90,7 +87,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "Measures": ns.measures(model, (x, y), only=["norms"]),
         "Radii": ns.certified_radius(model, (x[:4], y[:4]), attack=False),
         "Run": ns.Run(folder),
-        "ShareCurve": ns.curve(model, x, margins=(0.0,), share=0.5),
         "Smoothness": ns.smoothness(model, **labelled, steps=2, trial_steps=2),
         "Spectrum": ns.hessian(model, **labelled, k=2),
         "Symmetries": ns.symmetries(model, x, mode="train"),
@@ -120,8 +116,6 @@ class TestResults:
             assert type(results[name]).from_json(source).to_json() == data
 
     def test_it_pickles(self, results: dict[str, Any], name: str) -> None:
-        if name == "Domain":
-            pytest.skip("`save` and `load`: it holds functions of the network that it was recorded with")
         assert str(pickle.loads(pickle.dumps(results[name]))) == str(results[name])
 
     def test_it_is_a_data_frame(self, results: dict[str, Any], name: str) -> None:

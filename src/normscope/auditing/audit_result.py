@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar
 
-from ..bounds.curve.curve import ShareCurve
+from ..bounds.data.quantile import DataBracket
 from ..bounds.radius.radii import Radii
 from ..core.bracket import Bracket
 from ..core.budget import Cost
@@ -107,8 +107,8 @@ class Audit(Judged, Saved, Shown):
         lipschitz: the GLOBAL bracket; `None` if it could not be taken (`skipped` says why).
         observed: the POINT bracket, Jacobian norms at the batch.
         ladder: every method's bracket by name.
-        curve: how much a small change grows by the share of the data, where it had a loader and was thorough (or the
-            network is small and has no useful bound over all inputs), or was given a domain; otherwise `None`.
+        quantile: DATA, how much a small change grows by the share of the data, where it had a loader and was
+            thorough (or the network is small and has no useful bound over all inputs); otherwise `None`.
         radii: of classifiers in eval mode: certified and attacked radii of the first samples, at the predicted class.
         layers: one row per weight layer and per normalizer, in the order they run.
         normalizers: what each of them does to a small change, in figures that no rescaling of weights moves; `None` if
@@ -146,7 +146,7 @@ class Audit(Judged, Saved, Shown):
     observed: Bracket | None = None
     ladder: Mapping[str, Bracket] = field(default_factory=dict)
     radii: Radii | None = None
-    curve: ShareCurve | None = None
+    quantile: DataBracket | None = None
     layers: tuple[Row, ...] = ()
     normalizers: NormalizerEffects | None = None
     signal: PassFacts | None = None

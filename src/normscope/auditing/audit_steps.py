@@ -14,7 +14,6 @@ from torch import nn
 
 from ..bounds.captured import Bounding, Captured
 from ..bounds.derivative import Mismatch, mismatches
-from ..bounds.domain.domain import Domain
 from ..bounds.graph.capturing import NO_TIME, expected_seconds, trace_model
 from ..bounds.graph.ir import Graph, Unit
 from ..bounds.lower import OBSERVED_RTOL, OBSERVED_SAMPLES, observed
@@ -24,6 +23,7 @@ from ..calls.call import all_if_several, broken_tensors
 from ..calls.data_reader import Batches
 from ..core.bracket import Bracket
 from ..core.budget import Budget, Meter
+from ..core.effort import Effort
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.untouched import mode_of, unwrapped
 from ..doctor.checking.checking import is_other
@@ -55,7 +55,7 @@ class AuditRequest:
     Attributes:
         model, batch: unwrapped, and moved to the device of its parameters.
         device: the device of its first parameter.
-        loader, loss, optimizer, domain, output, known, rtol, seed: as for `audit`.
+        loader, loss, optimizer, output, known, rtol, seed: as for `audit`.
         asked: the mode that was asked for; None for that of the model.
         mode: the mode it is measured in.
         thorough: whether the effort is `"thorough"`.
@@ -69,7 +69,6 @@ class AuditRequest:
     loader: Batches | None
     loss: LossFunction | None
     optimizer: Optimizers | None
-    domain: Domain | None
     asked: str | None
     mode: str
     output: str | int | None
@@ -93,7 +92,8 @@ class AuditRequest:
 
     def bounding(self, budget: Budget | None = None) -> Bounding:
         """Return how norms are bounded within a part of the budget, or within all of it."""
-        return Bounding(budget=budget or self.budget, rtol=self.rtol, tightens=self.thorough)
+        effort = Effort.TIGHT if self.thorough else Effort.FAST
+        return Bounding(budget=budget or self.budget, rtol=self.rtol, effort=effort)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ def redundant_bias(audited: Audited) -> Iterator[Finding]:
 def not_lipschitz(audited: Audited) -> Iterator[Finding]:
     """Parts without a finite constant over all inputs.
 
-    `not-lipschitz` (info): a part that has no finite constant over all inputs, with the reason; [bounds where the data
-    lives](domain.md) may be finite
+    `not-lipschitz` (info): a part that has no finite constant over all inputs, with the reason; [bounds around
+    single inputs](scopes.md) may be finite
     `no-rule` (info): an operator nobody has written a rule for; the bound over all inputs is infinite until someone
     does
     """
@@ -64,9 +64,9 @@ def not_lipschitz(audited: Audited) -> Iterator[Finding]:
                 advice='Give its constant with known={"module.path": constant}, or teach Normscope the operator with '
                 "@normscope.rule; its figures at the data (audit.observed) need neither."
                 if unknown
-                else "Judge this network by its figures at the data (`audit.observed`), bound it where the data lives "
-                "with `ns.domain` (on the command line `normscope bound domain`), or put a normalizer or a clamp in "
-                "front so that the values it sees are bounded.",
+                else "Judge this network by its figures at the data (`audit.observed`), bound it around single inputs "
+                'with `ns.lipschitz(model, batch, scope="ball", radius=...)`, or put a normalizer or a clamp in front '
+                "so that the values it sees are bounded.",
                 numbers={},
             )
 
@@ -108,8 +108,7 @@ def loose_bound(audited: Audited) -> Iterator[Finding]:
         seen=f"No useful bound over all inputs: it is {power(best.log10_upper)}, which is {power(excess)} times the "
         "largest growth at the data.",
         why=f"{BECAUSE}{listed(causes, most=len(causes))}.",
-        advice="Judge the network by the figures at the data (`audit.observed`). Bounds where the data lives come from "
-        "`ns.domain` (on the command line `normscope bound domain`), bounds around single inputs from "
+        advice="Judge the network by the figures at the data (`audit.observed`). Bounds around single inputs come from "
         '`ns.lipschitz(model, batch, scope="ball", radius=...)`.',
         numbers=figures(log10_excess=excess),
     )

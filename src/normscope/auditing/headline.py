@@ -14,9 +14,9 @@ from ..products.lanczos import MISSED
 from ..report.document import Figure
 from ..report.words import factor, pluralise, shape
 from .audit_result import Audit
+from .data_share import quantile_figures, quantile_sentences
 from .findings import BECAUSE, loose
 from .findings import CODE as LOOSE
-from .share_curve import curve_figures, curve_sentences
 
 EVIDENCE = {
     Evidence.PROVEN: "proven, rounding included",
@@ -39,7 +39,7 @@ def headline(audit: Audit) -> list[str]:
     """Return what an audit says about the model as a whole, in a few plain sentences."""
     overall, observed = audit.lipschitz, audit.observed
     at_data = [_at_data(audit, observed)] if observed is not None else []
-    at_data += curve_sentences(audit.curve)
+    at_data += quantile_sentences(audit.quantile)
     if overall is not None:
         why = why_useless(audit)
         if why is None:
@@ -95,7 +95,7 @@ def figures(audit: Audit) -> Iterator[Figure]:
             note=_samples(audit, observed),
             term="Jacobian norm",
         )
-    yield from curve_figures(audit.curve)
+    yield from quantile_figures(audit.quantile)
     if overall is not None:
         why = why_useless(audit)
         lower = f"; at least {factor(overall.log10_lower)}" if overall.log10_lower > -math.inf else ""

@@ -29,10 +29,10 @@ from ..report.glossary import glossary
 from ..report.words import bracket_chart, bracket_table, format_cell, listed, pluralise, shape
 from .audit_result import Audit, Row
 from .branches import branch_lines, main_line
+from .data_share import quantile_part
 from .findings import useful
 from .headline import NO_BOUND, briefly_useless, cuts, figures, headline, to_see_more, why_useless
 from .normalizer_effects import NormalizerEffects
-from .share_curve import curve_part
 
 
 def row_table(rows: Sequence[Row], titles: Sequence[str], *, title: str = "", caption: str = "") -> Table | None:
@@ -230,7 +230,7 @@ def _details(audit: Audit) -> list[Block]:
             bracket_table(audit.ladder, title="Bounds by method (log10)", caption=READING_THE_LADDER, noted=audit.notes)
             if audit.ladder
             else None,
-            *curve_part(audit.curve),
+            *quantile_part(audit.quantile),
             term="ladder of bounds",
             folded=True,
         ),

@@ -662,11 +662,11 @@ class Products:
             raise JacobianError("the output does not depend on the input through differentiable operators")
         return dual, pulled
 
-    def push(self, rows: Tensor, *, again: bool = False) -> Tensor:
-        """Return the Jacobian of each sample times one row of inputs, in float64; `again` to differentiate it too."""
+    def push(self, rows: Tensor) -> Tensor:
+        """Return the Jacobian of each sample times one row of inputs, in float64."""
         dual, pulled = self.tangents
         self._took()
-        (product,) = torch.autograd.grad(pulled, dual, rows.to(self.point), retain_graph=True, create_graph=again)
+        (product,) = torch.autograd.grad(pulled, dual, rows.to(self.point), retain_graph=True)
         return product.double()
 
     def normal(self, rows: Tensor, scale: Tensor, lift: Tensor | float = 1.0) -> Tensor:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..bounds.domain.domain import domain as record_domain
 from ..bounds.geometry.smoothness import smoothness
 from ..bounds.lipschitz import lipschitz
 from ..bounds.networks.twin import twin
@@ -352,23 +351,15 @@ def _noise(task: TrainingTask, run: TrainingRun, model: nn.Module) -> dict[str, 
 
 
 def _capacity(task: TrainingTask, model: nn.Module, notes: list[str]) -> dict[str, Any]:
-    """Return the three figures of how much a small change of the input grows, in eval mode."""
+    """Return two figures of how much a small change of the input grows, in eval mode."""
     samples, count = task.samples, min(task.samples.held_out, MAX_JACOBIANS)
     held_out = _inputs(samples.batch(torch.arange(samples.count - count, samples.count)))
-    rows = torch.arange(samples.count - samples.held_out)[:256]
-    training = [_inputs(samples.batch(some)) for some in rows.split(128)]
     model.eval()
     options: dict[str, Any] = {"share": SHARE, "confidence": CONFIDENCE, "samples": count}
     data = _attempt("DATA", lambda: lipschitz(model, [held_out], scope="data", **options), notes)
-
-    def over_domain() -> float:
-        recorded = record_domain(model, training)
-        return lipschitz(model, held_out, scope="domain", domain=recorded, rtol=0.05).log10_upper
-
     return {
         "log10_observed": None if data is None else max(data.log10_norms),
         "log10_data": None if data is None else data.log10_upper,
-        "log10_domain": _attempt("DOMAIN", over_domain, notes),
     }
 
 

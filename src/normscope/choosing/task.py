@@ -87,7 +87,7 @@ class TrainingTask:
         steps: how many steps every run takes.
         momentum: the momentum of SGD.
         groups: the number of groups of GroupNorms.
-        capacity: whether to measure how much trained models amplify a change (observed, DATA and DOMAIN).
+        capacity: whether to measure how much trained models amplify a change (observed and DATA).
     """
 
     model: nn.Module | Callable[[], nn.Module]

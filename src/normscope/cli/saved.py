@@ -12,7 +12,6 @@ import typer
 from .. import load_from_lab
 from ..auditing.audit_result import Audit
 from ..auditing.auditing import audit as audit_model
-from ..bounds.curve.curve import ShareCurve
 from ..bounds.data.quantile import DataBracket
 from ..bounds.geometry.curvature import KINDS as MEASURED
 from ..bounds.geometry.curvature import Curvature
@@ -70,7 +69,6 @@ def open_saved(path: Path) -> Shown:
         "radii": Radii,
         "run": Run,
         "data_bracket": DataBracket,
-        "share_curve": ShareCurve,
         "symmetries": Symmetries,
         "curvature": Curvature,
         "measures": Measures,
@@ -123,7 +121,7 @@ def show(
     """Show a saved result, or a training run.
 
     The file is one that `normscope audit`, `check`, `choose`, `compare`, `curvature`, `generalization`, `measures`,
-    `bound radius`, `bound curve`, `bound symmetries` or `bound lipschitz --scope data` wrote with `--json FILE`, or
+    `bound radius`, `bound symmetries` or `bound lipschitz --scope data` wrote with `--json FILE`, or
     `to_json(path)` of such a result; the folder is one that `ns.watch(..., log=FOLDER)` writes to, also while the run
     goes on. Nothing is measured again.
 

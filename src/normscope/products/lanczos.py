@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 from collections.abc import Callable
@@ -164,13 +163,6 @@ class Krylov:
         error = torch.minimum(residual, residual.square() / gap.clamp(min=1e-300))
         above = torch.full_like(top, math.inf) if missed is None else _above(values, beta, self.size, missed)
         return top, vectors[:, :, -1], error / top.clamp(min=1e-300), above
-
-    def only(self, rows: Tensor) -> Krylov:
-        """Return the spaces of some of the operators."""
-        other = copy.copy(self)
-        other.basis, other.alpha, other.beta = self.basis[rows], self.alpha[rows], self.beta[rows]
-        other._vector, other._least = self._vector[rows], self._least[rows]
-        return other
 
 
 def tridiagonal_matrices(alpha: Tensor, beta: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from normscope import Domain, NormscopeError, hessian
+from normscope import NormscopeError, hessian
 from normscope.theory import Loss
 from normscope.toolkit import (
     Batches,
@@ -54,7 +54,6 @@ def generalization(
     cells: Sequence[int] = CELLS,
     radius: float | None = None,
     input_range: tuple[float, float] | None = None,
-    domain: Domain | None = None,
     steps: int = 500,
     prior: Mapping[str, Tensor] | None = None,
     fixed: str | Iterable[str] | None = None,
@@ -88,7 +87,6 @@ def generalization(
             then certified over balls, and distances are known.
         input_range: a range `(low, high)` in which every entry of every input is known to lie. With it distances have
             certified limits.
-        domain: what `normscope.domain` recorded; it adds Theorem 20 with the constant over the domain.
         steps: how many steps to search for a PAC-Bayes posterior, with two draws per step for its error; 0 for no
             PAC-Bayes bound.
         prior: the weights, by name, at which the PAC-Bayes prior is centred; they must have been fixed before D was
@@ -171,7 +169,7 @@ def generalization(
         else everywhere.alone,
     )
     rows = [] if reading.test is None else [fresh_row(setting, reading.test, "Test", reading.unseen)]
-    local = local_rows(model, setting, everywhere, domain, held_out, notes)
+    local = local_rows(model, setting, everywhere, notes)
     rows += [*(one.bound for one in local), *corollary_rows(setting, everywhere, local)]
     if sharpness and output is not None:
         notes.append("the sharpness is taken of models with one output")

@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from normscope import Domain, Evidence, Graph, NormscopeError
+from normscope import Evidence, Graph, NormscopeError
 from normscope.theory import Loss, generalization_slack
 from normscope.toolkit import (
     Balls,
@@ -25,7 +24,6 @@ from normscope.toolkit import (
     Linear,
     Progress,
     describe_error,
-    domain_sides,
     is_normalizer,
     is_weight,
     log10,
@@ -37,7 +35,7 @@ from normscope.toolkit import (
 
 from .bound import CAPTURED, MET, BoundRow, BoundTerm, Condition, alone, condition, row, term
 from .data_reading import CellPlan, DataReading
-from .stream import SamplesSeen, Tally, sample_batches
+from .stream import SamplesSeen, Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -506,8 +504,6 @@ def local_rows(
     model: nn.Module,
     setting: Setting,
     everywhere: Constants | None,
-    domain: Domain | None,
-    held_out: Any,
     notes: list[str],
 ) -> list[LocalRow]:
     """Return Theorem 20 with every kind of constant; the last row is that of the slopes at the samples of D."""
@@ -531,15 +527,6 @@ def local_rows(
             rows.append(theorem20_row(setting, "Theorem 20, balls", constants, steep, distances="reach"))
         except NormscopeError as error:
             notes.append(f"no constants over balls: {describe_error(error)}")
-    if everywhere is not None and domain is not None:
-        why = "no proof that whole cells lie inside the domain"
-        if held_out is not None:
-            share = domain.coverage(batch.inputs for batch in sample_batches(model, held_out)).share
-            why += f"; {100 * share:.3g} % of the held-out samples are"
-        steep = condition(CONVEX, None, f"{why}. The ball certificate (radius=) has one")
-        inside = domain_sides(everywhere.captured, domain, everywhere.bounding)["best"].log10_upper
-        constants = [setting.log10_loss + min(inside, everywhere.log10_global)] * partitions
-        rows.append(theorem20_row(setting, "Theorem 20, domain", constants, steep, distances="mean"))
     sampled = condition(CONVEX, None, "the longest gradient of the loss at a sample of the cell: a maximum over points")
     slopes = [one.slopes.log10() for one in setting.train.tallies]
     return [*rows, theorem20_row(setting, "Theorem 20, slopes at D", slopes, sampled, distances="mean")]

@@ -119,18 +119,6 @@ class TestKinds:
         assert "twin" in found["Corollary 22, without normalizers"].speaks_of
         assert found["Bartlett 2017"].evidence == "certified"  # folded
 
-    @pytest.mark.slow
-    def test_a_domain_is_estimated_because_cells_are_not_known_to_lie_inside(self):
-        x, y = data()
-        model = network().eval()
-        found = ns.generalization(
-            model, (x, y), held_out=data(100, 3), domain=ns.domain(model, [x]), steps=0, cells=(1,)
-        )
-        inside = found["Theorem 20, domain"]
-        assert inside.evidence == "estimated"
-        assert inside.log10_as_printed <= found["Theorem 20, all inputs"].log10_as_printed + 1e-9
-        assert any("held-out samples are" in one.why for one in inside.missing)
-
     def test_balls_are_certified_and_no_looser_than_all_inputs(self):
         found = ns.generalization(network(), data(), radius=0.2, steps=0, cells=(1, 16))
         balls, everywhere = found["Theorem 20, balls"], found["Theorem 20, all inputs"]

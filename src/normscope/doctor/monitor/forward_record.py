@@ -44,7 +44,6 @@ class ForwardRecord:
         readers: who read the output of a weight layer as it came, if that was asked for; a site for a normalizer.
         moved: weight layers whose output was reshaped or transposed on its way.
         lost: sites that could not be measured.
-        domain: where the samples stand in the domain that is followed, as `DomainProbe.measure` has it.
         batch: what tells the batch from others, as `measure_batch` has it.
     """
 
@@ -57,7 +56,6 @@ class ForwardRecord:
     readers: dict[Site, list[Site | None]] = field(default_factory=dict)
     moved: set[Site] = field(default_factory=set)
     lost: set[Site] = field(default_factory=set)
-    domain: Tensor | None = None
     batch: Tensor | None = None
 
     def normalizer(self, site: Site) -> NormalizerSeen | None:

@@ -29,7 +29,6 @@ from .history import History
 from .locating import Locator
 from .quantities.accumulation import Accumulation
 from .quantities.batch import measure_batch
-from .quantities.domain import DomainProbe
 from .quantities.loss_parts import LossParts
 from .quantities.losses import Losses, Observed
 from .quantities.quantity import Probe
@@ -52,7 +51,6 @@ class TrainingHooks:
         role: what this process does.
         recorder: where records go; another one once the run is entered.
         budget: the time of the run, and what of it watching takes and may take.
-        domain: measures where batches stand in a domain, where that is asked for.
         sharpness: measures the largest curvature, where that is asked for.
 
     Attributes:
@@ -71,7 +69,6 @@ class TrainingHooks:
         role: ProcessRole,
         recorder: Recorder,
         budget: TimeBudget,
-        domain: DomainProbe | None,
         sharpness: SharpnessProbe | None,
     ) -> None:
         self.optimizer, self.schedule, self.role = optimizer, schedule, role
@@ -82,11 +79,11 @@ class TrainingHooks:
         self._next_due = 0  # the next step that is due and not decided on
         self._charged = 0  # up to which step the time of steps that are not measured is counted
         self._owed: Tier | None = None  # one that was due when there was no time for it
-        self._domain, self._locator, self._memories = domain, Locator(), dict[type[Probe], Any]()
+        self._locator, self._memories = Locator(), dict[type[Probe], Any]()
         self._figures: dict[str, Observed] = {}  # what the loop has observed since the last record
         self._subject: Subject | None = None  # None before the first measured forward
         self._pending: StepMeasurement | None = None  # the step that is being measured
-        self._batch: tuple[Tensor | None, Tensor | None] = None, None  # its place in the domain, and its spread
+        self._batch: Tensor | None = None  # what tells it from others
         self._stepping = 0  # steps of the optimizer that have begun and not ended
         self._nests = False  # whether its step calls that of its base class
         self._forward_hooks: list[Any] = []
@@ -205,7 +202,7 @@ class TrainingHooks:
 
     def let_go(self) -> None:
         """Keep neither model nor optimizer alive, nor what was found of the layers."""
-        self._domain, self._batch, self._locator, self._memories = None, (None, None), Locator(), {}
+        self._batch, self._locator, self._memories = None, Locator(), {}
         self.history.parameter_state.let_go()
         for name in ("outer", "model", "optimizer", "_whole"):
             self.__dict__.pop(name, None)
@@ -250,7 +247,7 @@ class TrainingHooks:
 
     def _listen(self, tier: Tier, args: Any, kwargs: Any) -> None:
         """Listen to the forward that begins, in the first one as the richest tier asks for."""
-        self._batch = self._place_in_domain(args, kwargs), measure_batch(args, kwargs)
+        self._batch = measure_batch(args, kwargs)
         first = self._subject is None
         self.busy = True  # it may be run aside
         forward = self._listener.begin(self.schedule.richest if first else tier, args, kwargs, first=first)
@@ -266,16 +263,6 @@ class TrainingHooks:
         if is_next and may_repeat_batches(self.history):
             with self._measuring("batch", "the batch of a step is not measured"):
                 pending.tell(Probe.take_next_batch, args, kwargs)
-
-    def _place_in_domain(self, args: Any, kwargs: Any) -> Tensor | None:
-        """Return where a batch stands in the domain that is followed; None where there is none."""
-        try:
-            return None if self._domain is None else self._domain.measure(args, kwargs)
-        except Exception as error:
-            self.recorder.complain(
-                "domain", f"where the data stand in the domain is not measured: {describe_error(error)}"
-            )
-            return None
 
     def _after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         if not self._listener.listens:
@@ -294,12 +281,11 @@ class TrainingHooks:
         """Take what was seen of a forward; the first one says what there is to watch."""
         if self._subject is None:
             self._subject = describe_layers(self.model, forward, self.optimizer, part=self.history.parameter_state.part)
-            self._subject.layers += () if self._domain is None else self._domain.layers
             self._listener.learn(forward)
             about = describe_run(self._subject, self.model, self.optimizer, self.schedule, self.step)
             self.recorder.begin(self._subject.layers, about)
         tier = self._decide()
-        forward.domain, forward.batch = self._batch
+        forward.batch = self._batch
         if not self.role.sharded:
             modules = self._listener.modules()
             self.history.parameter_state.look_at_modules(modules, self.optimizer, self.step)

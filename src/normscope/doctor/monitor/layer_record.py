@@ -18,8 +18,8 @@ class LayerRecord(Part):
 
     Attributes:
         name: the module's path; later runs of a module in one forward have `#2`, `#3`, ... behind it.
-        kind: a weight layer, a normalizer, a block of the network, the units behind a ReLU, or an operator that has a
-            range in the domain that is followed.
+        kind: a weight layer, a normalizer, a block of the network, the units behind a ReLU, or, in logs of older
+            versions alone, an operator.
         family: `convolution`, `linear`, `batch_norm`, ... or the class of a block.
         parameters: the names of a weight layer's parameters.
         normalizer: the normalizer that a weight layer feeds, if it does.

@@ -59,9 +59,10 @@ class Record:
 
     def total_of(self, quantity: str) -> float | None:
         """Return a number of the whole network; None if it was not measured."""
-        if quantity not in self.total:
+        number = self.total.get(quantity)
+        if number is None and quantity not in self.total:
             check_declared(quantity, "network")
-        return self.total.get(quantity)
+        return number
 
     def number(self, kind: LayerKind, quantity: str, index: int) -> float | None:
         """Return one figure of one layer, by its place among those of its kind; None if it was not measured."""

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .quantities import PROBES, check_declared
+from .quantities import DECLARED, PROBES, check_declared
 from .quantities.losses import Losses, Observed
 from .quantities.quantity import MeasuredStep, Probe, RecordDraft
 from .record import Record
@@ -95,7 +95,8 @@ class StepMeasurement(MeasuredStep):
         tables: dict[str, Iterable[str]] = {**draft.values, "network": draft.total, "histograms": draft.histograms}
         for of, names in tables.items():
             for name in names:
-                check_declared(name, of)
+                if (of, name) not in DECLARED:
+                    check_declared(name, of)
         return Record(
             step=self.number,
             seconds=self.seconds,

@@ -123,20 +123,11 @@ BACKWARD = LayerPicture(
 DEAD = LayerPicture(
     kind="units", quantity="dead", title="Share of the units that never fire on the batch", axis="share"
 )
-EXCESS = LayerPicture(
-    kind="operator",
-    quantity="excess",
-    title="How far the worst sample is outside of each operator's range",
-    axis="relative to the size of the range",
-    caption="Of the domain that is followed; below 0 it is the distance to the edge.",
-    rules=(("edge", 0.0),),
-)
 
 PARTS: tuple[tuple[str, str, tuple[LayerPicture, ...]], ...] = (
     ("Normalizers", "normalized variance", (VARIANCE,)),
     ("Weights", "operator norm", (NORM, FOLDED, EFFECTIVE_LR, ROTATION)),
     ("Signal and gradients", "", (ACTIVATION, BACKWARD, GRADIENT, DEAD)),
-    ("The data in their domain", "domain", (EXCESS,)),
 )
 """The parts of a page with a picture per quantity: heading, term, pictures."""
 

@@ -36,7 +36,6 @@ FINDING_WORDS = {
     "constant-input": FindingWords("the samples of a batch are all the same"),
     "same-batch": FindingWords("every step sees the same batch"),
     "data-changed": FindingWords("the inputs have changed"),
-    "left-domain": FindingWords("the samples leave the domain"),
 }
 LARGE_INPUT, SMALL_INPUT = 18.0, 0.008
 """Root mean squares: standardised inputs have 1, pixels in [0, 1] half of that, waveforms a tenth; bytes have 100, and
@@ -400,42 +399,3 @@ def _other_samples(history: History, mean: float, size: float, samples: int) -> 
                 if len(held.dataset) > samples:
                     return f"while a DataLoader of batches of {samples} has a data set of {len(held.dataset):,}"
     return ""
-
-
-LEFT_DOMAIN = Symptom(
-    code="left-domain",
-    seen="For {records:counted record} at least {share:percent} of the samples were outside of the domain that is "
-    "followed; at the start it was at most {share_first:percent}. The {family} in {where} leaves its range most.",
-    why="The network as it was recorded has inner values at these samples that it did not have at the data of the "
-    "domain: the data have changed. Bounds over the domain, and its coverage, say nothing about them.",
-    advice="Look at the data first: scaling, augmentation, a new source, a shifted label mix. If they are meant to be "
-    "so, record the domain anew with them: normscope.domain(model, loader).",
-)
-LEFT_SHARE = 0.2
-"""By how much the share of samples outside must exceed that at the start, in every record of a lasting state.
-
-A share that stays does not do that by chance: with 32 samples, of which half are outside, in one of a million windows.
-"""
-NEVER_INSIDE_SHARE = 0.9
-"""Share of the samples outside that says, also without a rise, that these are not the data of the domain."""
-
-
-def watch_left_domain(history: History) -> Iterator[Finding]:
-    """`left-domain` (warning): with `domain=`: the share of samples outside of the domain stays 20 % of the samples
-    above that of the start, or at 90 %; the operator that leaves its range most is named
-    """
-    course = history.total("share_outside")
-    shares, start = course.lasting(), max(course.first, default=0.0)
-    if not shares or min(shares) < min(start + LEFT_SHARE, NEVER_INSIDE_SHARE):
-        return
-    operators = history.of("operator")
-    excesses = [history.value_series("operator", "excess", i).now for i in range(len(operators))]
-    reach = [-math.inf if excess is None else excess for excess in excesses]
-    place = operators[reach.index(max(reach))]
-    yield LEFT_DOMAIN.at(
-        place.name,
-        {"records": len(shares), "family": place.family},
-        share=min(shares),
-        share_first=start,
-        excess=max(reach),
-    )

@@ -139,7 +139,6 @@ RULES: tuple[Rule, ...] = (
     Rule(watch=rising_loss.watch_steps_too_large, unless=LOSS_EXPLAINED),
     Rule(watch=rising_loss.watch_edge_of_stability),
     Rule(watch=batch_statistics.watch_small_batch, unless=("small-batch",)),
-    Rule(watch=inputs.watch_left_domain),
     Rule(watch=normalizer_gain.watch_variance_collapse),
     Rule(check=dead_layers.check_dead_layer, watch=dead_layers.watch_dead_layer),
     Rule(check=constant_output.check_constant_output),

@@ -12,7 +12,6 @@ from .accumulation import Accumulation
 from .batch import Batch
 from .blocks import Blocks
 from .dead_units import DeadUnits
-from .domain import InDomain
 from .histograms import Histograms
 from .loss_parts import LossParts
 from .losses import Losses
@@ -28,7 +27,7 @@ from .turning import Turning
 
 PROBES: tuple[type[Probe], ...] = (
     Accumulation, Sizes, StepFacts, SampledSteps, Turning, Histograms, OperatorNorms, Normalizers, DeadUnits, Blocks,
-    Losses, LossParts, Outputs, Batch, InDomain, Sharpness,
+    Losses, LossParts, Outputs, Batch, Sharpness,
 )  # fmt: skip
 DECLARED: dict[tuple[str, str], Quantity] = {(one.of, one.name): one for probe in PROBES for one in probe.quantities}
 assert len(DECLARED) == sum(len(probe.quantities) for probe in PROBES), "two quantities have one name"

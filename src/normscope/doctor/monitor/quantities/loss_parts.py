@@ -88,8 +88,8 @@ class LossParts(Probe):
                 self._activations[what, name] = self.step.send(figure)
 
     def fill(self, record: RecordDraft) -> None:
+        layers = self.step.subject.of("weight") if self._activations else []
         for quantity in OF_ACTIVATIONS:
-            layers = self.step.subject.of("weight")
             record.column(
                 quantity, [read_number(self._activations.get((quantity.name, layer.name))) for layer in layers]
             )

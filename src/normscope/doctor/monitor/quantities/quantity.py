@@ -26,7 +26,7 @@ from ..transfer import Arriving, Outbox
 from ..watched_layers import Subject
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: each is declared once
 class Quantity:
     """One watched quantity.
 

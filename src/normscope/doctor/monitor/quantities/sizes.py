@@ -78,8 +78,9 @@ class Sizes(Probe):
         for what, (names, sent) in self._sent.items():
             extreme = (sent.numbers == math.inf) | (sent.numbers < MIN_SQUARED_SIZE)
             self.memory.update((what, names[place]) for place in np.flatnonzero(extreme))
-        for what in (SIZE, GRADIENT, MOVED):
-            record.column(what, [self.log10_joined(what, names) for names in self.step.followed()])
+        followed = self.step.followed()
+        for what in self._sent:
+            record.column(what, [self.log10_joined(what, names) for names in followed])
         record.network(GRADIENTS, self.log10_joined(GRADIENT))
         record.network(WEIGHTS, self.log10_joined(SIZE))
 
