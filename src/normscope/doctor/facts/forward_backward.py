@@ -27,7 +27,7 @@ from .detached import CutValues, GraphCuts, GraphEnds, UnreadOutputs, cuts_graph
 from .divergence import Divergence, DivergenceTerm, find_divergence, find_untaught
 from .flow import FlowCollector
 from .input_use import Recurrence, SilentPlaces
-from .layers import INPUT, Layers, name_input, norm_of
+from .layers import INPUT, LayerRow, Layers, name_input, norm_of
 from .layers_over_data import UnitsOverData
 from .loss import LossListener
 from .objective import Objective, own_loss, random_signs, take_loss
@@ -335,7 +335,7 @@ class _Pass(ForwardListener):
         untaught = find_untaught(self.parameters.by_name(), of_term)
         return Divergence(weight=term.factor * self.call.count, untaught=untaught)
 
-    def rows(self, units: Mapping[Site, UnitsOverData]) -> tuple[Any, ...]:
+    def rows(self, units: Mapping[Site, UnitsOverData]) -> tuple[LayerRow, ...]:
         """Fetch the rows, with what other collectors have noted of them."""
         more: dict[int, dict[str, Any]] = {}
         for collector in (self.silent, self.recurrence, self.softmaxes):

@@ -20,7 +20,7 @@ from .batch import runs_to_the_end
 from .loss_call import BINARY, CLASSES, NO_CLASS, LossCall, blind_loss
 
 _NAMES = {function.__name__: name for name, function in TRAINING_LOSSES.items()}
-NO_BETTER = 0.97
+LEARNED_LOSS_RATIO = 0.97
 """A share of the loss of the best constant: a model that has learned anything is below it."""
 MOST_TASKS, MOST_COLUMNS = 4, 16
 """Losses of several tasks that are looked at, and columns of labels that may be theirs."""

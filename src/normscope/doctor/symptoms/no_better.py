@@ -11,7 +11,7 @@ from ...core.finding import Finding, Severity, figure, figures, percent
 from ..facts.examined import Examined
 from ..facts.freshness import is_fresh, looks_fresh
 from ..facts.layers import INPUT
-from ..facts.loss import NO_BETTER, LossFacts
+from ..facts.loss import LEARNED_LOSS_RATIO, LossFacts
 from ..facts.loss_call import BINARY, CLASSES
 from ..monitor.history import History, losses_beside_constant
 from .check_readings import LOSS, find_last_linear, loss_facts_of
@@ -73,7 +73,7 @@ def check_no_better_than_constant(examined: Examined) -> Iterator[Finding]:
     knows = facts.accuracy is not None and facts.accuracy >= BETTER_ACCURACY_RATIO * (facts.largest_class or 1.0)
     far_above = _fresh_share(facts) >= (FIRST_LOSS_RATIO if facts.name in (*CLASSES, *BINARY) else FIRST_LOSS_RATIO**2)
     steepest = _steepest(examined) if far_above else LOSS
-    if not fresh and share >= (FAR_WORSE_LOSS_RATIO if knows else NO_BETTER) and steepest == LOSS:
+    if not fresh and share >= (FAR_WORSE_LOSS_RATIO if knows else LEARNED_LOSS_RATIO) and steepest == LOSS:
         layer, left = _forgetting_layer(examined)
         yield finding(
             "no-better-than-constant",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ...core.finding import Finding, Severity, figure, figures, percent
 from ..facts.examined import Examined
 from ..facts.freshness import is_fresh
-from ..facts.loss import NO_BETTER, LossFacts
+from ..facts.loss import LEARNED_LOSS_RATIO, LossFacts
 from ..facts.steps import SHORTEST, StepFacts
 from ..monitor.history import History
 from .check_readings import LOSS, step_facts_of
@@ -297,7 +297,7 @@ def check_loss_rises(examined: Examined) -> Iterator[Finding]:
 def _is_untrained(examined: Examined) -> bool:
     """Whether a model looks fresh, and its loss does not say that it has learned something."""
     loss = None if examined.signal is None else examined.signal.loss
-    learned = loss is not None and loss.share_of_blind is not None and loss.share_of_blind < NO_BETTER
+    learned = loss is not None and loss.share_of_blind is not None and loss.share_of_blind < LEARNED_LOSS_RATIO
     return is_fresh(examined.model) and not learned
 
 

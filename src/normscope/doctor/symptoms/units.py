@@ -15,7 +15,7 @@ from ...report.words import pluralise
 from ..facts.examined import Examined, ExaminedRow
 from ..facts.freshness import is_fresh
 from ..facts.layers import LayerRow
-from ..facts.loss import NO_BETTER
+from ..facts.loss import LEARNED_LOSS_RATIO
 from ..monitor.history import History
 from ..monitor.layer_record import LayerKind
 from .dead_layers import A_FEW_SAMPLES, ENOUGH_SAMPLES
@@ -262,7 +262,7 @@ def check_saturated_units(examined: Examined) -> Iterator[Finding]:
     fresh = signal is not None and bool(signal.parameters) and is_fresh(examined.model)
     fresh_outputs = layers[_last_weight(layers) :] if fresh else ()
     share = None if signal is None or signal.loss is None else signal.loss.share_of_blind
-    useless = not fresh and share is not None and share >= NO_BETTER
+    useless = not fresh and share is not None and share >= LEARNED_LOSS_RATIO
     for row in (*layers[: _last_weight(layers)], *(r for r in fresh_outputs if r.kind in ("sigmoid", "tanh"))):
         call = runs[row.path, row.kind]
         runs[row.path, row.kind] += 1
