@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
-from benchmarks.fault_catalogue import open_adversaries_and_labels as cases
-from benchmarks.fault_catalogue.parts import table
 from normscope.core.untouched import with_tensors
+from normscope_faults.data import table
+from normscope_faults.models.tuned import open_adversaries_and_labels as cases
 
 HEALTHY = {healthy.name: healthy for healthy in cases.HEALTHY}
 

@@ -4,10 +4,13 @@ import sys
 
 import pytest
 
-import benchmarks.fault_catalogue.check_cases as checks
 import benchmarks.faults as scores
+import benchmarks.watch_catalogue as runs
+import normscope_faults.models.check_cases as checks
+from normscope_faults import CAUSES, REMEDIES
 
 FAULTS, HEALTHY = ([entry for part in checks.PARTS.values() for entry in part[kind]] for kind in (0, 1))
+RUN_FAULTS = [fault for faults, _ in runs.PARTS.values() for fault in faults]
 # Advice as somebody might word it.
 ADVICE = {
     "scale-inputs": "Standardise the inputs to mean 0 and standard deviation 1.",
@@ -86,10 +89,10 @@ NEIGHBOURS = {
 
 
 def test_patterns_tell_remedies_apart():
-    assert ADVICE.keys() == checks.REMEDIES.keys()
+    assert ADVICE.keys() == REMEDIES.keys()
     wrong = []
     for key, sentence in ADVICE.items():
-        matches = {name for name, pattern in checks.REMEDIES.items() if pattern.search(sentence)}
+        matches = {name for name, pattern in REMEDIES.items() if pattern.search(sentence)}
         others = {name for name in matches - {key} if frozenset({name, key}) not in NEIGHBOURS}
         if key not in matches or others:
             wrong.append((key, sentence, matches))
@@ -97,8 +100,9 @@ def test_patterns_tell_remedies_apart():
 
 
 def test_every_cause_and_remedy_is_used():
-    assert set().union(*(fault.causes for fault in FAULTS)) == checks.CAUSES.keys()
-    assert set().union(*(fault.remedies for fault in FAULTS)) == checks.REMEDIES.keys()
+    used = set().union(*(entry.causes for entry in (*FAULTS, *RUN_FAULTS)))
+    assert used == CAUSES.keys()
+    assert set().union(*(fault.remedies for fault in FAULTS)) == REMEDIES.keys()
 
 
 def test_names_are_unique():
@@ -124,7 +128,7 @@ def test_mended_twin_runs(fault):
 def test_score_names_no_misses_of_the_held_out_part(monkeypatch, capsys):
     parts = {part: (faults[:1], healthy_models[:1]) for part, (faults, healthy_models) in checks.PARTS.items()}
     monkeypatch.setattr(scores, "PARTS", parts)
-    monkeypatch.setattr(scores, "diagnose", lambda case, examine: ([], "refused"))
+    monkeypatch.setattr(scores, "diagnose", lambda case, examine: [][0])
     printed = {}
     for options in ("", "--misses", "--misses --name-held-out"):
         monkeypatch.setattr(sys, "argv", ["faults.py", *options.split()])
