@@ -38,11 +38,13 @@ class Loop:
         change: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
         plant: Callable[[nn.Module], object] | None = None,
         clear: bool | Callable[[int], bool] = True,
+        goes: bool | Callable[[int], bool] = True,
         clip: float | None = None,
         schedule: Any = None,
         then: Callable[[int], None] | None = None,
         validate: int | None = None,
         report: str | None = "forward",
+        number: bool = False,
         as_it_is: bool = False,
     ) -> None:
         """Train as a user would, watched.
@@ -57,11 +59,13 @@ class Loop:
             change: Changes the batch of a step.
             plant: Changes the model before all else.
             clear: Whether gradients are cleared, at all or at a step.
+            goes: Whether the optimizer steps, at all or at a step.
             clip: The largest norm of the gradient.
             schedule: A schedule of the learning rate, or what makes one of the optimizer, stepped after each step.
             then: Called after each step.
             validate: Log the loss and the accuracy on the validation data each so many steps.
-            report: Behind what the loss is reported: the forward, the backward or the step; None if never.
+            report: Behind what the loss is reported (forward, backward or step), or that it is a metric; None if never.
+            number: Report the loss as a number and not as a tensor.
             as_it_is: Leave the modes of the modules as they are.
         """
         if plant is not None:
@@ -80,15 +84,18 @@ class Loop:
                     optimizer.zero_grad()
                 value = loss(model(parts[1]), parts[2]) if objective is None else objective(*parts)
                 if report == "forward":
-                    run.observe(loss=value)
+                    run.observe(loss=value.item() if number else value)
                 value.backward()
                 if report == "backward":
-                    run.observe(loss=value)
+                    run.observe(loss=value.item() if number else value)
                 if clip is not None:
                     nn.utils.clip_grad_norm_(model.parameters(), clip)
-                optimizer.step()
+                if goes(step) if callable(goes) else goes:
+                    optimizer.step()
                 if report == "step":
-                    run.observe(loss=value)
+                    run.observe(loss=value.item() if number else value)
+                if report == "metric":
+                    run.log_metrics(loss=value.item())
                 if schedule is not None:
                     schedule.step()
                 if then is not None:

@@ -76,6 +76,13 @@ HELD_OUT.add(
         "Adam gets `betas=(0.999, 0.9)`: a momentum of a thousand steps over a denominator of ten.", lambda broken,
         loop: loop.fit(digits(), ConvNet(classes=10, norm=False), by(torch.optim.Adam, 1e-2, betas=(0.999,
         0.9) if broken else (0.9, 0.999)), validate=50), steps=250, seed=302),
+    fault("returns-in-cents", "RL",
+        "rate-too-high divergence exploding-gradient exploding-values not-finite loss-spike not-learning outlier "
+        "inputs-not-scaled dead-units", "scale-targets lower-learning-rate clip-gradients robust-loss rescale-loss",
+        "A value network is trained by SGD on returns in the hundreds, at the rate for returns of about one.",
+        lambda broken, loop: loop.fit(model=mlp(8, 48, 48, 1), data=(data := curves())._replace(y=(300.0 if broken
+        else 1.0) * data.y, held_y=(300.0 if broken else 1.0) * data.held_y), optimizer=sgd(0.05, 0.9),
+        loss=F.mse_loss), steps=200, seed=304),
     fault("rate-in-per-cent", "GPT",
         "rate-too-high divergence exploding-gradient exploding-values not-finite loss-spike not-learning "
         "saturated-units attention-collapse dead-units", "lower-learning-rate fix-schedule",
@@ -105,6 +112,12 @@ HELD_OUT.add(
         "The mean over pixels has small gradients, and the rate that makes up for it is sixty times too large.",
         lambda broken, loop: loop.fit(pictures(), Autoencoder(), sgd(30.0 if broken else 0.5, 0.9), loss=F.mse_loss),
         steps=200, seed=325),
+    fault("state-of-adam-lost-at-each-step", "autoencoder",
+        "rate-too-high divergence loss-spike not-learning exploding-values exploding-gradient dead-units "
+        "output-constant", "lower-learning-rate lower-momentum keep-weights",
+        "The state of Adam is cleared in each step, so that every weight moves by the full rate each time.",
+        lambda broken, loop: loop.fit(pictures(), (model := Autoencoder()), (optimizer := adam(1e-2)(model)),
+        loss=F.mse_loss, then=lambda step: broken and optimizer.state.clear()), steps=300, seed=372),
 )  # fmt: skip
 
 
@@ -116,18 +129,6 @@ def momentum_added_to_rmsprop(broken: bool, loop: Loop) -> float:
     data = digits(flat=True)
     data, model = Data(data.x, data.x, data.held_x, data.held_x), Autoencoder(64)
     return loop.fit(data, model, by(torch.optim.RMSprop, 2e-3, momentum=0.99 if broken else 0.0), loss=F.mse_loss)
-
-
-@HELD_OUT.fault("RL",
-    "rate-too-high divergence exploding-gradient exploding-values not-finite loss-spike not-learning outlier "
-    "inputs-not-scaled dead-units", "scale-targets lower-learning-rate clip-gradients robust-loss rescale-loss",
-    steps=200, seed=304)  # fmt: skip
-def returns_in_cents(broken: bool, loop: Loop) -> float:
-    """A value network is trained by SGD on returns in the hundreds, at the rate for returns of about one."""
-    data, model = curves(), mlp(8, 48, 48, 1)
-    size = 300.0 if broken else 1.0
-    data = data._replace(y=size * data.y, held_y=size * data.held_y)
-    return loop.fit(data, model, sgd(0.05, 0.9), loss=F.mse_loss)
 
 
 @HELD_OUT.fault("MLP",
@@ -372,21 +373,6 @@ def stepped_without_the_scaler(broken: bool, loop: Loop) -> float:
                 scaler.update()
             run.observe(loss=loss)
     return accuracy(model, data)
-
-
-@HELD_OUT.fault("autoencoder",
-    "rate-too-high divergence loss-spike not-learning exploding-values exploding-gradient dead-units output-constant",
-    "lower-learning-rate lower-momentum keep-weights", steps=300, seed=372)  # fmt: skip
-def state_of_adam_lost_at_each_step(broken: bool, loop: Loop) -> float:
-    """The state of Adam is cleared in each step, so that every weight moves by the full rate each time."""
-    data, model = pictures(), Autoencoder()
-    optimizer = adam(1e-2)(model)
-
-    def then(step: int) -> None:
-        if broken:
-            optimizer.state.clear()
-
-    return loop.fit(data, model, optimizer, loss=F.mse_loss, then=then)
 
 
 @HELD_OUT.fault("CNN",

@@ -103,6 +103,18 @@ HELD_OUT.add(
     sound("catapult-in-the-first-steps", "MLP",
         "A brave rate throws the loss up for a few steps; it comes down by itself into a flatter valley.",
         lambda loop: loop.fit(digits(flat=True), mlp(64, 64, 10), sgd(0.35, 0.8), batch=64), steps=200, seed=461),
+    sound("heavy-tails-under-a-robust-loss", "MLP",
+        "Targets have tails of a Student distribution, and Huber's loss takes them calmly.", lambda loop: loop.fit(
+        model=mlp(8, 48, 1),
+        data=(data := curves())._replace(y=data.y + 0.3 * torch.distributions.StudentT(2.0).sample(data.y.shape)),
+        optimizer=adam(5e-3), loss=nn.HuberLoss(delta=0.5), judge=data), steps=350, seed=462),
+    sound("two-numbers-in-all", "line", "A slope and an intercept.", lambda loop: loop.fit(split((x := torch.randn(512,
+        1)), 1.7 * x - 0.4 + 0.2 * torch.randn(512, 1)), nn.Linear(1, 1), sgd(0.1), loss=F.mse_loss, batch=16),
+        steps=150, seed=463),
+    sound("three-columns-and-two-classes", "logistic",
+        "A logistic regression with four numbers, some labels of which are wrong.", lambda loop: loop.fit(
+        split((x := torch.randn(1024, 3)), (x[:, 0] - 0.5 * x[:, 1] + 0.5 * torch.randn(1024) > 0).long()), nn.Linear(3,
+        2), sgd(0.2, 0.9), batch=16, report=None), steps=200, seed=464),
     sound("several-labels-per-image", "CNN", "Ten yes-or-no questions about each image, most of them answered no.",
         lambda loop: loop.fit(digits(), ConvNet(classes=10), adam(5e-3), loss=lambda out,
         y: F.binary_cross_entropy_with_logits(out, F.one_hot(y, 10).float())), steps=220, seed=467),
@@ -569,32 +581,6 @@ def chain_of_linear_maps_from_a_small_start(loop: Loop) -> float:
     return loop.fit(data, model, sgd(0.05, 0.9), loss=F.mse_loss)
 
 
-@HELD_OUT.sound("MLP", steps=350, seed=462)
-def heavy_tails_under_a_robust_loss(loop: Loop) -> float:
-    """Targets have tails of a Student distribution, and Huber's loss takes them calmly."""
-    data, model = curves(), mlp(8, 48, 1)
-    tails = torch.distributions.StudentT(2.0)
-    noisy = data._replace(y=data.y + 0.3 * tails.sample(data.y.shape))
-    return loop.fit(noisy, model, adam(5e-3), loss=nn.HuberLoss(delta=0.5), judge=data)
-
-
-@HELD_OUT.sound("line", steps=150, seed=463)
-def two_numbers_in_all(loop: Loop) -> float:
-    """A slope and an intercept."""
-    x = torch.randn(512, 1)
-    data, model = split(x, 1.7 * x - 0.4 + 0.2 * torch.randn(512, 1)), nn.Linear(1, 1)
-    return loop.fit(data, model, sgd(0.1), loss=F.mse_loss, batch=16)
-
-
-@HELD_OUT.sound("logistic", steps=200, seed=464)
-def three_columns_and_two_classes(loop: Loop) -> float:
-    """A logistic regression with four numbers, some labels of which are wrong."""
-    x = torch.randn(1024, 3)
-    y = (x[:, 0] - 0.5 * x[:, 1] + 0.5 * torch.randn(1024) > 0).long()
-    data, model = split(x, y), nn.Linear(3, 2)
-    return loop.fit(data, model, sgd(0.2, 0.9), batch=16, report=None)
-
-
 @HELD_OUT.sound("MLP", steps=350, seed=465)
 def counts_under_a_poisson_loss(loop: Loop) -> float:
     """Counts with a logarithmic link; the loss may fall below zero."""
@@ -610,12 +596,8 @@ def three_quantiles_by_one_net(loop: Loop) -> float:
     """The pinball loss for a lower, a middle and an upper quantile."""
     data, model = curves(noise=0.3), mlp(8, 48, 3)
     levels = torch.tensor([0.1, 0.5, 0.9])
-    loop.train(
-        data,
-        model,
-        adam(5e-3),
-        loss=lambda output, y: torch.maximum(levels * (y - output), (levels - 1) * (y - output)).mean(),
-    )
+    loop.train(data, model, adam(5e-3), loss=lambda output, y: torch.maximum(levels * (y - output),
+        (levels - 1) * (y - output)).mean())  # fmt: skip
     with torch.no_grad():
         low, _, high = model(data.held_x).unbind(1)
     inside = ((low < data.held_y[:, 0]) & (data.held_y[:, 0] < high)).float().mean().item()
@@ -656,13 +638,8 @@ def graph_with_dropout_and_decay(loop: Loop) -> float:
     x, edges, y, train, rest = graph()
     model = GraphNet(edges)
     optimizer = torch.optim.Adam(model.parameters(), 1e-2, weight_decay=5e-4)
-    descend(
-        loop.watch,
-        model,
-        optimizer,
-        loop.steps,
-        lambda step: F.cross_entropy(model(F.dropout(x, 0.5))[train], y[train]),
-    )
+    descend(loop.watch, model, optimizer, loop.steps, lambda step: F.cross_entropy(model(F.dropout(x, 0.5))[train],
+        y[train]))  # fmt: skip
     return share_right(model(x)[rest], y[rest])
 
 
@@ -691,14 +668,6 @@ def next_tokens_with_a_warm_up_and_decay(loop: Loop) -> float:
     ids = torch.where(torch.rand(ids.shape) < 0.1, torch.randint(12, ids.shape), ids % 12)
     data = split(ids[:, :-1], ids[:, 1:])
     model = GPT(vocabulary=12)
-    return loop.fit(
-        data,
-        model,
-        by(torch.optim.AdamW, 5e-3, betas=(0.9, 0.95), weight_decay=0.1),
-        loss=over_tokens,
-        schedule=by_step(
-            lambda step: min(1.0, (step + 1) / 30) * (0.55 + 0.45 * math.cos(math.pi * step / loop.steps))
-        ),
-        clip=1.0,
-        validate=50,
-    )
+    return loop.fit(data, model, by(torch.optim.AdamW, 5e-3, betas=(0.9, 0.95), weight_decay=0.1), loss=over_tokens,
+        schedule=by_step(lambda step: min(1.0,
+        (step + 1) / 30) * (0.55 + 0.45 * math.cos(math.pi * step / loop.steps))), clip=1.0, validate=50)  # fmt: skip

@@ -77,14 +77,8 @@ def rate_halved_in_every_epoch(broken: bool, loop: Loop) -> float:
     model = GraphNet(edges)
     optimizer = adam(3e-3)(model)
     schedule = lr_scheduler.StepLR(optimizer, 2 if broken else 200, 0.5)
-    descend(
-        unreported(loop.watch),
-        model,
-        optimizer,
-        loop.steps,
-        lambda step: F.cross_entropy(model(x)[train], y[train]),
-        schedule=schedule,
-    )
+    descend(unreported(loop.watch), model, optimizer, loop.steps, lambda step: F.cross_entropy(model(x)[train],
+        y[train]), schedule=schedule)  # fmt: skip
     return share_right(model(x)[rest], y[rest])
 
 

@@ -58,6 +58,11 @@ class _Adapted(nn.Module):
 
 
 HELD_OUT.add(
+    fault("both-factors-of-the-adapter-at-zero", "MLP",
+        "gradient-missing vanishing-gradient units-alike not-learning no-step dead-units layer-decayed", "initialise",
+        "A low-rank adapter starts with both of its factors at zero, and neither ever gets a gradient.", lambda broken,
+        loop: loop.fit(digits(flat=True), nn.Sequential(_Adapted((model := mlp(64, 64, 10))[0], broken), nn.ReLU(),
+        _Adapted(model[2], broken)), adam(1e-2)), steps=250, seed=364),
     fault("group-of-all-weights-at-rate-zero", "table", "no-step not-learning rate-zero rate-too-low",
         "call-step raise-learning-rate give-to-optimizer add-to-optimizer",
         "A group's own rate of zero, meant for a frozen phase, is never raised; only the biases have another.",
@@ -151,15 +156,6 @@ def layer_built_in_the_first_call(broken: bool, loop: Loop) -> float:
     data, model = split(*waves(768)), _BuiltLate()
     if not broken:
         model(data.x[:1])
-    return loop.fit(data, model, adam(1e-2))
-
-
-@HELD_OUT.fault("MLP", "gradient-missing vanishing-gradient units-alike not-learning no-step dead-units layer-decayed",
-    "initialise", steps=250, seed=364)  # fmt: skip
-def both_factors_of_the_adapter_at_zero(broken: bool, loop: Loop) -> float:
-    """A low-rank adapter starts with both of its factors at zero, and neither ever gets a gradient."""
-    data, model = digits(flat=True), mlp(64, 64, 10)
-    model = nn.Sequential(_Adapted(model[0], broken), nn.ReLU(), _Adapted(model[2], broken))
     return loop.fit(data, model, adam(1e-2))
 
 

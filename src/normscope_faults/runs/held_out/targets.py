@@ -167,15 +167,8 @@ def recordings_in_volts(broken: bool, loop: Loop) -> float:
     data = Data(data.x.transpose(1, 2), data.y, data.held_x.transpose(1, 2), data.held_y)
     if broken:
         data = data._replace(x=1e-5 * data.x, held_x=1e-5 * data.held_x)
-    model = nn.Sequential(
-        nn.Conv1d(3, 16, 7),
-        nn.ReLU(),
-        nn.Conv1d(16, 16, 7),
-        nn.ReLU(),
-        nn.AdaptiveMaxPool1d(1),
-        nn.Flatten(),
-        nn.Linear(16, 3),
-    )
+    model = nn.Sequential(nn.Conv1d(3, 16, 7), nn.ReLU(), nn.Conv1d(16, 16, 7), nn.ReLU(), nn.AdaptiveMaxPool1d(1),
+        nn.Flatten(), nn.Linear(16, 3))  # fmt: skip
     return loop.fit(data, model, adam(5e-3))
 
 

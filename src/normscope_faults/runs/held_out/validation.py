@@ -86,14 +86,8 @@ def eighteen_labelled_nodes_and_no_dropout(broken: bool, loop: Loop) -> float:
             with torch.no_grad():
                 run.log_metrics(val_loss=F.cross_entropy(model(x)[rest], y[rest]).item())
 
-    descend(
-        loop.watch,
-        model,
-        optimizer,
-        loop.steps if broken else 12,
-        lambda step: F.cross_entropy(model(x)[train], y[train]),
-        then=then,
-    )
+    descend(loop.watch, model, optimizer, loop.steps if broken else 12, lambda step: F.cross_entropy(model(x)[train],
+        y[train]), then=then)  # fmt: skip
     with torch.no_grad():
         return -F.cross_entropy(model(x)[rest], y[rest]).item()
 
@@ -141,13 +135,8 @@ def columns_in_another_order(broken: bool, loop: Loop) -> float:
     """A later export has the same columns in another order, and is read by position."""
     data, model = split(*table(1280)), mlp(12, 64, 3)
     order = torch.tensor([4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2, 3])
-    return loop.fit(
-        data,
-        model,
-        adam(5e-3),
-        change=lambda step, x, y: (x[:, order] if broken and step >= 200 else x, y),
-        validate=40,
-    )
+    return loop.fit(data, model, adam(5e-3), change=lambda step, x, y: (x[:, order] if broken and step >= 200 else x,
+        y), validate=40)  # fmt: skip
 
 
 @HELD_OUT.fault("ViT", "data-changed validation-worsens loss-spike sorted-batches labels-constant",
@@ -172,14 +161,8 @@ def pictures_that_turn_into_negatives(broken: bool, loop: Loop) -> float:
     """A second scanner writes black as white, and the autoencoder moves over to its pictures."""
     data = digits(flat=True)
     data, model = Data(data.x, data.x, data.held_x, data.held_x), Autoencoder(64)
-    return loop.fit(
-        data,
-        model,
-        adam(3e-3),
-        loss=F.mse_loss,
-        change=lambda step, x, y: (1.0 - x, 1.0 - x) if broken and step >= 150 else (x, y),
-        validate=30,
-    )
+    return loop.fit(data, model, adam(3e-3), loss=F.mse_loss, change=lambda step, x, y: (1.0 - x,
+        1.0 - x) if broken and step >= 150 else (x, y), validate=30)  # fmt: skip
 
 
 @HELD_OUT.fault("ViT", "overfitting validation-worsens", "regularise", onset=40, steps=300, seed=430)

@@ -39,11 +39,6 @@ OPEN.add(
         "A weight decay mistaken for another figure.", lambda broken, loop: loop.fit(model=plain_mlp(64, 64, 10),
         data=digits(flat=True), optimizer=by(torch.optim.AdamW, lr=1e-3, weight_decay=100.0 if broken else 1e-2)),
         steps=200),
-    fault("transformer-without-warm-up", "transformer", "rate-too-high", "lower-learning-rate",
-        "A transformer that is normalized behind its branches, at a large rate from the first step.", lambda broken,
-        loop: loop.fit(digits(flat=True), nn.Sequential(nn.Unflatten(1, (8, 8)), nn.Linear(8, 32),
-        nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True), 4), nn.Flatten(),
-        nn.Linear(256, 10)), adam(0.05 if broken else 1e-3)), steps=200),
     fault("adamw-at-a-rate-of-one", "conv", "rate-too-high", "lower-learning-rate",
         "A rate for another optimizer; the weight decay is the one that AdamW has by itself.", lambda broken,
         loop: loop.fit(digits(), nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3,
@@ -54,6 +49,17 @@ OPEN.add(
         model=plain_mlp(64, 64, 10), data=digits(flat=True), optimizer=adam(1e-3),
         schedule=by_step(lambda step: 1.0 if step < 250 else 1000.0 if broken else 0.5)), onset=250, steps=400),
 )  # fmt: skip
+
+
+@OPEN.fault("transformer", "rate-too-high", "lower-learning-rate", steps=200)
+def transformer_without_warm_up(broken: bool, loop: Loop) -> float:
+    """A transformer that is normalized behind its branches, at a large rate from the first step."""
+    data = digits(flat=True)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    model = nn.Sequential(
+        nn.Unflatten(1, (8, 8)), nn.Linear(8, 32), nn.TransformerEncoder(layer, 4), nn.Flatten(), nn.Linear(256, 10)
+    )
+    return loop.fit(data, model, adam(0.05 if broken else 1e-3))
 
 
 FIRST.add(
@@ -172,13 +178,8 @@ def full_rate_from_the_first_step_blind(broken: bool, loop: Loop) -> float:
         rows = ids[torch.randint(400, (24,))]
         return F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
 
-    loop.train(
-        None,
-        model,
-        adam(3e-2 if broken else 3e-3),
-        schedule=by_step(lambda step: 1.0 if broken else min(1.0, (step + 1) / 50)),
-        objective=objective,
-    )
+    loop.train(None, model, adam(3e-2 if broken else 3e-3), schedule=by_step(lambda step: 1.0 if broken else min(1.0,
+        (step + 1) / 50)), objective=objective)  # fmt: skip
     with torch.no_grad():
         return (model(ids[400:, :-1]).argmax(-1) == ids[400:, 1:]).float().mean().item()
 

@@ -21,7 +21,7 @@ from .parts import Adversaries, SecondAutoencoder, _take
 def seeded(flat: bool = True, **options: Any) -> tuple[nn.Module, Data]:
     """Return an MLP and digits, the same ones each time."""
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), digits(flat=flat, **options)
+    return plain_mlp(64, 64, 10), digits(flat=flat, **options)
 
 
 class Tokens(nn.Module):
@@ -44,8 +44,8 @@ def variational_autoencoder_of_digits(loop: Loop) -> float:
     class Autoencoder(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.encoder = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16))
-            self.decoder = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64))
+            self.encoder = plain_mlp(64, 64, 16)
+            self.decoder = plain_mlp(8, 64, 64)
 
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             mean, log_variance = self.encoder(x).chunk(2, 1)
@@ -68,7 +68,7 @@ def variational_autoencoder_of_digits(loop: Loop) -> float:
 @OPEN.sound("rl", steps=300)
 def policy_gradient(loop: Loop) -> float:
     """REINFORCE with a baseline: the loss is around zero, of both signs, and does not fall."""
-    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 2))
+    model = plain_mlp(16, 32, 2, act=nn.Tanh)
     rewards = []
 
     def loss(step: int) -> Tensor:
@@ -86,7 +86,7 @@ def policy_gradient(loop: Loop) -> float:
 @OPEN.sound("rl", steps=300)
 def temporal_differences(loop: Loop) -> float:
     """Values that are learned from themselves: targets move, and the loss rises before it falls."""
-    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1))
+    model = plain_mlp(8, 64, 1)
     target, turn = deepcopy(model), torch.linalg.qr(torch.randn(8, 8))[0]
 
     def loss(step: int) -> Tensor:
@@ -105,7 +105,7 @@ def temporal_differences(loop: Loop) -> float:
 def contrastive_pairs(loop: Loop) -> float:
     """Two views of each image against all others of the batch: the labels are the places in the batch."""
     _, data = plain_mlp(64, 64, 10), digits(flat=True)
-    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32))
+    model = plain_mlp(64, 128, 32)
     stream = batches(data, 64)
 
     def loss(step: int) -> Tensor:
@@ -121,7 +121,7 @@ def contrastive_pairs(loop: Loop) -> float:
 def noise_prediction(loop: Loop) -> float:
     """A denoiser: its loss falls at first and then stays high, for most of the noise cannot be told."""
     _, data = plain_mlp(64, 64, 10), digits(flat=True)
-    model = nn.Sequential(nn.Linear(65, 128), nn.SiLU(), nn.Linear(128, 128), nn.SiLU(), nn.Linear(128, 64))
+    model = plain_mlp(65, 128, 128, 64, act=nn.SiLU)
     stream = batches(data, 64)
 
     def loss(step: int) -> Tensor:
@@ -272,11 +272,8 @@ def values_with_a_target_network(loop: Loop) -> float:
         value = model(F.one_hot(cell, 10).float())[torch.arange(64), action]
         return F.smooth_l1_loss(value, reward + 0.9 * (1 - reward) * best)
 
-    def then(step: int) -> None:
-        if (step + 1) % 50 == 0:
-            target.load_state_dict(model.state_dict())
-
-    loop.train(None, model, adam(3e-3), objective=objective, then=then)
+    loop.train(None, model, adam(3e-3), objective=objective,
+        then=lambda step: (step + 1) % 50 == 0 and target.load_state_dict(model.state_dict()))  # fmt: skip
     with torch.no_grad():
         return model(torch.eye(10))[:9].argmax(1).float().mean().item()
 
@@ -301,13 +298,8 @@ def contrast_of_two_views(loop: Loop) -> float:
 def hinge_game_with_spectral_norms(loop: Loop) -> float:
     """Two clusters, the hinge loss, a discriminator with spectral norms; both losses wander."""
     generator = mlp(8, 64, 64, 2)
-    discriminator = nn.Sequential(
-        nn.utils.parametrizations.spectral_norm(nn.Linear(2, 64)),
-        nn.LeakyReLU(0.2),
-        nn.utils.parametrizations.spectral_norm(nn.Linear(64, 64)),
-        nn.LeakyReLU(0.2),
-        nn.Linear(64, 1),
-    )
+    discriminator = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(2, 64)), nn.LeakyReLU(0.2),
+        nn.utils.parametrizations.spectral_norm(nn.Linear(64, 64)), nn.LeakyReLU(0.2), nn.Linear(64, 1))  # fmt: skip
     of_generator = torch.optim.Adam(generator.parameters(), 1e-3, betas=(0.5, 0.99))
     of_discriminator = torch.optim.Adam(discriminator.parameters(), 4e-3, betas=(0.5, 0.99))
 
@@ -338,15 +330,8 @@ def deep_convolutional_game(loop: Loop) -> float:
     data = split(*blob_images(640))
     images = torch.tanh(data.x / 2)
     generator = Generator()
-    discriminator = nn.Sequential(
-        nn.Conv2d(1, 16, 4, 2, 1),
-        nn.LeakyReLU(0.2),
-        nn.Conv2d(16, 32, 4, 2, 1),
-        nn.LeakyReLU(0.2),
-        nn.Flatten(),
-        nn.Dropout(0.3),
-        nn.Linear(512, 1),
-    )
+    discriminator = nn.Sequential(nn.Conv2d(1, 16, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(16, 32, 4, 2, 1),
+        nn.LeakyReLU(0.2), nn.Flatten(), nn.Dropout(0.3), nn.Linear(512, 1))  # fmt: skip
     of_generator = torch.optim.Adam(generator.parameters(), 1e-3, betas=(0.5, 0.99))
     of_discriminator = torch.optim.Adam(discriminator.parameters(), 3e-4, betas=(0.5, 0.99))
     with loop.watch(generator, of_generator) as run:
@@ -426,11 +411,8 @@ def values_whose_scale_grows_with_the_policy(loop: Loop) -> float:
             best = reward + 0.9 * (goes_to < 9) * target(F.one_hot(goes_to, 10).float()).amax(1)
         return F.smooth_l1_loss(online(F.one_hot(place, 10).float()).gather(1, action[:, None])[:, 0], best)
 
-    def then(step: int) -> None:
-        if step % 25 == 24:
-            target.load_state_dict(online.state_dict())
-
-    loop.train(None, online, adam(3e-3), objective=objective, then=then, report=None)
+    loop.train(None, online, adam(3e-3), objective=objective,
+        then=lambda step: step % 25 == 24 and target.load_state_dict(online.state_dict()), report=None)  # fmt: skip
     with torch.no_grad():
         return online(torch.eye(10))[:9].argmax(1).float().mean().item()
 

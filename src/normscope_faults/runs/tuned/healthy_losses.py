@@ -43,16 +43,20 @@ OPEN.add(
         lambda loop: loop.fit(digits(flat=True), nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64),
         nn.ReLU(), nn.Linear(64, 10, bias=False)), adam(3e-3), plant=lambda net: net[4].requires_grad_(False)),
         steps=300),
+    sound("labels-that-are-mostly-noise", "mlp",
+        "Four classes of which the inputs tell little: the loss falls by a few percent and stays.",
+        lambda loop: loop.fit(split((x := torch.randn(4096, 16)), (x @ torch.randn(16, 4) + 12 * torch.randn(4096,
+        4)).argmax(1)), plain_mlp(16, 64, 4), adam(1e-3)), steps=300),
 )  # fmt: skip
 
 
-@OPEN.sound("mlp", steps=200, seed=None)
+@OPEN.sound("mlp", steps=200)
 def ten_batches_in_order_behind_a_trial_batch(loop: Loop) -> float:
     """The same with the loader begun once an epoch: each tenth step sees the same batch, and no other step does."""
     return loader_begun_anew_behind_a_trial_batch(False, loop)
 
 
-@OPEN.sound("mlp", steps=150, seed=None)
+@OPEN.sound("mlp", steps=150)
 def gelu_behind_weights_times_thirty(loop: Loop) -> float:
     """Most of the inner tanhs of a GELU that is written out are at their limits, where the GELU is not flat."""
     return tanh_behind_weights_times_thirty(False, loop)
@@ -89,7 +93,7 @@ def label_smoothing_and_mixup(loop: Loop) -> float:
 def distillation(loop: Loop) -> float:
     """A small network that learns the soft outputs of a larger one."""
     model, data = plain_mlp(64, 64, 10), digits(flat=True)
-    teacher = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+    teacher = plain_mlp(64, 256, 10)
     optimizer = adam(3e-3)(teacher)
     pretrain(data, teacher, optimizer, 150)
     stream = batches(data)
@@ -108,38 +112,23 @@ def one_in_twenty(loop: Loop) -> float:
     """Two classes, one of which is rare: the loss begins where guessing the other one ends."""
     y = (torch.rand(2048) < 0.05).long()
     data = split(torch.randn(2048, 16) + 0.8 * y[:, None], y)
-    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 2))
+    model = plain_mlp(16, 64, 2)
     nn.init.zeros_(model[2].weight)
     model[2].bias = nn.Parameter(torch.tensor([0.95, 0.05]).log())
     return loop.fit(data, model, adam(1e-3), validate=60)
 
 
-@OPEN.sound("mlp", steps=300)
-def labels_that_are_mostly_noise(loop: Loop) -> float:
-    """Four classes of which the inputs tell little: the loss falls by a few percent and stays."""
-    x = torch.randn(4096, 16)
-    data = split(x, (x @ torch.randn(16, 4) + 12 * torch.randn(4096, 4)).argmax(1))
-    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
-    return loop.fit(data, model, adam(1e-3))
-
-
-@FIRST.sound("regression", steps=400, seed=9516)
-def mostly_noise(loop: Loop) -> float:
-    """A tenth of the variance can be explained: the loss falls from 1 to 0.9 and stays there."""
-    x = torch.randn(6000, 10)
-    y = 0.33 * (x @ torch.randn(10, 1)) / 10**0.5 + 0.95 * torch.randn(6000, 1)
-    data = split(x, y, held=2000)
-    model = mlp(10, 16, 1)
-    return loop.fit(data, model, adam(1e-3), loss=F.mse_loss, batch=64, validate=50)
-
-
-@FIRST.sound("regression", steps=500, seed=9517)
-def converged_long_ago(loop: Loop) -> float:
-    """Linear regression reaches its noise floor after 60 steps and stays there for the other 440."""
-    x = torch.randn(2000, 12)
-    data = split(x, x @ torch.randn(12, 1) + 0.1 * torch.randn(2000, 1), held=500)
-    model = nn.Linear(12, 1)
-    return loop.fit(data, model, sgd(0.05), loss=F.mse_loss)
+FIRST.add(
+    sound("mostly-noise", "regression",
+        "A tenth of the variance can be explained: the loss falls from 1 to 0.9 and stays there.",
+        lambda loop: loop.fit(split((x := torch.randn(6000, 10)), 0.33 * (x @ torch.randn(10,
+        1)) / 10**0.5 + 0.95 * torch.randn(6000, 1), held=2000), mlp(10, 16, 1), adam(1e-3), loss=F.mse_loss, batch=64,
+        validate=50), steps=400, seed=9516),
+    sound("converged-long-ago", "regression",
+        "Linear regression reaches its noise floor after 60 steps and stays there for the other 440.",
+        lambda loop: loop.fit(split((x := torch.randn(2000, 12)), x @ torch.randn(12, 1) + 0.1 * torch.randn(2000, 1),
+        held=500), nn.Linear(12, 1), sgd(0.05), loss=F.mse_loss), steps=500, seed=9517),
+)  # fmt: skip
 
 
 @FIRST.sound("density", steps=300, seed=9518)
@@ -225,12 +214,8 @@ def whole_graph_each_step(loop: Loop) -> float:
     features, edges, labels = communities(180)
     model = GraphNet(edges)
     labelled = torch.rand(len(labels)) < 0.6
-    loop.train(
-        None,
-        model,
-        by(torch.optim.AdamW, lr=1e-2, weight_decay=5e-3),
-        objective=lambda step: F.cross_entropy(model(features)[labelled], labels[labelled]),
-    )
+    loop.train(None, model, by(torch.optim.AdamW, lr=1e-2, weight_decay=5e-3),
+        objective=lambda step: F.cross_entropy(model(features)[labelled], labels[labelled]))  # fmt: skip
     with torch.no_grad():
         return (model(features).argmax(1) == labels)[~labelled].float().mean().item()
 
@@ -430,11 +415,9 @@ def three_tasks_of_different_size(loop: Loop) -> float:
     with loop.watch(model, optimizer) as run:
         for _, (x, y) in zip(range(loop.steps), batches(data)):
             output = model(x)
-            losses = {
-                "digit": F.cross_entropy(output["digit"], y),
+            losses = {"digit": F.cross_entropy(output["digit"], y),
                 "even": F.binary_cross_entropy_with_logits(output["even"], (y % 2 == 0).float()),
-                "ink": F.mse_loss(10 * output["ink"], 100 * x.mean((1, 2, 3))),
-            }
+                "ink": F.mse_loss(10 * output["ink"], 100 * x.mean((1, 2, 3)))}  # fmt: skip
             loss = losses["digit"] + losses["even"] + 0.01 * losses["ink"]
             run.observe(loss=loss)
             run.log_metrics(**{name: value.item() for name, value in losses.items()})
@@ -576,7 +559,7 @@ def equation_solved_on_fixed_points(loop: Loop) -> float:
 def sparse_code(loop: Loop) -> float:
     """Rectified codes under a penalty: for each image most units are zero, as is intended."""
     data = digits(1500, flat=True)
-    model = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 64))
+    model = plain_mlp(64, 96, 64)
 
     def objective(step: int, x: Tensor, _y: Tensor) -> Tensor:
         code = model[1](model[0](x))
@@ -610,10 +593,18 @@ THIRD.add(
         "Dropout of one half in both hidden layers, evaluated every 80 steps in eval mode.", lambda loop: loop.fit(
         digits(flat=True), nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 64), nn.ReLU(),
         nn.Dropout(0.5), nn.Linear(64, 10)), adam(2e-3), validate=80), steps=400, seed=163),
+    sound("returns-of-which-little-can-be-known", "regression",
+        "Targets with four times as much noise as signal: the loss falls by a few per cent and no more.",
+        lambda loop: loop.fit(split((x := torch.randn(4096, 8)), 0.5 * (x[:, :1] - x[:, 1:2]) + 1.4 * torch.randn(4096,
+        1)), mlp(8, 16, 1), by(torch.optim.AdamW, 2e-3, weight_decay=0.05), loss=F.mse_loss), steps=300, seed=165),
     sound("series-that-grow-longer", "sequence",
         "A curriculum: series of 10 steps, then 20, then 40; the loss jumps at each new length.", lambda loop: loop.fit(
         split(*waves(1024)), SequenceClassifier(nn.GRU(3, 32, batch_first=True), 3), adam(5e-3), change=lambda step, x,
         y: (x[:, : 10 if step < 80 else 20 if step < 160 else 40], y), report=None), steps=300, seed=168),
+    sound("exclusive-or-of-three-bits", "table",
+        "Parity of three among six bits by plain SGD: a long plateau at log 2, then the fall.", lambda loop: loop.fit(
+        split((x := (2.0 * torch.randint(2, (2048, 6)) - 1)), (x[:, :3].prod(1) > 0).long()), mlp(6, 64, 2), sgd(0.15)),
+        steps=700, seed=169),
 )  # fmt: skip
 
 
@@ -651,16 +642,6 @@ def pairs_of_images_under_group_norm(loop: Loop) -> float:
     return or_minus_infinity(2 * (marked * masked.held_y).sum() / (marked.sum() + masked.held_y.sum()))
 
 
-@THIRD.sound("regression", steps=300, seed=165)
-def returns_of_which_little_can_be_known(loop: Loop) -> float:
-    """Targets with four times as much noise as signal: the loss falls by a few per cent and no more."""
-    x = torch.randn(4096, 8)
-    signal = 0.5 * (x[:, :1] - x[:, 1:2])
-    data = split(x, signal + 1.4 * torch.randn(4096, 1))
-    model = mlp(8, 16, 1)
-    return loop.fit(data, model, by(torch.optim.AdamW, 2e-3, weight_decay=0.05), loss=F.mse_loss)
-
-
 @THIRD.sound("text", steps=250, seed=166)
 def language_of_coin_tosses(loop: Loop) -> float:
     """A language of 16 words in which only the word before counts, and little: the entropy is reached at once."""
@@ -689,14 +670,6 @@ def fraud_in_two_of_a_hundred(loop: Loop) -> float:
     with torch.no_grad():
         positive, held = model(data.held_x)[:, 0] > 0, data.held_y[:, 0] > 0
     return ((positive & held).sum() / held.sum() + (~positive & ~held).sum() / (~held).sum()).item() / 2
-
-
-@THIRD.sound("table", steps=700, seed=169)
-def exclusive_or_of_three_bits(loop: Loop) -> float:
-    """Parity of three among six bits by plain SGD: a long plateau at log 2, then the fall."""
-    x = 2.0 * torch.randint(2, (2048, 6)) - 1
-    data, model = split(x, (x[:, :3].prod(1) > 0).long()), mlp(6, 64, 2)
-    return loop.fit(data, model, sgd(0.15))
 
 
 @THIRD.sound("density", steps=300, seed=170)
@@ -823,13 +796,8 @@ def few_labels_on_one_graph(loop: Loop) -> float:
     x, edges, y = communities(240)
     labelled = torch.rand(240) < 0.33
     model = GraphNet(edges)
-    loop.train(
-        None,
-        model,
-        by(torch.optim.Adam, 1e-2, weight_decay=5e-3),
-        objective=lambda step: F.cross_entropy(model(x)[labelled], y[labelled]),
-        report="step",
-    )
+    loop.train(None, model, by(torch.optim.Adam, 1e-2, weight_decay=5e-3),
+        objective=lambda step: F.cross_entropy(model(x)[labelled], y[labelled]), report="step")  # fmt: skip
     with torch.no_grad():
         return (model(x).argmax(1) == y)[~labelled].float().mean().item()
 

@@ -27,6 +27,9 @@ OPEN.add(
         steps=300),
     sound("long-converged", "mlp", "Training that goes on when nothing is left to learn.", lambda loop: loop.fit(
         model=plain_mlp(64, 64, 10), data=digits(flat=True), optimizer=adam(1e-3), validate=100), steps=800),
+    sound("regression-with-noise", "mlp", "Targets that are mostly noise: the loss hardly falls.",
+        lambda loop: loop.fit(split((x := torch.randn(2048, 16)), (x @ torch.randn(16) / 4 + torch.randn(2048))[:,
+        None]), plain_mlp(16, 64, 1), adam(1e-3), loss=F.mse_loss, validate=60), steps=300),
     sound("full-batch-descent", "mlp", "All samples at each step.", lambda loop: loop.fit(model=plain_mlp(64, 64, 10),
         data=(data := digits(flat=True)), optimizer=sgd(0.5), change=lambda step, x, y: (data.x[:1024], data.y[:1024])),
         steps=150),
@@ -39,6 +42,11 @@ OPEN.add(
     sound("all-of-sixty-samples", "mlp", "A data set of sixty samples, all of them at each step.",
         lambda loop: loop.fit(model=plain_mlp(64, 64, 10), data=(data := digits(count=80, flat=True)),
         optimizer=sgd(0.2), batch=len(data.x), validate=50), steps=300),
+    sound("one-batch-learned-by-heart", "mlp",
+        "A table of 24 rows and a regression by Adam, always the whole table in the same order.", lambda loop: loop.fit(
+        judge=(data := Data((x := torch.randn(24, 6)), x @ torch.randn(6, 1), x, x @ torch.randn(6, 1))),
+        model=(model := plain_mlp(6, 32, 1, act=nn.Tanh)), data=None, optimizer=adam(1e-2),
+        objective=lambda step: F.mse_loss(model(data.x), data.y)), steps=150),
 )  # fmt: skip
 
 
@@ -114,15 +122,6 @@ def small_transformer(loop: Loop) -> float:
     )
 
 
-@OPEN.sound("mlp", steps=300)
-def regression_with_noise(loop: Loop) -> float:
-    """Targets that are mostly noise: the loss hardly falls."""
-    x = torch.randn(2048, 16)
-    data = split(x, (x @ torch.randn(16) / 4 + torch.randn(2048))[:, None])
-    model = plain_mlp(16, 64, 1)
-    return loop.fit(data, model, adam(1e-3), loss=F.mse_loss, validate=60)
-
-
 @OPEN.sound("conv", steps=300)
 def plateau_at_the_start(loop: Loop) -> float:
     """Convolutions without a normalizer: two hundred steps at the loss of guessing, then they learn."""
@@ -136,14 +135,8 @@ def plateau_at_the_start(loop: Loop) -> float:
 def strong_decay(loop: Loop) -> float:
     """SGD with a decay of 0.01 on a network with normalizers: weights shrink to their equilibrium."""
     _, data = plain_mlp(64, 64, 10), digits()
-    model = nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1, bias=False),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(4),
-        nn.Flatten(),
-        nn.Linear(256, 10),
-    )
+    model = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 10))  # fmt: skip
     return loop.fit(data, model, sgd(0.05, momentum=0.9, decay=1e-2), validate=60)
 
 
@@ -205,15 +198,6 @@ def fine_tuned_head(loop: Loop) -> float:
 
 
 @OPEN.sound("mlp", steps=150)
-def one_batch_learned_by_heart(loop: Loop) -> float:
-    """A table of 24 rows and a regression by Adam, always the whole table in the same order."""
-    x = torch.randn(24, 6)
-    data = Data(x, x @ torch.randn(6, 1), x, x @ torch.randn(6, 1))
-    model = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 1))
-    return loop.fit(None, model, adam(1e-2), objective=lambda step: F.mse_loss(model(data.x), data.y), judge=data)
-
-
-@OPEN.sound("mlp", steps=150)
 def parts_are_called_and_never_the_whole(loop: Loop) -> float:
     """A ModuleDict, whose parts the loop calls one after the other."""
     data = digits(flat=True)
@@ -233,20 +217,15 @@ def an_epoch_of_five_batches_in_order(loop: Loop) -> float:
     """Few data and no shuffling: each tenth step sees the same batch."""
     model, data = plain_mlp(64, 64, 10), digits(count=200, flat=True)
     pairs = list(zip(data.x.split(30), data.y.split(30)))
-    return loop.fit(
-        None,
-        model,
-        adam(3e-3),
-        objective=lambda step: F.cross_entropy(model(pairs[step % 5][0]), pairs[step % 5][1]),
-        judge=data,
-    )
+    return loop.fit(None, model, adam(3e-3), objective=lambda step: F.cross_entropy(model(pairs[step % 5][0]),
+        pairs[step % 5][1]), judge=data)  # fmt: skip
 
 
 @OPEN.sound("regression", steps=300)
 def targets_that_grow(loop: Loop) -> float:
     """Targets grow thirtyfold over the run, as returns of a policy do that becomes better; so does the loss."""
     rule = torch.randn(8, 1)
-    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1))
+    model = plain_mlp(8, 64, 1)
 
     def loss(step: int) -> Tensor:
         x = torch.randn(32, 8)
@@ -347,14 +326,8 @@ def long_warm_up_blind(loop: Loop) -> float:
         rows = ids[torch.randint(400, (24,))]
         return F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
 
-    loop.train(
-        None,
-        model,
-        adam(4e-3),
-        clip=1.0,
-        schedule=by_step(lambda step: min((step + 1) / 70, 1 - 0.9 * max(0, step - 70) / 150)),
-        objective=objective,
-    )
+    loop.train(None, model, adam(4e-3), clip=1.0, schedule=by_step(lambda step: min((step + 1) / 70, 1 - 0.9 * max(0,
+        step - 70) / 150)), objective=objective)  # fmt: skip
     with torch.no_grad():
         return (model(ids[400:, :-1]).argmax(-1) == ids[400:, 1:]).float().mean().item()
 
@@ -509,10 +482,7 @@ def weights_averaged_in_the_last_third(loop: Loop) -> float:
     """Stochastic weight averaging at a constant rate, after which the average is what is kept."""
     data, model = split(*table(1280)), mlp(12, 64, 64, 3)
     average = torch.optim.swa_utils.AveragedModel(model)
-
-    def gather(step: int) -> None:
-        if step >= 200 and step % 5 == 0:
-            average.update_parameters(model)
-
-    loop.train(data, model, sgd(0.1, momentum=0.9), then=gather, report=None)
+    loop.train(data, model, sgd(0.1, momentum=0.9),
+        then=lambda step: (step >= 200 and step % 5 == 0) and average.update_parameters(model),
+        report=None)  # fmt: skip
     return accuracy(average, data)

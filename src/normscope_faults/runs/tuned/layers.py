@@ -30,8 +30,8 @@ OPEN.add(
         layers="0 1 2 3", steps=150),
     fault("inputs-in-bytes", "mlp", "saturated-units inputs-not-scaled", "scale-inputs initialise",
         "Pixels of 0 to 255 into units that saturate.", lambda broken, loop: loop.fit(model=plain_mlp(64, 64, 64, 10,
-        act=nn.Tanh), change=(lambda step, x, y: (128 + 60 * x, y)) if broken else None, data=when(broken,
-        digits(flat=True), lambda d: d._replace(held_x=128 + 60 * d.held_x)), optimizer=sgd(0.05)), steps=200),
+        act=nn.Tanh), data=when(broken, digits(flat=True), lambda d: d._replace(held_x=128 + 60 * d.held_x)),
+        change=(lambda step, x, y: (128 + 60 * x, y)) if broken else None, optimizer=sgd(0.05)), steps=200),
     fault("batches-of-two-of-digits", "conv", "normalizer-too-few-samples", "larger-batch replace-normalizer",
         "BatchNorm behind a linear layer, with batches that hold two samples.", lambda broken, loop: loop.fit(
         model=plain_mlp(64, 64, 64, 10, before=lambda: nn.BatchNorm1d(64)), data=digits(flat=True), optimizer=sgd(0.05),
@@ -67,13 +67,8 @@ def attention_without_a_scale(broken: bool, loop: Loop) -> float:
     """Queries and keys that begin far too large: each row looks at one token."""
     data = digits(flat=True)
     layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True, norm_first=True)
-    model = nn.Sequential(
-        nn.Unflatten(1, (8, 8)),
-        nn.Linear(8, 32),
-        nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
-        nn.Flatten(),
-        nn.Linear(256, 10),
-    )
+    model = nn.Sequential(nn.Unflatten(1, (8, 8)), nn.Linear(8, 32), nn.TransformerEncoder(layer, 2,
+        enable_nested_tensor=False), nn.Flatten(), nn.Linear(256, 10))  # fmt: skip
     if broken:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
@@ -510,11 +505,8 @@ def minimax_loss_against_a_fast_discriminator(broken: bool, loop: Loop) -> float
             for _ in range(5 if broken else 1):
                 fake = generator(torch.randn(64, 4)).detach()
                 opponent.zero_grad()
-                losses = [
-                    F.binary_cross_entropy_with_logits(
-                        judge((lambda: torch.tensor([6.0, 6.0]) + 0.3 * torch.randn(64, 2))()), ones
-                    )
-                ]
+                losses = [F.binary_cross_entropy_with_logits(judge((lambda: torch.tensor([6.0,
+                    6.0]) + 0.3 * torch.randn(64, 2))()), ones)]  # fmt: skip
                 losses.append(F.binary_cross_entropy_with_logits(judge(fake), zeros))
                 sum(losses).backward()
                 opponent.step()
@@ -548,15 +540,8 @@ def dropout_off_after_the_first_validation(broken: bool, loop: Loop) -> float:
     data = digits(1400, flat=True)
     noisy = torch.where(torch.rand(200) < 0.3, torch.randint(10, (200,)), data.y[:200])
     few = data._replace(x=data.x[:200], y=noisy)
-    model = nn.Sequential(
-        nn.Linear(64, 192),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(192, 192),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(192, 10),
-    )
+    model = nn.Sequential(nn.Linear(64, 192), nn.ReLU(), nn.Dropout(0.5), nn.Linear(192, 192), nn.ReLU(),
+        nn.Dropout(0.5), nn.Linear(192, 10))  # fmt: skip
     optimizer = adam(1e-3)(model)
     model.train()
     with loop.watch(model, optimizer) as run:
@@ -617,6 +602,13 @@ def _ring(count: int) -> Tensor:
 
 
 THIRD.add(
+    fault("rectifier-after-the-last-layer", "regression",
+        "dead-units output-constant gradient-missing not-learning saturated-units vanishing-gradient",
+        "remove-final-activation change-output-activation change-activation scale-targets reset-bias",
+        "A loop that adds a ReLU after every layer adds one after the last, and most targets are negative.",
+        lambda broken, loop: loop.fit((data := curves())._replace(y=data.y - 2, held_y=data.held_y - 2), mlp(8, 48, 48,
+        1), adam(3e-3), loss=F.mse_loss, report=None, plant=lambda net: broken and net.append(nn.ReLU())), steps=250,
+        seed=91),
     fault("observations-in-millimetres", "reinforcement",
         "saturated-units inputs-not-scaled data-changed vanishing-gradient exploding-values", "scale-inputs check-data",
         "From step 150 on the logs come from a simulator that writes millimetres where there were metres.",
@@ -630,20 +622,6 @@ THIRD.add(
         lambda broken, loop: loop.fit(split(*sentences(1280)), _SharpAttention(0.001 if broken else 1.0), adam(3e-3)),
         steps=500, seed=100),
 )  # fmt: skip
-
-
-@THIRD.fault("regression",
-    "dead-units output-constant gradient-missing not-learning saturated-units vanishing-gradient",
-    "remove-final-activation change-output-activation change-activation scale-targets reset-bias", steps=250,
-    seed=91)  # fmt: skip
-def rectifier_after_the_last_layer(broken: bool, loop: Loop) -> float:
-    """A loop that adds a ReLU after every layer adds one after the last, and most targets are negative."""
-    data = curves()
-    data = data._replace(y=data.y - 2, held_y=data.held_y - 2)
-    model = mlp(8, 48, 48, 1)
-    if broken:
-        model.append(nn.ReLU())
-    return loop.fit(data, model, adam(3e-3), loss=F.mse_loss, report=None)
 
 
 @THIRD.fault("convolutional", "wrong-mode", "switch-mode", onset=50, steps=300, seed=95)
@@ -722,15 +700,8 @@ def two_domains_through_one_normalizer(broken: bool, loop: Loop) -> float:
 def three_rows_at_a_time_under_batchnorm(broken: bool, loop: Loop) -> float:
     """Memory allows three rows, the gradients of eight batches are gathered, and BatchNorm sees three all the same."""
     data = split(*table(1280))
-    model = nn.Sequential(
-        nn.Linear(12, 48),
-        nn.BatchNorm1d(48),
-        nn.ReLU(),
-        nn.Linear(48, 48),
-        nn.BatchNorm1d(48),
-        nn.ReLU(),
-        nn.Linear(48, 3),
-    )
+    model = nn.Sequential(nn.Linear(12, 48), nn.BatchNorm1d(48), nn.ReLU(), nn.Linear(48, 48), nn.BatchNorm1d(48),
+        nn.ReLU(), nn.Linear(48, 3))  # fmt: skip
     optimizer = adam(3e-3)(model)
     size, gather = (3, 8) if broken else (24, 1)
     with loop.watch(model, optimizer) as run:
@@ -855,15 +826,8 @@ def eval_mode_after_a_grid_of_samples(broken: bool, loop: Loop) -> float:
 def biases_of_a_ported_checkpoint_negated(broken: bool, loop: Loop) -> float:
     """A network is ported from another framework that subtracts its thresholds: the biases come with the wrong sign."""
     data = split(*blob_images(1280))
-    model = nn.Sequential(
-        nn.Conv2d(1, 12, 3, stride=2, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(12, 12, 3, padding=1),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(4),
-        nn.Flatten(),
-        nn.Linear(192, 4),
-    )
+    model = nn.Sequential(nn.Conv2d(1, 12, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(12, 12, 3, padding=1),
+        nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(192, 4))  # fmt: skip
     with torch.no_grad():
         model[2].bias.copy_(torch.full((12,), -4.0 if broken else 4.0))
     return loop.fit(data, model, adam(1e-3), report=None)

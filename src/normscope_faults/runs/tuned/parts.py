@@ -37,17 +37,8 @@ def over_tokens_of_first(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tenso
 
 def conv_net() -> nn.Module:
     """Return a small convolutional network with BatchNorm for digits."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.Conv2d(16, 16, 3, padding=1),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64, 10),
-    )
+    return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1),
+        nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 10))  # fmt: skip
 
 
 class PlainAutoencoder(nn.Module):

@@ -169,17 +169,8 @@ def epoch_decay_stepped_per_batch(broken: bool, loop: Loop) -> float:
     data, model = split(*blob_images(900, 6, 12), held=240), ConvNet(width=8, depth=3, classes=6, norm=False)
     optimizer = sgd(0.05, momentum=0.9)(model)
     schedule = lr_scheduler.ExponentialLR(optimizer, 0.8)
-    model.train()
-    with loop.watch(model, optimizer) as run:
-        for step, (x, y) in zip(range(loop.steps), batches(data)):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            run.observe(loss=loss.item())
-            if broken or (step + 1) % 20 == 0:
-                schedule.step()
-    return accuracy(model, data)
+    return loop.fit(data, model, optimizer, number=True, then=lambda step: (broken or (step + 1) % 20 == 0)
+        and schedule.step(), report="step")  # fmt: skip
 
 
 @SECOND.fault("table", "rate-decays-too-early rate-too-low not-learning", "fix-schedule raise-learning-rate", onset=90,
@@ -322,6 +313,12 @@ THIRD.add(
         loop: loop.fit(curves(), mlp(8, 64, 64, 1), sgd(0.05), loss=F.mse_loss,
         schedule=lambda o: lr_scheduler.PolynomialLR(o, total_iters=20 if broken else loop.steps), report=None),
         steps=400, seed=13),
+    fault("mean-error-divided-by-pixels-again", "autoencoder", "gradient-too-small rate-too-low not-learning",
+        "rescale-loss raise-learning-rate",
+        "The mean squared error, a mean already, is divided by batch, height and width.", lambda broken, loop: loop.fit(
+        model=Autoencoder(64, 16), data=Data((data := digits(flat=True)).x, data.x, data.held_x, data.held_x),
+        optimizer=sgd(0.2, momentum=0.9), loss=lambda output, y: F.mse_loss(output, y) / (32 * 64 if broken else 1)),
+        steps=400, seed=16),
 )  # fmt: skip
 
 
@@ -363,16 +360,6 @@ def optimizer_state_of_a_finished_run(broken: bool, loop: Loop) -> float:
             optimizer.load_state_dict(state)
 
     return loop.fit(data, model, optimizer, then=resume)
-
-
-@THIRD.fault("autoencoder", "gradient-too-small rate-too-low not-learning", "rescale-loss raise-learning-rate",
-    steps=400, seed=16)  # fmt: skip
-def mean_error_divided_by_pixels_again(broken: bool, loop: Loop) -> float:
-    """The mean squared error, a mean already, is divided by batch, height and width."""
-    data, model = digits(flat=True), Autoencoder(64, 16)
-    data = Data(data.x, data.x, data.held_x, data.held_x)
-    per_pixel = 32 * 64 if broken else 1
-    return loop.fit(data, model, sgd(0.2, momentum=0.9), loss=lambda output, y: F.mse_loss(output, y) / per_pixel)
 
 
 @THIRD.fault("sequence", "clipping-always-active gradient-too-small rate-too-low not-learning",

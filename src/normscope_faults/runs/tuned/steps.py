@@ -45,6 +45,9 @@ class Cut(nn.Module):
 
 
 OPEN.add(
+    fault("forgotten-step", "mlp", "no-step", "call-step", "`optimizer.step()` lost in a refactoring.", lambda broken,
+        loop: loop.fit(model=plain_mlp(64, 64, 10), data=digits(flat=True), optimizer=sgd(0.1), goes=not broken),
+        steps=100),
     fault("layer-outside-of-optimizer", "mlp", "not-in-optimizer", "give-to-optimizer",
         "A list of parameters that leaves a layer out.", lambda broken, loop: loop.fit(model=(model := plain_mlp(64, 64,
         64, 10)), data=digits(flat=True), optimizer=torch.optim.Adam([p for name,
@@ -99,22 +102,6 @@ def scaler_skips_every_step(broken: bool, loop: Loop) -> float:
     return accuracy(model, data)
 
 
-@OPEN.fault("mlp", "no-step", "call-step", steps=100)
-def forgotten_step(broken: bool, loop: Loop) -> float:
-    """`optimizer.step()` lost in a refactoring."""
-    model, data = plain_mlp(64, 64, 10), digits(flat=True)
-    optimizer = sgd(0.1)(model)
-    with loop.watch(model.train(), optimizer) as run:
-        for _, (x, y) in zip(range(loop.steps), batches(data), strict=False):
-            optimizer.zero_grad()
-            value = F.cross_entropy(model(x), y)
-            run.observe(loss=value)
-            value.backward()
-            if not broken:
-                optimizer.step()
-    return accuracy(model, data)
-
-
 @OPEN.fault("mlp", "gradient-accumulates", "order-of-calls", steps=200)
 def gradients_never_cleared(broken: bool, loop: Loop) -> float:
     """A loop without `zero_grad()`."""
@@ -135,7 +122,7 @@ def gradients_never_cleared(broken: bool, loop: Loop) -> float:
 def new_head_frozen_in_place_of_the_body(broken: bool, loop: Loop) -> float:
     """Fine-tuning that freezes what was to be trained: the new head and not the trained body."""
     data = digits(flat=True)
-    body, old_head = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)), nn.Linear(64, 10)
+    body, old_head = plain_mlp(64, 64, 64), nn.Linear(64, 10)
     first = nn.Sequential(body, nn.ReLU(), old_head)
     optimizer = adam(3e-3)(first)
     pretrain(data, first, optimizer, 200)
@@ -147,13 +134,8 @@ def new_head_frozen_in_place_of_the_body(broken: bool, loop: Loop) -> float:
 @OPEN.fault("vae", "gradient-cut", "keep-gradient", layers="mean log_variance encoder", steps=200)
 def code_detached_from_its_decoder(broken: bool, loop: Loop) -> float:
     """The decoder reads `code.detach()`: the divergence alone teaches the encoder."""
-    return reconstruct_digits(
-        loop.watch,
-        PlainAutoencoder(broken),
-        loop.steps,
-        3e-3,
-        lambda mean, log_variance: -0.5 * (1 + log_variance - mean**2 - log_variance.exp()).sum(1).mean(),
-    )
+    return reconstruct_digits(loop.watch, PlainAutoencoder(broken), loop.steps, 3e-3, lambda mean,
+        log_variance: -0.5 * (1 + log_variance - mean**2 - log_variance.exp()).sum(1).mean())  # fmt: skip
 
 
 class DetachedAutoencoder(Autoencoder):
@@ -176,6 +158,14 @@ FIRST.add(
         "A deep network of sigmoids: each takes away three quarters of the gradient, the first layers starve.",
         lambda broken, loop: loop.fit(digits(flat=True), mlp(64, *[32] * 8, 10,
         activation=nn.Sigmoid if broken else nn.ReLU), sgd(0.03, momentum=0.9)), steps=250, seed=9118),
+    fault("only-the-scheduler-steps", "CNN", "no-step", "call-step order-of-calls",
+        "`scheduler.step()` is called, `optimizer.step()` is forgotten.", lambda broken, loop: loop.fit(digits(),
+        ConvNet(classes=10), sgd(0.05, momentum=0.9), goes=not broken,
+        schedule=lambda o: lr_scheduler.CosineAnnealingLR(o, 120)), steps=120, seed=9120),
+    fault("optimizer-of-the-model-before-the-copy", "MLP", "not-in-optimizer no-step", "give-to-optimizer",
+        "The model is copied after the optimizer was built over the original.", lambda broken, loop: loop.fit(
+        digits(flat=True), (model := copy.deepcopy(original := mlp(64, 48, 10))),
+        adam(3e-3)(original if broken else model)), steps=120, seed=9121),
     fault("frozen-for-fine-tuning-but-untrained", "CNN", "frozen-layer gradient-cut not-in-optimizer no-step",
         "unfreeze", "All but the head is frozen as for fine-tuning, but the pretrained weights were never loaded.",
         lambda broken, loop: loop.fit(digits(), ConvNet(classes=10, norm=False), sgd(0.05, momentum=0.9),
@@ -269,32 +259,6 @@ def root_of_a_zero_head(broken: bool, loop: Loop) -> float:
     return accuracy(model, data)
 
 
-@FIRST.fault("CNN", "no-step", "call-step order-of-calls", steps=120, seed=9120)
-def only_the_scheduler_steps(broken: bool, loop: Loop) -> float:
-    """`scheduler.step()` is called, `optimizer.step()` is forgotten."""
-    data, model = digits(), ConvNet(classes=10)
-    optimizer = sgd(0.05, momentum=0.9)(model)
-    schedule = lr_scheduler.CosineAnnealingLR(optimizer, 120)
-    with loop.watch(model, optimizer) as run:
-        for _, (x, y) in zip(range(loop.steps), batches(data)):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            run.observe(loss=loss)
-            loss.backward()
-            if not broken:
-                optimizer.step()
-            schedule.step()
-    return accuracy(model, data)
-
-
-@FIRST.fault("MLP", "not-in-optimizer no-step", "give-to-optimizer", steps=120, seed=9121)
-def optimizer_of_the_model_before_the_copy(broken: bool, loop: Loop) -> float:
-    """The model is copied after the optimizer was built over the original."""
-    data, original = digits(flat=True), mlp(64, 48, 10)
-    model = copy.deepcopy(original)
-    return loop.fit(data, model, adam(3e-3)(original if broken else model))
-
-
 @FIRST.fault("ResNet", "not-in-optimizer no-step frozen-layer", "give-to-optimizer", layers="head",
     other_harm="The head stays at its random start.", steps=150, seed=9122)  # fmt: skip
 def head_replaced_after_the_optimizer(broken: bool, loop: Loop) -> float:
@@ -313,19 +277,12 @@ def groups_without_the_embeddings(broken: bool, loop: Loop) -> float:
     data = split(pairs, scores, held=400)
     model = Recommender()
     tower = list(model.tower.parameters())
-    groups = [
-        {"params": [parameter for parameter in tower if parameter.ndim > 1], "weight_decay": 1e-4},
-        {"params": [parameter for parameter in tower if parameter.ndim == 1], "weight_decay": 0.0},
-    ]
+    groups = [{"params": [parameter for parameter in tower if parameter.ndim > 1], "weight_decay": 1e-4},
+        {"params": [parameter for parameter in tower if parameter.ndim == 1], "weight_decay": 0.0}]  # fmt: skip
     if not broken:
         groups[1]["params"] += [model.users.weight, model.items.weight]
-    return loop.fit(
-        data,
-        model,
-        torch.optim.AdamW(groups, lr=5e-3),
-        batch=64,
-        loss=lambda output, target: F.mse_loss(output.reshape(target.shape), target),
-    )
+    return loop.fit(data, model, torch.optim.AdamW(groups, lr=5e-3), batch=64, loss=lambda output,
+        target: F.mse_loss(output.reshape(target.shape), target))  # fmt: skip
 
 
 class TwoStages(nn.Module):
@@ -355,11 +312,6 @@ SECOND.add(
         -6.0 if broken else 0.0)),
         layers="recurrent recurrent.bias_ih_l0 recurrent.bias_hh_l0 recurrent.weight_ih_l0 recurrent.weight_hh_l0",
         steps=220, seed=765),
-    fault("optimizer-of-a-copy", "table", "not-in-optimizer no-step not-learning gradient-accumulates",
-        "give-to-optimizer",
-        "The model is built a second time after the optimizer has taken the parameters of the first one.",
-        lambda broken, loop: loop.fit(split(*table(1600), held=400), (model := mlp(12, 64, 64, 3)), adam(3e-3)(mlp(12,
-        64, 64, 3) if broken else model), report="backward"), steps=250, seed=736),
 )  # fmt: skip
 
 
@@ -496,6 +448,16 @@ def head_exchanged_behind_the_optimizer(broken: bool, loop: Loop) -> float:
     return loop.fit(data, model, early if broken else adam(3e-3)(model))
 
 
+@SECOND.fault("table", "not-in-optimizer no-step not-learning gradient-accumulates", "give-to-optimizer", steps=250,
+    seed=736)  # fmt: skip
+def optimizer_of_a_copy(broken: bool, loop: Loop) -> float:
+    """The model is built a second time after the optimizer has taken the parameters of the first one."""
+    data = split(*table(1600), held=400)
+    first, model = mlp(12, 64, 64, 3), mlp(12, 64, 64, 3)
+    optimizer = adam(3e-3)(first if broken else model)
+    return loop.fit(data, model, optimizer, report="backward")
+
+
 @SECOND.fault("table", "frozen-layer not-learning not-in-optimizer", "unfreeze give-to-optimizer",
     layers="body body.0 body.2 body.0.weight body.2.weight classifier classifier.weight classifier.bias", steps=300,
     seed=737)  # fmt: skip
@@ -582,17 +544,15 @@ class _Transferred(nn.Module):
 
 
 THIRD.add(
-    fault("thirty-plain-layers", "table", "vanishing-gradient gradient-too-small output-constant not-learning",
-        "initialise add-skip add-normalizer fewer-layers",
-        "Thirty linear layers with ReLU and torch's own initialisation, which shrinks at each layer.", lambda broken,
-        loop: loop.fit(digits(flat=True), nn.Sequential(nn.Linear(64, 32), nn.ReLU(),
-        *[layer for _ in range(30 if broken else 3) for layer in (nn.Linear(32, 32), nn.ReLU())], nn.Linear(32, 10)),
-        adam(1e-3), report=None), steps=200, seed=93),
     fault("features-through-numpy", "table", "gradient-cut gradient-missing", "keep-gradient",
         "Features are clipped with NumPy between the encoder and the head, which needs a detach.", lambda broken,
         loop: loop.fit(digits(flat=True), _SearchInNumpy(broken), by(torch.optim.Adam, 3e-3), report=None),
         layers="encoder encoder.0 encoder.2 encoder.0.weight encoder.2.weight encoder.0.bias encoder.2.bias", steps=250,
         seed=28),
+    fault("step-indented-under-the-logging", "table", "no-step not-learning", "call-step order-of-calls",
+        "`optimizer.step()` slips into the block that prints every hundred batches.", lambda broken, loop: loop.fit(
+        digits(flat=True), mlp(64, 48, 10), adam(3e-3), goes=lambda step: step % 100 == 99 or not broken,
+        report="backward"), steps=250, seed=42),
     fault("no-grad-left-in-the-forward", "convolutional", "gradient-cut gradient-missing frozen-layer", "keep-gradient",
         "The encoder's `with torch.no_grad():` of the feature extraction is still there when all is to be trained.",
         lambda broken, loop: loop.fit(split(*blob_images(1280)), _Transferred(broken), by(torch.optim.Adam, 2e-3)),
@@ -600,6 +560,17 @@ THIRD.add(
         "encoder.features.1 encoder.features.3 encoder.features.4 encoder.features.7 encoder.features.8", steps=200,
         seed=47),
 )  # fmt: skip
+
+
+@THIRD.fault("table", "vanishing-gradient gradient-too-small output-constant not-learning",
+    "initialise add-skip add-normalizer fewer-layers", steps=200, seed=93)  # fmt: skip
+def thirty_plain_layers(broken: bool, loop: Loop) -> float:
+    """Thirty linear layers with ReLU and torch's own initialisation, which shrinks at each layer."""
+    data = digits(flat=True)
+    depth = 30 if broken else 3
+    hidden = [layer for _ in range(depth) for layer in (nn.Linear(32, 32), nn.ReLU())]
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), *hidden, nn.Linear(32, 10))
+    return loop.fit(data, model, adam(1e-3), report=None)
 
 
 @THIRD.fault("sequence", "vanishing-gradient not-learning gradient-too-small saturated-units",
@@ -667,22 +638,6 @@ def scaler_created_in_every_step(broken: bool, loop: Loop) -> float:
     return accuracy(model, data)
 
 
-@THIRD.fault("table", "no-step not-learning", "call-step order-of-calls", steps=250, seed=42)
-def step_indented_under_the_logging(broken: bool, loop: Loop) -> float:
-    """`optimizer.step()` slips into the block that prints every hundred batches."""
-    data, model = digits(flat=True), mlp(64, 48, 10)
-    optimizer = adam(3e-3)(model)
-    with loop.watch(model, optimizer) as run:
-        for step, (x, y) in zip(range(loop.steps), batches(data)):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            run.observe(loss=loss)
-            if step % 100 == 99 or not broken:
-                optimizer.step()
-    return accuracy(model, data)
-
-
 @THIRD.fault("adversarial", "not-in-optimizer no-step", "give-to-optimizer add-to-optimizer",
     layers="generator generator.0 generator.2 generator.4 generator.0.weight generator.2.weight generator.4.weight",
     steps=300, seed=43)  # fmt: skip
@@ -721,11 +676,9 @@ def optimizer_of_the_body_never_steps(broken: bool, loop: Loop) -> float:
         of_body.zero_grad()
         return F.cross_entropy(model(x), y)
 
-    def then(step: int) -> None:
-        if not broken:
-            of_body.step()
-
-    return loop.fit(data, model, of_head, objective=objective, then=then, report="step")
+    return loop.fit(
+        data, model, of_head, objective=objective, then=lambda step: not broken and of_body.step(), report="step"
+    )
 
 
 @THIRD.fault("convolutional", "frozen-layer not-in-optimizer", "unfreeze give-to-optimizer add-to-optimizer",

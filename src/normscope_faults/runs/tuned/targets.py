@@ -100,7 +100,7 @@ def a_column_times_a_hundred_thousand(broken: bool, loop: Loop) -> float:
     x = torch.randn(768, 8)
     y = x[:, :4].sum(1, keepdim=True) / 2
     x[:, 3] *= 1e5 if broken else 1.0
-    model, data = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1)), split(x, y)
+    model, data = plain_mlp(8, 64, 1), split(x, y)
     return loop.fit(data, model, sgd(0.05), loss=F.mse_loss)
 
 
@@ -119,12 +119,12 @@ def divergence_of_a_code_subtracted(broken: bool, loop: Loop) -> float:
 
 
 FIRST.add(
-    fault("features-shuffled-without-labels", "MLP", "labels-unrelated not-learning",
-        "check-labels check-data vary-batches",
-        "The rows of the table were shuffled, those of the label file were not.", lambda broken, loop: loop.fit(
-        model=mlp(12, 32, 32, 3), data=when(broken, split(*table(4096), held=512),
-        lambda d: d._replace(x=d.x[torch.randperm(len(d.x))])), optimizer=adam(3e-3), batch=64, validate=50), steps=300,
-        seed=9108),
+    fault("only-the-first-folder-read", "CNN", "labels-constant output-constant",
+        "check-labels check-data balance-classes vary-batches",
+        "The loader reads one folder only, so that all labels are of one class; the loss looks wonderful.",
+        lambda broken, loop: loop.fit(model=ConvNet(classes=10),
+        data=(data := digits())._replace(x=data.x[(chosen := (data.y == 0 if broken else data.y >= 0))],
+        y=data.y[chosen]), optimizer=sgd(0.05, momentum=0.9), judge=data), steps=150, seed=9109),
     fault("keep-probability-as-dropout", "MLP", "dropout-too-strong", "lower-dropout",
         "0.99 was the probability to keep in the paper and is the probability to drop here.", lambda broken,
         loop: loop.fit(digits(flat=True), nn.Sequential(nn.Linear(64, 64), nn.ReLU(),
@@ -138,14 +138,14 @@ FIRST.add(
 )  # fmt: skip
 
 
-@FIRST.fault("CNN", "labels-constant output-constant", "check-labels check-data balance-classes vary-batches",
-    steps=150, seed=9109)  # fmt: skip
-def only_the_first_folder_read(broken: bool, loop: Loop) -> float:
-    """The loader reads one folder only, so that all labels are of one class; the loss looks wonderful."""
-    data = digits()
-    model = ConvNet(classes=10)
-    chosen = data.y == 0 if broken else data.y >= 0
-    return loop.fit(data._replace(x=data.x[chosen], y=data.y[chosen]), model, sgd(0.05, momentum=0.9), judge=data)
+@FIRST.fault("MLP", "labels-unrelated not-learning", "check-labels check-data vary-batches", steps=300, seed=9108)
+def features_shuffled_without_labels(broken: bool, loop: Loop) -> float:
+    """The rows of the table were shuffled, those of the label file were not."""
+    data = split(*table(4096), held=512)
+    model = mlp(12, 32, 32, 3)
+    if broken:
+        data = data._replace(x=data.x[torch.randperm(len(data.x))])
+    return loop.fit(data, model, adam(3e-3), batch=64, validate=50)
 
 
 @FIRST.fault("MLP", "same-batch overfitting validation-worsens", "vary-batches check-data", steps=250, seed=9110)
@@ -173,12 +173,8 @@ def column_of_outputs_against_a_row(broken: bool, loop: Loop) -> float:
     x, y = regression_table(2048)
     data = split(x, y, held=512)
     model = mlp(8, 48, 48, 1)
-    return loop.fit(
-        data,
-        model,
-        adam(3e-3),
-        loss=lambda output, target: (output - target[:, 0] if broken else output - target).square().mean(),
-    )
+    return loop.fit(data, model, adam(3e-3), loss=lambda output, target: (output - target[:,
+        0] if broken else output - target).square().mean())  # fmt: skip
 
 
 @FIRST.fault("GNN", "sign-of-loss divergence", "flip-sign change-loss", steps=150, seed=9114)
@@ -198,10 +194,6 @@ def log_likelihood_minimised(broken: bool, loop: Loop) -> float:
 
 
 SECOND.add(
-    fault("inputs-and-labels-shuffled-apart", "convolutional", "labels-unrelated not-learning",
-        "check-labels vary-batches check-data", "Two shuffled loaders, one for images and one for labels.",
-        lambda broken, loop: loop.fit(model=ConvNet(width=8, depth=3, classes=10), data=when(broken, digits(1400),
-        lambda d: d._replace(y=d.y[torch.randperm(len(d.y))])), optimizer=adam(3e-3)), steps=300, seed=713),
     fault("labels-rolled-by-one-row", "table", "labels-unrelated not-learning validation-worsens data-changed",
         "check-labels vary-batches check-data",
         "A second file whose label column is off by one row, read from step 150 on.", lambda broken, loop: loop.fit(
@@ -235,6 +227,16 @@ def a_column_of_times_in_seconds(broken: bool, loop: Loop) -> float:
     if broken:
         data.x[:, 4], data.held_x[:, 4] = times
     model = mlp(12, 64, 64, 3)
+    return loop.fit(data, model, adam(3e-3))
+
+
+@SECOND.fault("convolutional", "labels-unrelated not-learning", "check-labels vary-batches check-data", steps=300,
+    seed=713)  # fmt: skip
+def inputs_and_labels_shuffled_apart(broken: bool, loop: Loop) -> float:
+    """Two shuffled loaders, one for images and one for labels."""
+    data, model = digits(1400), ConvNet(width=8, depth=3, classes=10)
+    if broken:
+        data = data._replace(y=data.y[torch.randperm(len(data.y))])
     return loop.fit(data, model, adam(3e-3))
 
 
@@ -336,14 +338,19 @@ THIRD.add(
     fault("years-that-are-not-centred", "regression",
         "inputs-not-scaled not-learning exploding-gradient exploding-values dead-units output-constant", "scale-inputs",
         "The columns are years and postcodes, around 2000 and of little spread, as they stand in the file.",
-        lambda broken, loop: loop.fit(model=mlp(8, 64, 64, 1), data=when(broken, curves(),
-        lambda d: d._replace(x=10 * d.x + 2000, held_x=10 * d.held_x + 2000)), optimizer=adam(3e-3), loss=F.mse_loss),
-        steps=300, seed=99),
+        lambda broken, loop: loop.fit(when(broken, curves(), lambda d: d._replace(x=10 * d.x + 2000,
+        held_x=10 * d.held_x + 2000)), mlp(8, 64, 64, 1), adam(3e-3), loss=F.mse_loss), steps=300, seed=99),
+    fault("pixels-divided-by-255-twice", "convolutional", "inputs-not-scaled not-learning output-constant same-batch",
+        "scale-inputs check-data",
+        "`ToTensor` has divided by 255, the dataset divides again, and then mean and deviation are taken off.",
+        lambda broken, loop: loop.fit(model=ConvNet(classes=10, norm=False),
+        data=(data := digits(raw=True))._replace(x=(data.x / (16 * 255 if broken else 16) - 0.3) / 0.38,
+        held_x=(data.held_x / (16 * 255 if broken else 16) - 0.3) / 0.38), optimizer=sgd(0.05, momentum=0.9)),
+        steps=200, seed=29),
     fault("every-word-unknown", "text", "same-batch output-constant labels-unrelated not-learning",
         "check-data vary-batches", "The vocabulary is of lower case, the text is not: every token becomes `<unk>`.",
-        lambda broken, loop: loop.fit(model=SentenceEncoder(), data=when(broken, split(*sentences(1280)),
-        lambda d: d._replace(x=torch.ones_like(d.x), held_x=torch.ones_like(d.held_x))), optimizer=adam(1e-3)),
-        steps=400, seed=30),
+        lambda broken, loop: loop.fit(when(broken, split(*sentences(1280)), lambda d: d._replace(x=torch.ones_like(d.x),
+        held_x=torch.ones_like(d.held_x))), SentenceEncoder(), adam(1e-3)), steps=400, seed=30),
     fault("batch-first-forgotten", "sequence", "not-learning labels-unrelated", "fix-axis",
         "An `nn.LSTM` without `batch_first` reads the samples of the batch as time.", lambda broken, loop: loop.fit(
         split(*waves(1024)), SequenceClassifier(nn.LSTM(3, 32, batch_first=not broken), 3), adam(5e-3)), steps=300,
@@ -459,16 +466,6 @@ def reward_minimised_by_the_policy(broken: bool, loop: Loop) -> float:
             optimizer.step()
             run.log_metrics(loss=loss.item(), reward=reward.mean().item())
     return accuracy(policy, data)
-
-
-@THIRD.fault("convolutional", "inputs-not-scaled not-learning output-constant same-batch", "scale-inputs check-data",
-    steps=200, seed=29)  # fmt: skip
-def pixels_divided_by_255_twice(broken: bool, loop: Loop) -> float:
-    """`ToTensor` has divided by 255, the dataset divides again, and then mean and deviation are taken off."""
-    data, model = digits(raw=True), ConvNet(classes=10, norm=False)
-    divisor = 16 * 255 if broken else 16
-    data = data._replace(x=(data.x / divisor - 0.3) / 0.38, held_x=(data.held_x / divisor - 0.3) / 0.38)
-    return loop.fit(data, model, sgd(0.05, momentum=0.9))
 
 
 @THIRD.fault("semi-supervised",

@@ -12,16 +12,20 @@ from ..loops import Loop, accuracy, adam, explained, log_validation, sgd, when
 from ..networks import plain_mlp
 
 OPEN.add(
-    fault("validation-loss-rises", "mlp", "overfitting", "regularise",
-        "Few samples with wrong labels, and a large network.", lambda broken, loop: loop.fit(model=plain_mlp(64, 256,
-        256, 10), data=when(broken, digits(flat=True), lambda d: d._replace(x=d.x[:96],
-        y=d.y[:96].where(torch.rand(96) > 0.3, torch.randint(0, 10, (96,))))), optimizer=adam(1e-3), validate=20),
-        onset=40, steps=400),
     fault("inputs-no-longer-scaled", "mlp", "data-changed", "check-data scale-inputs",
         "A second source whose inputs are in other units.", lambda broken, loop: loop.fit(model=plain_mlp(64, 64, 10),
         data=digits(flat=True), change=(lambda step, x, y: (x * 30 if step >= 100 else x, y)) if broken else None,
         optimizer=adam(1e-3)), onset=100, steps=200),
 )  # fmt: skip
+
+
+@OPEN.fault("mlp", "overfitting", "regularise", onset=40, steps=400)
+def validation_loss_rises(broken: bool, loop: Loop) -> float:
+    """Few samples with wrong labels, and a large network."""
+    model, data = plain_mlp(64, 256, 256, 10), digits(flat=True)
+    if broken:
+        data = data._replace(x=data.x[:96], y=data.y[:96].where(torch.rand(96) > 0.3, torch.randint(0, 10, (96,))))
+    return loop.fit(data, model, adam(1e-3), validate=20)
 
 
 @OPEN.fault("mlp", "sorted-batches", "vary-batches", other_harm="Each batch undoes the last ones.", steps=200)
@@ -35,6 +39,11 @@ def sorted_batches(broken: bool, loop: Loop) -> float:
 
 
 FIRST.add(
+    fault("sixty-digits-and-no-dropout", "MLP", "overfitting validation-worsens", "regularise",
+        "A wide network learns sixty samples by heart while the validation loss rises.", lambda broken, loop: loop.fit(
+        model=mlp(64, 256, 256, 10), data=(data := digits(flat=True))._replace(x=data.x[(chosen := (slice(0,
+        60) if broken else slice(None)))], y=data.y[chosen]), optimizer=adam(3e-3), validate=20, judge=data), onset=20,
+        steps=400, seed=9401),
     fault("preprocessing-changes-midway", "ResNet",
         "data-changed loss-spike validation-worsens overfitting running-statistics-wrong inputs-not-scaled",
         "check-data scale-inputs refresh-statistics vary-batches",
@@ -49,14 +58,6 @@ FIRST.add(
         change=lambda step, x, y: (x, y[torch.randperm(len(y))]) if broken and step >= 153 else (x, y)), onset=153,
         steps=300, seed=9405),
 )  # fmt: skip
-
-
-@FIRST.fault("MLP", "overfitting validation-worsens", "regularise", onset=20, steps=400, seed=9401)
-def sixty_digits_and_no_dropout(broken: bool, loop: Loop) -> float:
-    """A wide network learns sixty samples by heart while the validation loss rises."""
-    data, model = digits(flat=True), mlp(64, 256, 256, 10)
-    chosen = slice(0, 60) if broken else slice(None)
-    return loop.fit(data._replace(x=data.x[chosen], y=data.y[chosen]), model, adam(3e-3), validate=20, judge=data)
 
 
 @FIRST.fault("regression", "overfitting validation-worsens", "regularise", onset=20, steps=500, seed=9402)
@@ -173,13 +174,8 @@ def classes_renumbered_in_the_second_part(broken: bool, loop: Loop) -> float:
     """The second part of the data numbers its classes in alphabetical order."""
     data, model = digits(1400), ConvNet(width=12, depth=3, classes=10)
     alphabetical = torch.tensor([9, 4, 8, 7, 2, 1, 6, 5, 0, 3])
-    return loop.fit(
-        data,
-        model,
-        adam(3e-3),
-        change=lambda step, x, y: (x, alphabetical[y] if broken and step >= 200 else y),
-        validate=40,
-    )
+    return loop.fit(data, model, adam(3e-3), change=lambda step, x, y: (x,
+        alphabetical[y] if broken and step >= 200 else y), validate=40)  # fmt: skip
 
 
 @SECOND.fault("sequence", "data-changed not-learning validation-worsens loss-spike",
@@ -216,9 +212,8 @@ THIRD.add(
     fault("transform-forgotten-for-validation", "convolutional",
         "validation-worsens overfitting data-changed inputs-not-scaled running-statistics-wrong",
         "scale-inputs check-data", "The loader of the validation has no `Normalize`: its images come as 0 to 255.",
-        lambda broken, loop: loop.fit(model=ConvNet(classes=10), data=when(broken, digits(),
-        lambda d: d._replace(held_x=16 * (6 * d.held_x + 4.9))), optimizer=adam(2e-3), validate=40), onset=40,
-        steps=240, seed=123),
+        lambda broken, loop: loop.fit(when(broken, digits(), lambda d: d._replace(held_x=16 * (6 * d.held_x + 4.9))),
+        ConvNet(classes=10), adam(2e-3), validate=40), onset=40, steps=240, seed=123),
     fault("sensor-that-drifts", "regression", "data-changed inputs-not-scaled exploding-values validation-worsens",
         "check-data scale-inputs vary-batches",
         "Rows come in the order of time, and from step 100 on the sensors' zero wanders off.", lambda broken,
@@ -264,13 +259,8 @@ def tokenizer_exchanged_midway(broken: bool, loop: Loop) -> float:
     """The run is resumed at step 300 with a tokenizer that numbers its words in another order."""
     data, model = split(*sentences(1280)), SentenceEncoder()
     other_ids = torch.cat([torch.arange(7), torch.tensor([8, 7]), torch.arange(9, 50)])
-    return loop.fit(
-        data,
-        model,
-        adam(1e-3),
-        change=lambda step, x, y: (other_ids[x] if broken and step >= 300 else x, y),
-        validate=60,
-    )
+    return loop.fit(data, model, adam(1e-3), change=lambda step, x, y: (other_ids[x] if broken and step >= 300 else x,
+        y), validate=60)  # fmt: skip
 
 
 @THIRD.fault("convolutional", "sorted-batches data-changed loss-spike validation-worsens labels-constant",
@@ -305,20 +295,11 @@ def colours_swapped_by_another_reader(broken: bool, loop: Loop) -> float:
     tint = torch.tensor([2.0, 0.0, -2.0])[:, None, None]
     colour = (torch.arange(2)[:, None, None, None] * 2 - 1) * tint
     labels, held_labels = torch.randint(2, (len(data.x),)), torch.randint(2, (len(data.held_x),))
-    data = Data(
-        data.x + colour[labels] + tint,
-        data.y + 4 * labels,
-        data.held_x + colour[held_labels] + tint,
-        data.held_y + 4 * held_labels,
-    )
+    data = Data(data.x + colour[labels] + tint, data.y + 4 * labels, data.held_x + colour[held_labels] + tint,
+        data.held_y + 4 * held_labels)  # fmt: skip
     model = ConvNet(channels=3, classes=8, norm=False)
-    return loop.fit(
-        data,
-        model,
-        adam(3e-3),
-        change=lambda step, x, y: (20 * x.flip(1) if broken and step >= 140 else x, y),
-        report=None,
-    )
+    return loop.fit(data, model, adam(3e-3), change=lambda step, x, y: (20 * x.flip(1) if broken and step >= 140 else x,
+        y), report=None)  # fmt: skip
 
 
 @THIRD.fault("text", "data-changed same-batch overfitting validation-worsens", "vary-batches check-data", onset=150,
@@ -330,16 +311,8 @@ def corpus_that_turns_into_one_page(broken: bool, loop: Loop) -> float:
     def loss(output: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(output.flatten(0, 1), y.flatten())
 
-    loop.train(
-        data,
-        model,
-        adam(5e-3),
-        loss=loss,
-        batch=16,
-        change=lambda step, x, y: (
-            (data.x[:1].expand(len(x), -1), data.y[:1].expand(len(y), -1)) if broken and step >= 150 else (x, y)
-        ),
-    )
+    loop.train(data, model, adam(5e-3), loss=loss, batch=16, change=lambda step, x, y: (data.x[:1].expand(len(x), -1),
+        data.y[:1].expand(len(y), -1)) if broken and step >= 150 else (x, y))  # fmt: skip
     with torch.no_grad():
         return -loss(model(data.held_x), data.held_y).item()
 
