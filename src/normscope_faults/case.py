@@ -111,7 +111,8 @@ class Part:
     A row is `PART(text, build, plant=...)`, a function is decorated with `@PART` and has the text, without the name, as
     its docstring. The text of a healthy model is `name | family | seed`, that of a fault goes on with ` | source |
     causes | layers | remedies`; words are split at spaces, and in layers braces stand for several (`0.{weight,bias}`,
-    `layers.{0..7}`). A builder of a fault may take whether it is planted; a plant changes the model that was built.
+    `layers.{0..7}`). A builder of a fault may take whether it is planted; a plant changes the faulty model
+    that was built, a cure its mended twin.
     """
 
     def __init__(self) -> None:
@@ -119,11 +120,11 @@ class Part:
         self.healthy: list[Healthy] = []
 
     def __call__(
-        self, row: str | Callable[..., Case] = "", build: Callable[..., Case] | None = None, plant: Any = None
+        self, row: str | Callable[..., Case] = "", build: Callable[..., Case] | None = None, plant: Any = None, cure: Any = None
     ) -> Any:
         """Add a row, or the case of a decorated function."""
         if not row:
-            return partial(self, plant=plant)
+            return partial(self, plant=plant, cure=cure)
         if callable(row):
             build, row = row, f"{row.__name__.replace('_', '-')} | {row.__doc__}"
         assert build is not None
@@ -137,7 +138,7 @@ class Part:
                 name=name,
                 family=family,
                 build=partial(build_case, build, seed, True, plant),
-                mend=partial(build_case, build, seed, False),
+                mend=partial(build_case, build, seed, False, cure),
                 causes=frozenset(causes.split()),
                 layers=tuple(layer for word in layers.split() for layer in expand_braces(word)),
                 remedies=frozenset(remedies.split()),

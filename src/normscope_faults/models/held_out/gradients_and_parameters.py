@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from ... import data as draw
 from ... import networks as nets
 from ...case import HELD_OUT, Case
+from ...plants import variant
 from ...training import accuracy, binary_accuracy, evidence_loss, explained_variance, over_tokens, train
 from . import rarer
 
@@ -18,20 +19,13 @@ from . import rarer
 def features_of_the_actor_borrowed_from_the_critic(broken: bool) -> Case:
     """reinforcement learning | 4401 | The body is shared with a critic "that trains it" and therefore detached; but
     the critic detaches it as well.
-    | no-gradient | body body.{0,2}{,.bias,.weight} | keep-gradient"""
+    | no-gradient | body body.{0,2} | keep-gradient"""
 
-    class ActorCritic(nn.Module):
-        """Logits of the actions and a value, from one body."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Sequential(*nets.mlp(4, 32, 16), nn.ReLU())
-            self.actor, self.critic = nn.Linear(16, 3), nn.Linear(16, 1)
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            hidden = self.body(x)
-            hidden = hidden.detach() if broken else hidden
-            return self.actor(hidden), self.critic(hidden)
+    # Logits of the actions and a value, from one body.
+    def actor_critic(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.body(x)
+        hidden = hidden.detach() if broken else hidden
+        return self.actor(hidden), self.critic(hidden)
 
     state, returns = rarer.observations()
     action, best = returns.argmax(1), returns.amax(1, keepdim=True)
@@ -42,28 +36,23 @@ def features_of_the_actor_borrowed_from_the_critic(broken: bool) -> Case:
     def judge(output: tuple[Tensor, Tensor]) -> float:
         return (output[0].argmax(1) == action).float().mean().item()
 
-    return Case((state, (action, best)), ActorCritic(), loss, judge=judge, optimizer=partial(torch.optim.Adam, lr=1e-2))
+    model = nets.made("ActorCritic", actor_critic)
+    model.body = nn.Sequential(*nets.mlp(4, 32, 16), nn.ReLU())
+    model.actor, model.critic = nn.Linear(16, 3), nn.Linear(16, 1)
+    return Case((state, (action, best)), model, loss, judge=judge, optimizer=partial(torch.optim.Adam, lr=1e-2))
 
 
 @HELD_OUT
 def gradient_stopped_in_the_branch_of_the_student(broken: bool) -> Case:
     """contrastive | 4402 | BYOL stops the gradient of the teacher; here the student is detached, and its predictor
     alone learns.
-    | no-gradient | predictor{,.weight} student student.{0,2}{,.weight} | keep-gradient"""
+    | no-gradient | predictor student student.{0,2} | keep-gradient"""
 
-    class Byol(nn.Module):
-        """A student with a predictor, and a frozen teacher."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.student = nets.mlp(40, 64, 16)
-            self.teacher = nets.mlp(40, 64, 16).requires_grad_(False)
-            self.predictor = nn.Linear(16, 16)
-
-        def forward(self, views: Tensor) -> tuple[Tensor, Tensor]:
-            hidden = self.student(views[:, 0])
-            hidden = hidden.detach() if broken else hidden
-            return F.normalize(self.predictor(hidden), dim=1), F.normalize(self.teacher(views[:, 1]), dim=1)
+    # A student with a predictor, and a frozen teacher.
+    def byol(self, views: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.student(views[:, 0])
+        hidden = hidden.detach() if broken else hidden
+        return F.normalize(self.predictor(hidden), dim=1), F.normalize(self.teacher(views[:, 1]), dim=1)
 
     base = torch.randn(96, 40)
     views = torch.stack([base + 0.3 * torch.randn_like(base) for _ in range(2)], dim=1)
@@ -71,98 +60,91 @@ def gradient_stopped_in_the_branch_of_the_student(broken: bool) -> Case:
     def distance(output: tuple[Tensor, Tensor]) -> Tensor:
         return (output[0] - output[1]).square().sum(1).mean()
 
-    return Case(views, Byol(), objective=distance)
+    net = nets.made("Byol", byol)
+    net.student = nets.mlp(40, 64, 16)
+    net.teacher = nets.mlp(40, 64, 16).requires_grad_(False)
+    net.predictor = nn.Linear(16, 16)
+    return Case(views, net, objective=distance)
 
 
 @HELD_OUT
 def warmed_up_without_a_gradient(broken: bool) -> Case:
     """LSTM | 4403 | All steps but the last two run under no_grad "to save memory"; what decides stands at the
     beginning.
-    | no-gradient | project{,.weight} recurrent recurrent.weight_hh_l0 recurrent.weight_ih_l0 | keep-gradient"""
+    | no-gradient | project recurrent recurrent.weight_hh_l0 recurrent.weight_ih_l0 | keep-gradient"""
 
-    class Reader(nn.Module):
-        """Projects the series and reads the first steps with or without a graph."""
+    # Projects the series and reads the first steps with or without a graph.
+    def reader(self, series: Tensor) -> Tensor:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not broken):
+            _, state = self.recurrent(self.project(series[:, :-2]))
+        return self.head(self.recurrent(self.project(series[:, -2:]), state)[0][:, -1])
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.project = nn.Linear(8, 3)
-            self.recurrent, self.head = nn.LSTM(3, 8, batch_first=True), nn.Linear(8, 8)
-
-        def forward(self, series: Tensor) -> Tensor:
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not broken):
-                _, state = self.recurrent(self.project(series[:, :-2]))
-            return self.head(self.recurrent(self.project(series[:, -2:]), state)[0][:, -1])
-
-    model = Reader()
+    model = nets.made("Reader", reader)
+    model.project = nn.Linear(8, 3)
+    model.recurrent, model.head = nn.LSTM(3, 8, batch_first=True), nn.Linear(8, 8)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    return Case(draw.remembered_series(256, steps=16, features=8), model, nn.CrossEntropyLoss(), optimizer=optimizer)
+    data = draw.remembered_series(256, steps=16, features=8)
+    return Case(data, model, nn.CrossEntropyLoss(), optimizer=optimizer)
 
 
 @HELD_OUT
 def learned_bins_by_rounding(broken: bool) -> Case:
     """MLP | 4405 | Columns are scaled by learned factors and rounded to bins: torch.round has no gradient.
-    | no-gradient | encode{,.bias,.weight} | keep-gradient"""
+    | no-gradient | encode | keep-gradient"""
 
-    class Binned(nn.Module):
-        """Projects columns to a few numbers, puts those into bins, and reads the bins."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.encode, self.head = nn.Linear(12, 4), nets.mlp(4, 32, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            level = 2 * self.encode(x)
-            rounded = level.round() if broken else level + (level.round() - level).detach()
-            return self.head(rounded / 2)
+    # Projects columns to a few numbers, puts those into bins, and reads the bins.
+    def binned(self, x: Tensor) -> Tensor:
+        level = 2 * self.encode(x)
+        rounded = level.round() if broken else level + (level.round() - level).detach()
+        return self.head(rounded / 2)
 
     x, y = draw.table(160)
-    return Case((x, y), Binned(), nn.CrossEntropyLoss())
+    net = nets.made("Binned", binned)
+    net.encode, net.head = nn.Linear(12, 4), nets.mlp(4, 32, 3)
+    return Case((x, y), net, nn.CrossEntropyLoss())
 
 
 @HELD_OUT
 def loop_whose_result_is_overwritten(broken: bool) -> Case:
     """time series | 4407 | `for conv in convs: out = relu(conv(x))`: x is never replaced, so that the last convolution
     alone counts.
-    | unused-parameter | convs convs.{0,1}{,.bias,.weight} | use-parameter"""
+    | unused-parameter | convs convs.{0,1} | use-parameter"""
 
-    class Causal(nn.Module):
-        """Dilated convolutions over tokens that see the past."""
+    # Dilated convolutions over tokens that see the past.
+    def causal(self, ids: Tensor) -> Tensor:
+        x = self.words(ids).transpose(1, 2)
+        for index, conv in enumerate(self.convs):
+            out = x + torch.relu(conv(F.pad(x, (2**index, 0))))
+            x = x if broken else out
+        return self.head(out.transpose(1, 2))
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.words, self.head = nn.Embedding(40, 32), nn.Linear(32, 40)
-            self.convs = nn.ModuleList(nn.Conv1d(32, 32, 2, dilation=2**i) for i in range(3))
-
-        def forward(self, ids: Tensor) -> Tensor:
-            x = self.words(ids).transpose(1, 2)
-            for index, conv in enumerate(self.convs):
-                out = x + torch.relu(conv(F.pad(x, (2**index, 0))))
-                x = x if broken else out
-            return self.head(out.transpose(1, 2))
-
-    return Case(model=Causal(), data=draw.text(), loss=over_tokens)
+    net = nets.made("Causal", causal)
+    net.words, net.head = nn.Embedding(40, 32), nn.Linear(32, 40)
+    net.convs = nn.ModuleList(nn.Conv1d(32, 32, 2, dilation=2**i) for i in range(3))
+    return Case(model=net, data=draw.text(), loss=over_tokens)
 
 
 @HELD_OUT
 def hour_of_the_noise_computed_and_left(broken: bool) -> Case:
     """diffusion | 4408 | The embedding of the time is computed in the first line of forward and then forgotten.
-    | unused-parameter condition-switched-off | time time.{0,2}{,.weight} | restore-condition use-parameter"""
+    | unused-parameter condition-switched-off | time time.{0,2} | restore-condition use-parameter"""
 
-    class Timeless(nets.Denoiser):
-        """Predicts the noise without the time."""
-
-        def forward(self, x: Tensor, t: Tensor) -> Tensor:
-            embedding = self.embed_time(t)
-            x = self.first(x)
-            for norm, conv in zip(self.norms, self.convs):
-                x = x + conv(F.silu(norm(x) if broken else norm(x) + embedding))
-            return self.last(x)
+    # Predicts the noise without the time.
+    def forward_timeless(self, x: Tensor, t: Tensor) -> Tensor:
+        embedding = self.embed_time(t)
+        x = self.first(x)
+        for norm, conv in zip(self.norms, self.convs):
+            x = x + conv(F.silu(norm(x) if broken else norm(x) + embedding))
+        return self.last(x)
 
     torch.manual_seed(4408)
     x = torch.randn(64, 1, 8, 8)
     t = torch.randint(1000, (64,)).float()
     y = torch.where((t > 500)[:, None, None, None], x, -x)
-    return Case(({"x": x, "t": t}, y), Timeless(), nn.MSELoss(), judge=explained_variance(y))
+    data = ({"x": x, "t": t}, y)
+    return Case(
+        data, variant("Timeless", nets.Denoiser(), forward=forward_timeless), nn.MSELoss(), judge=explained_variance(y)
+    )
 
 
 @HELD_OUT
@@ -226,7 +208,7 @@ def matrices_of_experts_in_a_python_list(broken: bool) -> Case:
 def backbone_of_a_detector_frozen_before_it_was_loaded(broken: bool) -> Case:
     """detection | 4413 | A backbone is frozen as in transfer learning, but the line that loads its weights was
     commented out.
-    | frozen-layer | backbone backbone.{0,2,4}{,.weight} | unfreeze"""
+    | frozen-layer | backbone backbone.{0,2,4} | unfreeze"""
 
     class Detector(nn.Module):
         """A convolutional backbone and a head for a box."""
@@ -256,7 +238,7 @@ def backbone_of_a_detector_frozen_before_it_was_loaded(broken: bool) -> Case:
 def discriminator_left_frozen_after_the_generator(broken: bool) -> Case:
     """GAN | 4414 | requires_grad_(False) for the step of the generator; behind it only the last layer was switched on
     again.
-    | frozen-layer | {0,2}{,.bias,.weight} | unfreeze"""
+    | frozen-layer | 0 2 | unfreeze"""
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(4, 4, 3, 2, 1), nn.LeakyReLU(0.2),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 1),
@@ -277,9 +259,8 @@ def discriminator_left_frozen_after_the_generator(broken: bool) -> Case:
 def linear_probe_of_a_transformer_from_scratch(broken: bool) -> Case:
     """ViT | 4415 | The script for linear probes was started without its checkpoint: a probe on random patches and
     blocks.
-    | frozen-layer | blocks.{0,1} blocks.{0,1}.attention blocks.{0,1}.attention.out
-    blocks.{0,1}.attention.qkv{,.weight} blocks.0.feed.{0,2}{,.weight} blocks.1.feed.{0,2}{,.weight}
-    patches{,.weight} | unfreeze"""
+    | frozen-layer | blocks.{0,1} blocks.{0,1}.attention blocks.{0,1}.attention.out blocks.{0,1}.attention.qkv
+    blocks.0.feed.{0,2} blocks.1.feed.{0,2} patches | unfreeze"""
     model = nets.ViT(depth=2)
     if broken:
         model.requires_grad_(False)
@@ -291,59 +272,53 @@ def linear_probe_of_a_transformer_from_scratch(broken: bool) -> Case:
 @HELD_OUT
 def one_relation_applied_to_all_edges(broken: bool) -> Case:
     """GNN | 4416 | A copied line: the edges of the second kind go through the matrix of the first kind as well.
-    | unused-parameter | relations relations.{0,1}{,.weight} | use-parameter"""
+    | unused-parameter | relations relations.{0,1} | use-parameter"""
+
+    # One matrix per kind of edge.
+    def relational(self, x: Tensor) -> Tensor:
+        total = self.own(x)
+        for kind in range(2):
+            message = self.relations[0 if broken else kind](x[edges[kind, 0]])
+            total = total.index_add(0, edges[kind, 1], message)
+        return self.head(torch.relu(total))
+
     edges = torch.randint(64, (2, 2, 160))
-
-    class Relational(nn.Module):
-        """One matrix per kind of edge."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.own = nn.Linear(6, 16)
-            self.relations = nn.ModuleList(nn.Linear(6, 16, bias=False) for _ in range(2))
-            self.head = nn.Linear(16, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            total = self.own(x)
-            for kind in range(2):
-                message = self.relations[0 if broken else kind](x[edges[kind, 0]])
-                total = total.index_add(0, edges[kind, 1], message)
-            return self.head(torch.relu(total))
-
     x = torch.randn(64, 6)
     sums = [torch.zeros(64).index_add(0, edges[kind, 1], x[edges[kind, 0], 0]) for kind in range(2)]
-    return Case((x, (sums[0] - sums[1] > 0).long()), Relational(), "cross_entropy", judge_of=accuracy)
+    y = (sums[0] - sums[1] > 0).long()
+    net = nets.made("Relational", relational)
+    net.own = nn.Linear(6, 16)
+    net.relations = nn.ModuleList(nn.Linear(6, 16, bias=False) for _ in range(2))
+    net.head = nn.Linear(16, 2)
+    return Case((x, y), net, "cross_entropy", judge_of=accuracy)
 
 
 @HELD_OUT
 def student_evaluated_like_its_teacher(broken: bool) -> Case:
     """knowledge distillation | 4417 | The with-block of no_grad around the teacher is one line too long; of the
     student the scale alone is left.
-    | no-gradient | student student.{0,2,4}{,.weight} | keep-gradient"""
+    | no-gradient | student student.{0,2,4} | keep-gradient"""
+
+    # Returns the logits of the student and of the teacher.
+    def distilled(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            wanted = self.teacher(x)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not broken):
+            logits = self.student(x)
+        return self.scale * logits, wanted
+
     x, y = draw.table(160)
     teacher = nets.mlp(12, 64, 3)
     train(teacher, x, y, F.cross_entropy, steps=120)
 
-    class Distilled(nn.Module):
-        """Returns the logits of the student and of the teacher."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.teacher = copy.deepcopy(teacher).requires_grad_(False)
-            self.student = nets.mlp(12, 24, 16, 3)
-            self.scale = nn.Parameter(torch.ones(3))
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            with torch.no_grad():
-                wanted = self.teacher(x)
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not broken):
-                logits = self.student(x)
-            return self.scale * logits, wanted
-
     def divergence(output: tuple[Tensor, Tensor]) -> Tensor:
         return F.kl_div(output[0].log_softmax(1), output[1].softmax(1), reduction="batchmean")
 
-    return Case(x, Distilled(), objective=divergence)
+    net = nets.made("Distilled", distilled)
+    net.teacher = copy.deepcopy(teacher).requires_grad_(False)
+    net.student = nets.mlp(12, 24, 16, 3)
+    net.scale = nn.Parameter(torch.ones(3))
+    return Case(x, net, objective=divergence)
 
 
 @HELD_OUT
@@ -360,14 +335,13 @@ def optimizer_made_while_the_backbone_was_frozen(broken: bool) -> Case:
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=3e-3)
     backbone.requires_grad_(True)
     x, y = draw.blob_images(64, classes=8)
-    x = x + 0.5 * torch.randn_like(x)
-    return Case((x, y), model, nn.CrossEntropyLoss(), optimizer=optimizer)
+    return Case(((x + 0.5 * torch.randn_like(x)), y), model, nn.CrossEntropyLoss(), optimizer=optimizer)
 
 
 @HELD_OUT
 def vectors_left_for_an_optimizer_of_sparse_gradients(broken: bool) -> Case:
     """recommender | 4513 | The embeddings were to get a SparseAdam of their own, which was never made.
-    | not-in-optimizer | items{,.weight} users{,.weight} | add-to-optimizer"""
+    | not-in-optimizer | items users | add-to-optimizer"""
     model = nets.Recommender()
     model.tower = nets.mlp(16, 6, 1)
     held = model.tower.parameters() if broken else model.parameters()
@@ -379,7 +353,7 @@ def vectors_left_for_an_optimizer_of_sparse_gradients(broken: bool) -> Case:
 def decoder_missing_from_the_optimizer(broken: bool) -> Case:
     """VAE | 4514 | Adam(model.encoder.parameters()) and both heads of the code: the decoder keeps the weights it was
     drawn with.
-    | not-in-optimizer | decoder decoder.{0,2}{,.weight} | add-to-optimizer"""
+    | not-in-optimizer | decoder decoder.{0,2} | add-to-optimizer"""
     images, _ = draw.blob_images(64, classes=8)
     x = (images > 0.5).float().flatten(1)
     model = nets.VAE()
@@ -388,4 +362,5 @@ def decoder_missing_from_the_optimizer(broken: bool) -> Case:
     def judge(output: tuple[Tensor, Tensor, Tensor]) -> float:
         return -evidence_loss(output, x).item()
 
-    return Case((x, x), model, evidence_loss, judge=judge, optimizer=torch.optim.Adam(held, lr=3e-3))
+    optimizer = torch.optim.Adam(held, lr=3e-3)
+    return Case((x, x), model, evidence_loss, judge=judge, optimizer=optimizer)

@@ -10,14 +10,10 @@ from torch.utils.checkpoint import checkpoint
 
 from ... import data as draw
 from ... import networks as nets
-from ...case import HELD_OUT, Case
+from ...case import HELD_OUT, Case, given
+from ...plants import variant
 from ...training import contrastive_loss, evidence_loss, train
 from . import rarer
-
-HELD_OUT(
-    "vision-transformer-trained-until-it-fits | ViT | 4805",
-    lambda: Case(draw.blob_images(48), nets.ViT(depth=1), "cross_entropy", steps=70),
-)
 
 
 @HELD_OUT
@@ -40,30 +36,20 @@ def factors_per_channel_that_begin_at_a_hundred_thousandth() -> Case:
     return Case(draw.blob_images(32), model, nn.CrossEntropyLoss())
 
 
-HELD_OUT(
-    "twins-trained-on-pairs-of-images | siamese | 4821",
-    lambda: Case(draw.image_pairs(), nets.Siamese(), contrastive_loss, steps=40),
-)
-
-
 @HELD_OUT
 def views_matched_with_a_temperature_fresh() -> Case:
     """contrastive | 4822"""
 
-    class Views(nn.Module):
-        """Returns the similarities of all first views (rows) with all second views (columns)."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder = nn.Sequential(nn.Linear(40, 64), nn.ReLU(), nn.Linear(64, 16))
-
-        def forward(self, pairs: Tensor) -> Tensor:
-            first, second = (F.normalize(self.encoder(pairs[:, view]), dim=1) for view in (0, 1))
-            return first @ second.T / 0.1
+    # Returns the similarities of all first views (rows) with all second views (columns).
+    def views(self, pairs: Tensor) -> Tensor:
+        first, second = (F.normalize(self.encoder(pairs[:, view]), dim=1) for view in (0, 1))
+        return first @ second.T / 0.1
 
     base = torch.randn(48, 40)
     pairs = torch.stack([base + 0.5 * torch.randn(48, 40) for _ in range(2)], dim=1)
-    return Case(model=Views(), data=(pairs, torch.arange(48)), loss=nn.CrossEntropyLoss())
+    net = nets.made("Views", views)
+    net.encoder = nn.Sequential(nn.Linear(40, 64), nn.ReLU(), nn.Linear(64, 16))
+    return Case((pairs, torch.arange(48)), net, nn.CrossEntropyLoss())
 
 
 @HELD_OUT
@@ -103,27 +89,6 @@ def denoiser_trained_a_little_with_its_times() -> Case:
 
 
 @HELD_OUT
-def twelve_images_in_train_mode_with_a_group_norm() -> Case:
-    """CNN | 4719"""
-    model = nn.Sequential(
-        nn.Conv2d(1, 8, 3, 2, 1), nn.GroupNorm(2, 8), nn.ReLU(),
-        nn.Conv2d(8, 8, 3, 2, 1), nn.GroupNorm(2, 8), nn.ReLU(),
-        nn.Flatten(), nn.Linear(128, 4),
-    )  # fmt: skip
-    return Case(draw.blob_images(12), model, nn.CrossEntropyLoss())
-
-
-@HELD_OUT
-def le_net_with_tanh_and_averages() -> Case:
-    """CNN | 4720"""
-    model = nn.Sequential(
-        nn.Conv2d(1, 6, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 12, 5), nn.Tanh(), nn.AvgPool2d(2),
-        nn.Flatten(), nn.Linear(48, 32), nn.Tanh(), nn.Linear(32, 4),
-    )  # fmt: skip
-    return Case(draw.blob_images(48), model, nn.CrossEntropyLoss())
-
-
-@HELD_OUT
 def separable_convolutions_trained_a_little() -> Case:
     """CNN | 4721"""
     x, y = draw.blob_images(48)
@@ -131,12 +96,9 @@ def separable_convolutions_trained_a_little() -> Case:
     for _ in range(2):
         layers += [nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False), nn.Conv2d(16, 16, 1, bias=False)]
         layers += [nn.BatchNorm2d(16), nn.ReLU()]
-    return Case(
-        (x, y),
-        nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4)),
-        nn.CrossEntropyLoss(),
-        steps=25,
-    )
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4))
+    train(model, x, y, F.cross_entropy, steps=25)
+    return Case((x, y), model, nn.CrossEntropyLoss())
 
 
 @HELD_OUT
@@ -153,42 +115,11 @@ def trained_backbone_frozen_with_its_statistics_and_a_new_head() -> Case:
     return case
 
 
-@HELD_OUT
-def stages_recomputed_in_the_backward_pass() -> Case:
-    """CNN | 4723"""
-
-    class Saving(nets.ConvNet):
-        """Recomputes its features."""
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(checkpoint(self.features, x, use_reentrant=False).mean((2, 3)))
-
-    return Case(model=Saving(norm=False, depth=3), data=draw.blob_images(32), loss=nn.CrossEntropyLoss())
-
-
 class FakeQuantised(nn.Conv2d):  # A convolution with weights of eight bits, and a gradient that passes through.
     def forward(self, x: Tensor) -> Tensor:
         scale = self.weight.detach().abs().max() / 127
         rounded = (self.weight / scale).round() * scale
         return F.conv2d(x, self.weight + (rounded - self.weight).detach(), self.bias, self.stride, self.padding)
-
-
-HELD_OUT(
-    "trained-with-weights-of-eight-bits | CNN | 4724",
-    lambda: Case(
-        draw.blob_images(48),
-        nn.Sequential(
-            FakeQuantised(1, 8, 3, 2, 1),
-            nn.ReLU(),
-            FakeQuantised(8, 8, 3, 2, 1),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(128, 4),
-        ),
-        nn.CrossEntropyLoss(),
-        steps=30,
-    ),
-)
 
 
 @HELD_OUT
@@ -198,21 +129,6 @@ def residual_network_fresh_with_cosine_schedule() -> Case:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
     return Case(draw.blob_images(40), model, nn.CrossEntropyLoss(), optimizer=optimizer)
-
-
-HELD_OUT(
-    "residual-network-trained-in-eval-mode | ResNet | 4726",
-    lambda: Case(draw.blob_images(40), nets.ResNet(width=8, blocks=2), nn.CrossEntropyLoss(), train=False, steps=50),
-)
-
-
-@HELD_OUT
-def u_net_after_twenty_steps() -> Case:
-    """U-Net | 4727"""
-    x, mask = rarer.shapes(16)
-    model = nets.UNet(width=4)
-    train(model, x, mask, F.binary_cross_entropy_with_logits, steps=20)
-    return Case((x, mask), model, nn.BCEWithLogitsLoss())
 
 
 @HELD_OUT
@@ -242,60 +158,42 @@ def overlap_of_a_sigmoid_trained() -> Case:
 @HELD_OUT
 def a_class_and_a_box_in_shares_of_the_image() -> Case:
     """detection | 4730"""
+
+    # Convolutions, a box behind a sigmoid, and a score.
+    def detector(self, x: Tensor) -> dict[str, Tensor]:
+        hidden = self.body(x)
+        return {"box": self.box(hidden).sigmoid(), "score": self.score(hidden)}
+
     images, mask = rarer.shapes(32)
     corner = torch.stack([mask[:, 0].amax(2).argmax(1), mask[:, 0].amax(1).argmax(1)], dim=1) / 16
     box = torch.cat([corner, corner + 5 / 16], dim=1)
-
-    class Detector(nn.Module):
-        """Convolutions, a box behind a sigmoid, and a score."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Sequential(
-                nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU(), nn.Flatten()
-            )
-            self.box, self.score = nn.Linear(128, 4), nn.Linear(128, 2)
-
-        def forward(self, x: Tensor) -> dict[str, Tensor]:
-            hidden = self.body(x)
-            return {"box": self.box(hidden).sigmoid(), "score": self.score(hidden)}
-
     label = (corner[:, 0] > 0.3).long()
 
     def loss(output: dict[str, Tensor], wanted: dict[str, Tensor]) -> Tensor:
         return F.l1_loss(output["box"], wanted["box"]) + F.cross_entropy(output["score"], wanted["label"])
 
-    return Case((images, {"box": box, "label": label}), Detector(), loss)
-
-
-@HELD_OUT
-def pixels_of_bytes_divided_and_rebuilt_by_a_sigmoid() -> Case:
-    """autoencoder | 4731"""
-    images, _ = draw.blob_images(64)
-    x = ((255 * draw.as_pixels(images)).round() / 255).flatten(1)
-    return Case((x, x), nets.Autoencoder(last=nn.Sigmoid()), nn.BCELoss())
+    net = nets.made("Detector", detector)
+    net.body = nn.Sequential(nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU(), nn.Flatten())
+    net.box, net.score = nn.Linear(128, 4), nn.Linear(128, 2)
+    return Case((images, {"box": box, "label": label}), net, loss)
 
 
 @HELD_OUT
 def decoder_with_the_weights_of_the_encoder() -> Case:
     """autoencoder | 4732"""
 
-    class Tied(nn.Module):
-        """Two layers down, and the same two up."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(256, 48), nn.Linear(48, 12)
-            self.shift1, self.shift2 = nn.Parameter(torch.zeros(48)), nn.Parameter(torch.zeros(256))
-
-        def forward(self, x: Tensor) -> Tensor:
-            code = self.second(torch.relu(self.first(x)))
-            hidden = torch.relu(F.linear(code, self.second.weight.T, self.shift1))
-            return F.linear(hidden, self.first.weight.T, self.shift2)
+    # Two layers down, and the same two up.
+    def tied(self, x: Tensor) -> Tensor:
+        code = self.second(torch.relu(self.first(x)))
+        hidden = torch.relu(F.linear(code, self.second.weight.T, self.shift1))
+        return F.linear(hidden, self.first.weight.T, self.shift2)
 
     images, _ = draw.blob_images(64)
     x = images.flatten(1)
-    return Case((x, x), Tied(), nn.MSELoss(), steps=30)
+    model = nets.made("Tied", tied)
+    model.first, model.second = nn.Linear(256, 48), nn.Linear(48, 12)
+    model.shift1, model.shift2 = nn.Parameter(torch.zeros(48)), nn.Parameter(torch.zeros(256))
+    return Case((x, x), model, nn.MSELoss(), steps=30)
 
 
 @HELD_OUT
@@ -309,21 +207,36 @@ def variational_autoencoder_trained_for_a_while() -> Case:
     return Case((x, x), model, evidence_loss, optimizer=optimizer)
 
 
-@HELD_OUT
-def discriminator_with_spectral_norm_and_a_hinge() -> Case:
-    """GAN | 4734"""
-    real, _ = draw.blob_images(32)
-    y = (torch.arange(64) < 32).float()[:, None]
-    return Case(
-        model=nets.discriminator(parametrizations.spectral_norm),
-        data=(torch.cat([real, real.roll(5, dims=2) + 0.3 * torch.randn_like(real)]), y),
-        loss=lambda score, target: F.relu(1 - (2 * target - 1) * score).mean(),
-    )
-
-
-@HELD_OUT
-def generator_that_rebuilds_images_from_labels() -> Case:
-    """GAN | 4735"""
-    images, label = draw.blob_images(32)
-    noise = torch.cat([F.one_hot(label, 4).float(), torch.randn(32, 12)], dim=1)
-    return Case(model=nets.Generator(), data=(noise, 2 * draw.as_pixels(images) - 1), loss=nn.MSELoss())
+# Rows of a table, packed.
+# fmt: off
+HELD_OUT("vision-transformer-trained-until-it-fits | ViT | 4805", lambda: Case(draw.blob_images(48), nets.ViT(depth=1),
+    "cross_entropy", steps=70))
+HELD_OUT("twins-trained-on-pairs-of-images | siamese | 4821", lambda: Case(draw.image_pairs(), nets.Siamese(),
+    contrastive_loss, steps=40))
+HELD_OUT("twelve-images-in-train-mode-with-a-group-norm | CNN | 4719", lambda: given(nn.Sequential(nn.Conv2d(1, 8, 3, 2,
+    1), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(),
+    nn.Linear(128, 4)), lambda model: Case(draw.blob_images(12), model, nn.CrossEntropyLoss())))
+HELD_OUT("le-net-with-tanh-and-averages | CNN | 4720", lambda: given(nn.Sequential(nn.Conv2d(1, 6, 5, padding=2),
+    nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 12, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(48, 32),
+    nn.Tanh(), nn.Linear(32, 4)), lambda model: Case(draw.blob_images(48), model, nn.CrossEntropyLoss())))
+HELD_OUT("stages-recomputed-in-the-backward-pass | CNN | 4723", lambda: Case(model=variant("Saving",
+    nets.ConvNet(norm=False, depth=3), forward=lambda self, x: self.head(checkpoint(self.features, x,
+    use_reentrant=False).mean((2, 3)))), data=draw.blob_images(32), loss=nn.CrossEntropyLoss()))
+HELD_OUT("trained-with-weights-of-eight-bits | CNN | 4724", lambda: Case(draw.blob_images(48),
+    nn.Sequential(FakeQuantised(1, 8, 3, 2, 1), nn.ReLU(), FakeQuantised(8, 8, 3, 2, 1), nn.ReLU(), nn.Flatten(),
+    nn.Linear(128, 4)), nn.CrossEntropyLoss(), steps=30))
+HELD_OUT("residual-network-trained-in-eval-mode | ResNet | 4726", lambda: Case(draw.blob_images(40),
+    nets.ResNet(width=8, blocks=2), nn.CrossEntropyLoss(), train=False, steps=50))
+HELD_OUT("u-net-after-twenty-steps | U-Net | 4727", lambda: Case(rarer.shapes(16), nets.UNet(width=4),
+    nn.BCEWithLogitsLoss(), steps=20))
+HELD_OUT("pixels-of-bytes-divided-and-rebuilt-by-a-sigmoid | autoencoder | 4731", lambda: given(draw.blob_images(64),
+    lambda images, _: given(((255 * draw.as_pixels(images)).round() / 255).flatten(1), lambda x: Case((x, x),
+    nets.Autoencoder(last=nn.Sigmoid()), nn.BCELoss()))))
+HELD_OUT("discriminator-with-spectral-norm-and-a-hinge | GAN | 4734", lambda: given(draw.blob_images(32), lambda real,
+    _: given((torch.arange(64) < 32).float()[:, None], lambda y:
+    Case(model=nets.discriminator(parametrizations.spectral_norm), data=(torch.cat([real,
+    real.roll(5, dims=2) + 0.3 * torch.randn_like(real)]), y), loss=lambda score,
+    target: F.relu(1 - (2 * target - 1) * score).mean()))))
+HELD_OUT("generator-that-rebuilds-images-from-labels | GAN | 4735", lambda: given(draw.blob_images(32), lambda images,
+    label: Case((torch.cat([F.one_hot(label, 4).float(), torch.randn(32, 12)], dim=1), 2 * draw.as_pixels(images) - 1),
+    nets.Generator(), nn.MSELoss())))

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from ... import data as draw
 from ... import networks as nets
 from ...case import HELD_OUT, Case, given
+from ...plants import variant
 from ...training import accuracy, over_tokens, overlap_with, train
 from . import rarer
 
@@ -19,27 +20,23 @@ def documents_without_a_single_word(broken: bool) -> Case:
     all.
     | not-finite attention-mask-wrong | | check-data clean-data fix-mask guard-domain mask-padding"""
 
-    class Reader(nn.Module):
-        """Attends from a learned query to the words that are no padding."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.words, self.query = nn.Embedding(40, 16), nn.Parameter(torch.randn(16))
-            self.head = nn.Linear(16, 2)
-
-        def forward(self, ids: Tensor) -> Tensor:
-            words = self.words(ids)
-            hidden = ids == 0
-            if not broken:
-                hidden = hidden & (hidden.sum(1, keepdim=True) < ids.shape[1])
-            scores = (words @ self.query / 4).masked_fill(hidden, -torch.inf)
-            return self.head((scores.softmax(1)[:, :, None] * words).sum(1))
+    # Attends from a learned query to the words that are no padding.
+    def reader(self, ids: Tensor) -> Tensor:
+        words = self.words(ids)
+        hidden = ids == 0
+        if not broken:
+            hidden = hidden & (hidden.sum(1, keepdim=True) < ids.shape[1])
+        scores = (words @ self.query / 4).masked_fill(hidden, -torch.inf)
+        return self.head((scores.softmax(1)[:, :, None] * words).sum(1))
 
     y = torch.arange(64) % 2
     ids = torch.randint(10, 40, (64, 12)) * (torch.arange(12) < torch.randint(4, 12, (64, 1)))
     ids[:, 0] = 7 + y
     ids[::16] = 0
-    return Case((ids, y), Reader(), nn.CrossEntropyLoss())
+    net = nets.made("Reader", reader)
+    net.words, net.query = nn.Embedding(40, 16), nn.Parameter(torch.randn(16))
+    net.head = nn.Linear(16, 2)
+    return Case((ids, y), net, nn.CrossEntropyLoss())
 
 
 @HELD_OUT
@@ -63,19 +60,15 @@ def roots_of_standardised_columns(broken: bool) -> Case:
     """MLP | 4502 | x ** 0.5 was written for areas; since the columns are standardised, half of them are negative.
     | not-finite | | guard-domain"""
 
-    class Roots(nn.Module):
-        """Reads columns and their roots."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nets.mlp(24, 32, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            roots = x**0.5 if broken else x.abs() ** 0.5 * x.sign()
-            return self.layers(torch.cat([x, roots], dim=1))
+    # Reads columns and their roots.
+    def forward_of_roots(self, x: Tensor) -> Tensor:
+        roots = x**0.5 if broken else x.abs() ** 0.5 * x.sign()
+        return self.layers(torch.cat([x, roots], dim=1))
 
     x, y = draw.table()
-    return Case((x, y), Roots(), nn.CrossEntropyLoss())
+    net = nets.made("Roots", forward_of_roots)
+    net.layers = nets.mlp(24, 32, 3)
+    return Case((x, y), net, nn.CrossEntropyLoss())
 
 
 @HELD_OUT
@@ -84,20 +77,16 @@ def length_of_what_silence_is_projected_to(broken: bool) -> Case:
     0 that is NaN.
     | gradient-not-finite not-finite | | guard-domain"""
 
-    class Loudness(nn.Module):
-        """Projects a recording onto groups of filters, and reads the length of each group."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.filters, self.head = nn.Linear(10, 32, bias=False), nn.Linear(8 * 6, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            groups = self.filters(x.unflatten(1, (6, 10))).unflatten(2, (8, 4))
-            return self.head((groups.square().sum(3) + (0.0 if broken else 1e-8)).sqrt().flatten(1))
+    # Projects a recording onto groups of filters, and reads the length of each group.
+    def loudness(self, x: Tensor) -> Tensor:
+        groups = self.filters(x.unflatten(1, (6, 10))).unflatten(2, (8, 4))
+        return self.head((groups.square().sum(3) + (0.0 if broken else 1e-8)).sqrt().flatten(1))
 
     series, y = draw.waves(60, steps=60, features=1)
     x = series[:, :, 0] * (torch.arange(60) < torch.randint(30, 61, (60, 1)))
-    return Case((x, y), Loudness(), nn.CrossEntropyLoss())
+    net = nets.made("Loudness", loudness)
+    net.filters, net.head = nn.Linear(10, 32, bias=False), nn.Linear(8 * 6, 3)
+    return Case((x, y), net, nn.CrossEntropyLoss())
 
 
 @HELD_OUT
@@ -116,7 +105,7 @@ def numbers_of_users_in_half_precision(broken: bool) -> Case:
             return super().forward((pairs.half() if broken else pairs).long())
 
     pairs, rating = draw.ratings()
-    return Case(model=Halved(), data=(pairs.float() + torch.tensor([20000.0, 0.0]), rating), loss=nn.MSELoss())
+    return Case((pairs.float() + torch.tensor([20000.0, 0.0]), rating), Halved(), nn.MSELoss())
 
 
 @HELD_OUT
@@ -138,16 +127,14 @@ def dropout_of_a_graph_network_never_off(broken: bool) -> Case:
     eval mode.
     | wrong-mode | | switch-mode"""
 
-    class Dropping(nets.GraphNet):
-        """Drops hidden values."""
-
-        def forward(self, x: Tensor) -> Tensor:
-            hidden = torch.relu(self.layers[0](x, self.edges))
-            hidden = F.dropout(hidden, 0.7, training=True if broken else self.training)
-            return self.layers[1](hidden, self.edges)
+    # Drops hidden values.
+    def forward_dropping(self, x: Tensor) -> Tensor:
+        hidden = torch.relu(self.layers[0](x, self.edges))
+        hidden = F.dropout(hidden, 0.7, training=True if broken else self.training)
+        return self.layers[1](hidden, self.edges)
 
     x, edges, y = draw.communities(classes=8)
-    model = Dropping(edges, width=12, classes=8)
+    model = variant("Dropping", nets.GraphNet(edges, width=12, classes=8), forward=forward_dropping)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(80):
         optimizer.zero_grad()
@@ -162,23 +149,14 @@ def dropout_left_on_when_served(broken: bool) -> Case:
     """MLP | 4507 | Dropout was switched on to estimate an uncertainty, and the served copy was taken before it was off
     again.
     | wrong-mode | drop | switch-mode"""
-
-    class Net(nn.Module):
-        """Two layers with dropout between them."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.drop, self.head = (
-                nn.Sequential(nn.Linear(12, 64), nn.ReLU()),
-                nn.Dropout(0.6),
-                nn.Linear(64, 3),
-            )
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.drop(self.body(x)))
-
     x, y = draw.table()
-    model = Net()
+    model = nets.made(
+        "Net",
+        lambda self, x: self.head(self.drop(self.body(x))),
+        body=nn.Sequential(nn.Linear(12, 64), nn.ReLU()),
+        drop=nn.Dropout(0.6),
+        head=nn.Linear(64, 3),
+    )
     train(model, x, y, F.cross_entropy, steps=250)
     case = Case(model=model, data=(x, y), loss=nn.CrossEntropyLoss(), train=False)
     model.drop.train(broken)
@@ -196,19 +174,6 @@ def statistics_that_follow_too_slowly(broken: bool) -> Case:
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = 0.001 if broken else 0.1
     return Case((x, y), model, nn.CrossEntropyLoss(), train=False, steps=50)
-
-
-@HELD_OUT
-def served_in_degrees_of_fahrenheit(broken: bool) -> Case:
-    """MLP | 4509 | Trained in Celsius behind a batch norm, served in Fahrenheit: the running mean belongs to other
-    numbers.
-    | running-statistics-wrong inputs-not-scaled one-input-column-dominates | 0 0.running_mean 0.running_var |
-    check-data refresh-statistics scale-inputs"""
-    x, y = draw.table(columns=6)
-    celsius = 12 + 7 * x
-    model = nn.Sequential(nn.BatchNorm1d(6), *nets.mlp(6, 32, 32, 3))
-    train(model, celsius, y, F.cross_entropy, steps=120)
-    return Case((1.8 * celsius + 32 if broken else celsius, y), model, "cross_entropy", train=False)
 
 
 @HELD_OUT
@@ -261,132 +226,53 @@ def schedule_that_is_never_stepped(broken: bool) -> Case:
     return Case(draw.remembered_series(64, steps=15), model, nn.CrossEntropyLoss(), optimizer=optimizer)
 
 
-HELD_OUT(
-    """rate-of-adam-given-to-adadelta | CNN | 4517 | Adadelta with lr=0.001, the value of Keras: its unit is 1, and
-    nothing is learnt (Stack Overflow).
-    | learning-rate-too-small | | raise-learning-rate""",
-    lambda broken: given(
-        nets.ConvNet(norm=False, depth=3),
-        lambda model: Case(
-            draw.blob_images(48),
-            model,
-            nn.CrossEntropyLoss(),
-            optimizer=partial(torch.optim.Adadelta, lr=1e-3 if broken else 1.0),
-        ),
-    ),
-)
-
-
-@HELD_OUT
-def rate_of_twenty_without_its_clipping(broken: bool) -> Case:
-    """LSTM | 4518 | The example of a word language model clips gradients at 0.25 for its rate of 20; here nothing
-    clips them.
-    | learning-rate-too-large | | clip-gradients lower-learning-rate"""
-
-    class Words(nn.Module):
-        """Words, an LSTM, the next word."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.words, self.recurrent = nn.Embedding(20, 24), nn.LSTM(24, 32, batch_first=True)
-            self.head = nn.Linear(32, 20)
-
-        def forward(self, ids: Tensor) -> Tensor:
-            return self.head(self.recurrent(self.words(ids))[0])
-
-    model = Words()
-    optimizer = torch.optim.SGD(model.parameters(), lr=20.0 if broken else 0.5, momentum=0.9)
-    return Case(draw.text(vocabulary=20, length=16), model, over_tokens, optimizer=optimizer)
-
-
-@HELD_OUT
-def adamw_with_three_tenths(broken: bool) -> Case:
-    """BERT | 4519 | AdamW(lr=0.3), a slip for 3e-4, on a transformer: after one step each weight is 0.3 away.
-    | learning-rate-too-large | | lower-learning-rate"""
-    model = nets.SentenceEncoder(depth=1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.3 if broken else 3e-3)
-    ids, y = draw.sentences(64)
-    ids = torch.where((ids == 7) & (y == 1)[:, None], torch.full_like(ids, 9), ids)
-    return Case((ids, y), model, nn.CrossEntropyLoss(), optimizer=optimizer)
-
-
-HELD_OUT(
-    """rmsprop-of-a-half-for-a-value-network | reinforcement learning | 4520 | RMSprop with the discount's neighbour
-    in the configuration file: lr=0.5.
-    | learning-rate-too-large | | lower-learning-rate""",
-    lambda broken: given(
-        nets.mlp(4, 64, 64, 3),
-        lambda model: Case(
-            rarer.observations(),
-            model,
-            nn.MSELoss(),
-            optimizer=partial(torch.optim.RMSprop, lr=0.5 if broken else 1e-3),
-        ),
-    ),
-)
-
-
-@HELD_OUT
-def momentum_of_999_in_a_thousand(broken: bool) -> Case:
-    """U-Net | 4521 | SGD(momentum=0.999) adds up a thousand gradients; one nine too many.
-    | momentum-too-large | | lower-learning-rate lower-momentum"""
-    x, mask = rarer.shapes(12)
-    model = nets.UNet(width=4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.999 if broken else 0.9)
-    judge = overlap_with(mask)
-    return Case((x, mask), model, nn.BCEWithLogitsLoss(), judge=judge, optimizer=optimizer)
-
-
-HELD_OUT(
-    """decay-of-a-half-on-all-vectors | recommender | 4522 | weight_decay=0.5 in SGD, the strength of the
-    regularisation in a paper that divides it by the ratings.
-    | weight-decay-too-strong | | lower-weight-decay""",
-    lambda broken: given(
-        nets.Recommender(),
-        lambda model: Case(
-            draw.ratings(),
-            model,
-            "mse",
-            optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.5 if broken else 0.0),
-        ),
-    ),
-)
-
-
-@HELD_OUT
-def decay_of_adamw_at_thirty(broken: bool) -> Case:
-    """GRU | 4523 | AdamW(weight_decay=30): each step takes a tenth of every weight away.
-    | weight-decay-too-strong | | lower-weight-decay"""
-    model = nets.SequenceClassifier(nn.GRU(4, 24, batch_first=True), 4)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=30.0 if broken else 0.01)
-    return Case(draw.remembered_series(64, steps=12), model, nn.CrossEntropyLoss(), optimizer=optimizer)
-
-
-HELD_OUT(
-    """plain-descent-with-a-rate-for-fine-tuning | GNN | 4524 | 2e-5, which suits AdamW on a pretrained language
-    model, given to plain descent on a fresh graph network.
-    | learning-rate-too-small | | raise-learning-rate""",
-    lambda broken: given(
-        draw.communities(),
-        lambda x, edges, y: Case(
-            (x, y),
-            nets.GraphNet(edges),
-            "cross_entropy",
-            optimizer=partial(torch.optim.SGD, lr=2e-5 if broken else 0.2),
-            judge_of=accuracy,
-        ),
-    ),
-)
-
-
-HELD_OUT(
-    """descent-with-a-rate-of-five-over-a-recurrence | time series | 4525 | SGD(lr=5) on a GRU: a rate for normalised
-    gradients of another trainer.
+# Rows of a table, packed.
+# fmt: off
+HELD_OUT("""served-in-degrees-of-fahrenheit | MLP | 4509 | Trained in Celsius behind a batch norm, served in Fahrenheit:
+    the running mean belongs to other numbers. | running-statistics-wrong inputs-not-scaled one-input-column-dominates |
+    0 | check-data refresh-statistics scale-inputs""",
+    lambda broken: given(draw.table(columns=6), lambda x, y: given(12 + 7 * x,
+    lambda celsius: Case((1.8 * celsius + 32 if broken else celsius, y), train(nn.Sequential(nn.BatchNorm1d(6),
+    *nets.mlp(6, 32, 32, 3)), celsius, y, F.cross_entropy, steps=120), "cross_entropy", train=False))))
+HELD_OUT("""rate-of-adam-given-to-adadelta | CNN | 4517 | Adadelta with lr=0.001, the value of Keras: its unit is 1, and
+    nothing is learnt (Stack Overflow). | learning-rate-too-small | | raise-learning-rate""",
+    lambda broken: given(nets.ConvNet(norm=False, depth=3), lambda model: Case(draw.blob_images(48), model,
+    nn.CrossEntropyLoss(), optimizer=partial(torch.optim.Adadelta, lr=1e-3 if broken else 1.0))))
+HELD_OUT("""rate-of-twenty-without-its-clipping | LSTM | 4518 | The example of a word language model clips gradients at
+    0.25 for its rate of 20; here nothing clips them.
     | learning-rate-too-large | | clip-gradients lower-learning-rate""",
-    lambda broken: given(
-        rarer.Forecaster(nn.GRU(1, 24, batch_first=True)),
-        lambda model: Case(
-            rarer.demand(), model, nn.MSELoss(), optimizer=partial(torch.optim.SGD, lr=5.0 if broken else 0.1)
-        ),
-    ),
-)
+    lambda broken: given(nets.made("Words", lambda self, ids: self.head(self.recurrent(self.words(ids))[0]),
+    words=nn.Embedding(20, 24), recurrent=nn.LSTM(24, 32, batch_first=True), head=nn.Linear(32, 20)),
+    lambda model: Case(draw.text(vocabulary=20, length=16), model, over_tokens, optimizer=partial(torch.optim.SGD,
+    lr=20.0 if broken else 0.5, momentum=0.9))))
+HELD_OUT("""adamw-with-three-tenths | BERT | 4519 | AdamW(lr=0.3), a slip for 3e-4, on a transformer: after one step
+    each weight is 0.3 away. | learning-rate-too-large | | lower-learning-rate""",
+    lambda broken: given(nets.SentenceEncoder(depth=1), lambda model: given(torch.optim.AdamW(model.parameters(),
+    lr=0.3 if broken else 3e-3), lambda optimizer: given(draw.sentences(64), lambda ids,
+    y: Case((torch.where((ids == 7) & (y == 1)[:, None], torch.full_like(ids, 9), ids), y), model,
+    nn.CrossEntropyLoss(), optimizer=optimizer)))))
+HELD_OUT("""rmsprop-of-a-half-for-a-value-network | reinforcement learning | 4520 | RMSprop with the discount's
+    neighbour in the configuration file: lr=0.5. | learning-rate-too-large | | lower-learning-rate""",
+    lambda broken: given(nets.mlp(4, 64, 64, 3), lambda model: Case(rarer.observations(), model, nn.MSELoss(),
+    optimizer=partial(torch.optim.RMSprop, lr=0.5 if broken else 1e-3))))
+HELD_OUT("""momentum-of-999-in-a-thousand | U-Net | 4521 | SGD(momentum=0.999) adds up a thousand gradients; one nine
+    too many. | momentum-too-large | | lower-learning-rate lower-momentum""",
+    lambda broken: given(rarer.shapes(12), lambda x, mask: Case((x, mask), nets.UNet(width=4), nn.BCEWithLogitsLoss(),
+    judge=overlap_with(mask), optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.999 if broken else 0.9))))
+HELD_OUT("""decay-of-a-half-on-all-vectors | recommender | 4522 | weight_decay=0.5 in SGD, the strength of the
+    regularisation in a paper that divides it by the ratings. | weight-decay-too-strong | | lower-weight-decay""",
+    lambda broken: given(nets.Recommender(), lambda model: Case(draw.ratings(), model, "mse",
+    optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.5 if broken else 0.0))))
+HELD_OUT("""decay-of-adamw-at-thirty | GRU | 4523 | AdamW(weight_decay=30): each step takes a tenth of every weight
+    away. | weight-decay-too-strong | | lower-weight-decay""",
+    lambda broken: given(nets.SequenceClassifier(nn.GRU(4, 24, batch_first=True), 4),
+    lambda model: Case(draw.remembered_series(64, steps=12), model, nn.CrossEntropyLoss(),
+    optimizer=partial(torch.optim.AdamW, lr=3e-3, weight_decay=30.0 if broken else 0.01))))
+HELD_OUT("""plain-descent-with-a-rate-for-fine-tuning | GNN | 4524 | 2e-5, which suits AdamW on a pretrained language
+    model, given to plain descent on a fresh graph network. | learning-rate-too-small | | raise-learning-rate""",
+    lambda broken: given(draw.communities(), lambda x, edges, y: Case((x, y), nets.GraphNet(edges), "cross_entropy",
+    optimizer=partial(torch.optim.SGD, lr=2e-5 if broken else 0.2), judge_of=accuracy)))
+HELD_OUT("""descent-with-a-rate-of-five-over-a-recurrence | time series | 4525 | SGD(lr=5) on a GRU: a rate for
+    normalised gradients of another trainer. | learning-rate-too-large | | clip-gradients lower-learning-rate""",
+    lambda broken: given(rarer.Forecaster(nn.GRU(1, 24, batch_first=True)), lambda model: Case(rarer.demand(), model,
+    nn.MSELoss(), optimizer=partial(torch.optim.SGD, lr=5.0 if broken else 0.1))))

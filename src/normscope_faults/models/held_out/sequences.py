@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from ... import data as draw
 from ... import networks as nets
-from ...case import HELD_OUT, Case
+from ...case import HELD_OUT, Case, given
+from ...plants import changed
 from ...training import over_tokens
 
 
@@ -31,24 +32,19 @@ def convolutions_padded_on_both_sides(broken: bool) -> Case:
     after it.
     | future-visible | | fix-mask shift-targets use-one-direction"""
 
-    class Convolutions(nn.Module):
-        """Two convolutions over tokens."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.words = nn.Embedding(40, 24)
-            self.first, self.second = nn.Conv1d(24, 48, 3), nn.Conv1d(48, 48, 3)
-            self.head = nn.Linear(48, 40)
-            self.padding = (1, 1) if broken else (2, 0)
-
-        def forward(self, ids: Tensor) -> Tensor:
-            x = self.words(ids).transpose(1, 2)
-            for conv in (self.first, self.second):
-                x = torch.relu(conv(F.pad(x, self.padding)))
-            return self.head(x.transpose(1, 2))
+    # Two convolutions over tokens.
+    def convolutions(self, ids: Tensor) -> Tensor:
+        x = self.words(ids).transpose(1, 2)
+        for conv in (self.first, self.second):
+            x = torch.relu(conv(F.pad(x, self.padding)))
+        return self.head(x.transpose(1, 2))
 
     ids, following = draw.text(64)
-    model = Convolutions()
+    model = nets.made("Convolutions", convolutions)
+    model.words = nn.Embedding(40, 24)
+    model.first, model.second = nn.Conv1d(24, 48, 3), nn.Conv1d(48, 48, 3)
+    model.head = nn.Linear(48, 40)
+    model.padding = (1, 1) if broken else (2, 0)
     return Case((ids, following), model, over_tokens, judge=on_prefixes(model, ids, following))
 
 
@@ -83,7 +79,8 @@ def triangle_that_shows_one_place_too_many(broken: bool) -> Case:
     ids, following = draw.text(48)
     model = nets.GPT()
     replace_attention(model, OneTooMany)
-    return Case((ids, following), model, over_tokens, judge=on_prefixes(model, ids, following))
+    judge = on_prefixes(model, ids, following)
+    return Case((ids, following), model, over_tokens, judge=judge)
 
 
 @HELD_OUT
@@ -99,32 +96,27 @@ def window_of_a_single_place(broken: bool) -> Case:
             return (distance >= 0) & (distance < (1 if broken else 8))
 
     model = nets.GPT()
-    replace_attention(model, Window)
-    return Case(draw.text(), model, over_tokens)
+    return Case(draw.text(), changed(lambda model: replace_attention(model, Window))(model), over_tokens)
 
 
 @HELD_OUT
 def attention_over_a_bag_as_cold_as_a_thousandth(broken: bool) -> Case:
     """multiple instances | 4610 | softmax(score / 0.001) over the instances of a bag: one of them is seen, and the
     scores do not learn.
-    | attention-saturated layer-scale-stands-out saturated-units | score{,.weight} | initialise rescale-layer
-    scale-attention"""
+    | attention-saturated layer-scale-stands-out saturated-units | score | initialise rescale-layer scale-attention"""
 
-    class Bag(nn.Module):
-        """Weighs the instances of a bag, and reads their sum."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.score = nn.Sequential(nn.Linear(8, 16), nn.ReLU()), nn.Linear(16, 1)
-            self.head = nn.Linear(16, 2)
-
-        def forward(self, bags: Tensor) -> Tensor:
-            hidden = self.body(bags)
-            weights = (self.score(hidden) / (0.001 if broken else 1.0)).softmax(1)
-            return self.head((weights * hidden).sum(1))
+    # Weighs the instances of a bag, and reads their sum.
+    def bag(self, bags: Tensor) -> Tensor:
+        hidden = self.body(bags)
+        weights = (self.score(hidden) / (0.001 if broken else 1.0)).softmax(1)
+        return self.head((weights * hidden).sum(1))
 
     bags = torch.randn(480, 20, 8)
-    return Case((bags, (bags[:, :, 0].mean(1) > 0).long()), Bag(), nn.CrossEntropyLoss())
+    y = (bags[:, :, 0].mean(1) > 0).long()
+    net = nets.made("Bag", bag)
+    net.body, net.score = nn.Sequential(nn.Linear(8, 16), nn.ReLU()), nn.Linear(16, 1)
+    net.head = nn.Linear(16, 2)
+    return Case((bags, y), net, nn.CrossEntropyLoss())
 
 
 @HELD_OUT
@@ -155,38 +147,35 @@ def state_begun_anew_in_each_piece(broken: bool) -> Case:
     """GRU | 4612 | A long series is read in pieces; the state of a piece is not handed to the next one.
     | recurrent-weights-vanish vanishing-gradient | | carry-state"""
 
-    class Pieces(nn.Module):
-        """Reads eight steps at a time."""
+    # Reads eight steps at a time.
+    def pieces(self, series: Tensor) -> Tensor:
+        state = None
+        for piece in series.split(8, dim=1):
+            out, last = self.recurrent(piece, state)
+            state = None if broken else last
+        return self.head(out[:, -1])
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.recurrent, self.head = nn.GRU(4, 24, batch_first=True), nn.Linear(24, 4)
-
-        def forward(self, series: Tensor) -> Tensor:
-            state = None
-            for piece in series.split(8, dim=1):
-                out, last = self.recurrent(piece, state)
-                state = None if broken else last
-            return self.head(out[:, -1])
-
-    model = Pieces()
+    model = nets.made("Pieces", pieces)
+    model.recurrent, model.head = nn.GRU(4, 24, batch_first=True), nn.Linear(24, 4)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    return Case(draw.remembered_series(512, steps=16), model, nn.CrossEntropyLoss(), optimizer=optimizer)
+    data = draw.remembered_series(512, steps=16)
+    return Case(data, model, nn.CrossEntropyLoss(), optimizer=optimizer)
 
 
 @HELD_OUT
 def attention_of_handmade_normal_matrices(broken: bool) -> Case:
     """ViT | 4203 | Matrices for queries, keys and values from torch.randn(width, width), without a factor.
     | attention-saturated branch-dominates exploding-signal layer-scale-stands-out saturated-units | blocks.{0,1}
-    blocks.{0,1}.attention blocks.{0,1}.attention.out blocks.{0,1}.attention.qkv{,.weight} | initialise
-    rescale-layer scale-attention"""
+    blocks.{0,1}.attention blocks.{0,1}.attention.out blocks.{0,1}.attention.qkv | initialise rescale-layer
+    scale-attention"""
     model = nets.ViT(depth=2)
     for block in model.blocks:
         if broken:
             nn.init.normal_(block.attention.qkv.weight, std=1.0)
     x, y = draw.blob_images(48)
     x = x + 1.5 * torch.randn_like(x)
-    return Case((x, y), model, "cross_entropy", optimizer=partial(torch.optim.SGD, lr=0.02, momentum=0.9))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    return Case((x, y), model, "cross_entropy", optimizer=optimizer)
 
 
 class HandmadeRecurrence(nn.Module):  # h = f(U x + W h), and a head that reads the last state.
@@ -207,41 +196,25 @@ class HandmadeRecurrence(nn.Module):  # h = f(U x + W h), and a head that reads 
         return self.head(state)
 
 
-@HELD_OUT
-def recurrence_without_a_bound_that_grows(broken: bool) -> Case:
-    """RNN | 4210 | A handmade recurrence without an activation, whose matrix doubles states at each of 40 steps.
-    | recurrent-weights-explode exploding-gradient exploding-signal missing-activation | function recur{,.weight} |
-    add-activation add-normalizer clip-gradients gated-recurrence initialise rescale-layer"""
-    x, y = draw.remembered_series(64, steps=40)
-    function = nn.Identity() if broken else nn.Tanh()
-    return Case(
-        (x, y),
-        HandmadeRecurrence(4, 24, 4, function, radius=2.0 if broken else 1.0),
-        nn.CrossEntropyLoss(),
-        optimizer=partial(torch.optim.SGD, lr=0.02, momentum=0.9),
-    )
-
-
-HELD_OUT(
-    """recurrence-through-sigmoids | RNN | 4211 | A sigmoid in a recurrence: its slope of a quarter forgets the first
-    steps long before the fortieth.
+# Rows of a table, packed.
+# fmt: off
+HELD_OUT("""recurrence-without-a-bound-that-grows | RNN | 4210 | A handmade recurrence without an activation, whose
+    matrix doubles states at each of 40 steps.
+    | recurrent-weights-explode exploding-gradient exploding-signal missing-activation | function recur |
+    add-activation add-normalizer clip-gradients gated-recurrence initialise rescale-layer""",
+    lambda broken: given(draw.remembered_series(64, steps=40), lambda x,
+    y: given(nn.Identity() if broken else nn.Tanh(), lambda function: Case((x, y), HandmadeRecurrence(4, 24, 4,
+    function, radius=2.0 if broken else 1.0), nn.CrossEntropyLoss(), optimizer=partial(torch.optim.SGD, lr=0.02,
+    momentum=0.9)))))
+HELD_OUT("""recurrence-through-sigmoids | RNN | 4211 | A sigmoid in a recurrence: its slope of a quarter forgets the
+    first steps long before the fortieth.
     | recurrent-weights-vanish activation-unsuitable output-constant saturated-units vanishing-gradient
-    vanishing-signal | enter function recur{,.weight} | change-activation gated-recurrence initialise rescale-layer""",
-    lambda broken: Case(
-        draw.remembered_series(64, steps=40),
-        HandmadeRecurrence(4, 24, 4, nn.Sigmoid() if broken else nn.Tanh(), radius=1.0),
-        nn.CrossEntropyLoss(),
-    ),
-)
-
-
-@HELD_OUT
-def sixty_steps_as_torch_draws_a_tanh_network(broken: bool) -> Case:
-    """RNN | 4212 | nn.RNN with the weights that torch draws, for what happened sixty steps ago (Stack Overflow).
-    | recurrent-weights-vanish vanishing-gradient | recurrent recurrent.weight_hh_l0 | gated-recurrence initialise
-    rescale-layer"""
-    x, y = draw.remembered_series(64, steps=60)
-    model = nets.SequenceClassifier(nn.RNN(4, 32, batch_first=True), 4)
-    if not broken:
-        nn.init.orthogonal_(model.recurrent.weight_hh_l0)
-    return Case((x, y), model, nn.CrossEntropyLoss(), optimizer=partial(torch.optim.Adam, lr=3e-3))
+    vanishing-signal | enter function recur | change-activation gated-recurrence initialise rescale-layer""",
+    lambda broken: Case(draw.remembered_series(64, steps=40), HandmadeRecurrence(4, 24, 4,
+    nn.Sigmoid() if broken else nn.Tanh(), radius=1.0), nn.CrossEntropyLoss()))
+HELD_OUT("""sixty-steps-as-torch-draws-a-tanh-network | RNN | 4212 | nn.RNN with the weights that torch draws, for what
+    happened sixty steps ago (Stack Overflow). | recurrent-weights-vanish vanishing-gradient | recurrent
+    recurrent.weight_hh_l0 | gated-recurrence initialise rescale-layer""",
+    lambda: Case(draw.remembered_series(64, steps=60), nets.SequenceClassifier(nn.RNN(4, 32, batch_first=True), 4),
+    nn.CrossEntropyLoss(), optimizer=partial(torch.optim.Adam, lr=3e-3)),
+    cure=lambda model: nn.init.orthogonal_(model.recurrent.weight_hh_l0))

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from ... import data as draw
 from ... import networks as nets
-from ...case import HELD_OUT, Case
-from ...plants import filled
+from ...case import HELD_OUT, Case, given
+from ...plants import changed, filled, over
 from ...training import accuracy, binary_accuracy, contrastive_loss, explained_variance, overlap_with
 from . import rarer
 
@@ -19,40 +19,21 @@ from . import rarer
 def sums_multiplied_by_the_degree(broken: bool) -> Case:
     """GNN | 4616 | x * degree in place of x / degree behind index_add: each round makes values fifty times as large.
     | exploding-signal exploding-gradient | | add-normalizer initialise rescale-layer scale-branch"""
+
+    # Three rounds of means over neighbours.
+    def rounds(self, x: Tensor) -> Tensor:
+        degree = torch.zeros(len(x), 1).index_add(0, edges[1], torch.ones(edges.shape[1], 1)).clamp(min=1)
+        for index, layer in enumerate(self.layers):
+            total = torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
+            x = layer(x + (total * degree if broken else total / degree))
+            x = torch.relu(x) if index < 2 else x
+        return x
+
     x, edges, y = draw.communities()
-
-    class Rounds(nn.Module):
-        """Three rounds of means over neighbours."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(inner, outer) for inner, outer in ((8, 24), (24, 24), (24, 3)))
-
-        def forward(self, x: Tensor) -> Tensor:
-            degree = torch.zeros(len(x), 1).index_add(0, edges[1], torch.ones(edges.shape[1], 1)).clamp(min=1)
-            for index, layer in enumerate(self.layers):
-                total = torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
-                x = layer(x + (total * degree if broken else total / degree))
-                x = torch.relu(x) if index < 2 else x
-            return x
-
-    return Case(
-        (x, y), Rounds(), "cross_entropy", judge_of=accuracy, optimizer=partial(torch.optim.SGD, lr=0.02, momentum=0.9)
-    )
-
-
-@HELD_OUT
-def eight_layers_drawn_at_a_hundredth(broken: bool) -> Case:
-    """autoencoder | 4201 | normal_(std=0.01), which suits wide layers of 4096 units, in an autoencoder of eight narrow
-    layers.
-    | vanishing-signal output-constant vanishing-gradient | | add-normalizer add-skip initialise rescale-layer"""
-    images, _ = draw.blob_images(64)
-    x = images.flatten(1)
-    model = nets.mlp(256, 64, 48, 32, 8, 32, 48, 64, 256)
-    for module in model:
-        if broken and isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=0.01)
-    return Case((x, x), model, "mse")
+    model = nets.made("Rounds", rounds)
+    model.layers = nn.ModuleList(nn.Linear(inner, outer) for inner, outer in ((8, 24), (24, 24), (24, 3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    return Case((x, y), model, "cross_entropy", judge_of=accuracy, optimizer=optimizer)
 
 
 class RectifiedLayers(nn.Module):  # Layers with a ReLU between any two.
@@ -69,8 +50,8 @@ class RectifiedLayers(nn.Module):  # Layers with a ReLU between any two.
 @HELD_OUT
 def graph_filters_made_of_zeros(broken: bool) -> Case:
     """GNN | 4202 | A handmade graph convolution begins with nn.Parameter(torch.zeros(...)) and is never initialised.
-    | zero-weights constant-initialisation output-constant vanishing-gradient vanishing-signal |
-    layers.{0,1}{,.weight} | initialise"""
+    | zero-weights constant-initialisation output-constant vanishing-gradient vanishing-signal | layers.{0,1} |
+    initialise"""
 
     class Filter(nn.Module):
         """Mean over neighbours, times a matrix."""
@@ -88,18 +69,8 @@ def graph_filters_made_of_zeros(broken: bool) -> Case:
     x, edges, y = draw.communities()
     adjacency = torch.eye(len(x)).index_put((edges[0], edges[1]), torch.tensor(1.0))
     adjacency = adjacency / adjacency.sum(1, keepdim=True)
-    return Case(
-        (x, y), RectifiedLayers(Filter(8, 24, adjacency), Filter(24, 3, adjacency)), "cross_entropy", judge_of=accuracy
-    )
-
-
-@HELD_OUT
-def head_of_a_forecast_a_thousand_times_too_large(broken: bool) -> Case:
-    """LSTM | 4205 | A head initialised with normal_(0, 200) where 0.2 was meant: forecasts of 100 for targets of one.
-    | layer-scale-stands-out exploding-signal | head{,.weight} | initialise rescale-layer"""
-    model = rarer.Forecaster(nn.LSTM(1, 24, batch_first=True))
-    nn.init.normal_(model.head.weight, std=200.0 if broken else 0.2)
-    return Case(rarer.demand(), model, nn.MSELoss(), optimizer=partial(torch.optim.SGD, lr=0.02, momentum=0.9))
+    model = RectifiedLayers(Filter(8, 24, adjacency), Filter(24, 3, adjacency))
+    return Case((x, y), model, "cross_entropy", judge_of=accuracy)
 
 
 @HELD_OUT
@@ -127,8 +98,8 @@ def discriminator_drawn_for_normalizers_it_lacks(broken: bool) -> Case:
 def gains_of_zero_without_a_residual_sum(broken: bool) -> Case:
     """U-Net | 4207 | The recipe of ResNets that sets the gain of the last normalizer of a block to 0, for blocks
     without a sum.
-    | zero-weights output-constant vanishing-gradient vanishing-signal | bottom bottom.{1,4}{,.weight} down1
-    down1.{1,4}{,.weight} down2 down2.{1,4}{,.weight} up1 up1.{1,4}{,.weight} up2 up2.{1,4}{,.weight} | initialise"""
+    | zero-weights output-constant vanishing-gradient vanishing-signal | bottom bottom.{1,4} down1 down1.{1,4} down2
+    down2.{1,4} up1 up1.{1,4} up2 up2.{1,4} | initialise"""
     x, mask = rarer.shapes(16)
     model = nets.UNet(width=4)
     for part in (model.down1, model.down2, model.bottom, model.up2, model.up1):
@@ -141,7 +112,7 @@ def gains_of_zero_without_a_residual_sum(broken: bool) -> Case:
 def vectors_divided_by_a_length_of_zero(broken: bool) -> Case:
     """recommender | 4208 | Pretrained vectors are divided by their lengths when they are loaded; those never trained
     are zero.
-    | not-finite-weights not-finite | items{,.weight} | guard-domain initialise restore-weights"""
+    | not-finite-weights not-finite | items | guard-domain initialise restore-weights"""
     pairs, rating = draw.ratings()
     model = nets.Recommender()
     with torch.no_grad():
@@ -155,7 +126,7 @@ def vectors_divided_by_a_length_of_zero(broken: bool) -> Case:
 def whole_numbers_loaded_without_their_scale(broken: bool) -> Case:
     """CNN | 4209 | Weights stored in eight bits are loaded as floats, -127 to 127, and the scale beside them is
     forgotten.
-    | layer-scale-stands-out exploding-signal | features features.{0,2,5,7}{,.weight} | initialise rescale-layer
+    | layer-scale-stands-out exploding-signal | features features.{0,2,5,7} | initialise rescale-layer
     restore-weights"""
     model = nets.ConvNet(norm=False)
     for module in model.features:
@@ -194,7 +165,7 @@ def strain_gauges_lost_beside_their_positions(broken: bool) -> Case:
 def popularity_drowns_the_taste(broken: bool) -> Case:
     """recommender | 4214 | Biases of items and users as nn.Embedding(n, 1) times a factor of 30 that was meant for the
     dot product.
-    | branch-dominates layer-scale-stands-out | popularity{,.weight} | initialise rescale-layer scale-branch"""
+    | branch-dominates layer-scale-stands-out | popularity | initialise rescale-layer scale-branch"""
 
     class Factors(nn.Module):
         """The dot product of two vectors, plus the popularity of the item."""
@@ -218,7 +189,7 @@ def popularity_drowns_the_taste(broken: bool) -> Case:
 def denoiser_drawn_with_a_gain_of_eight(broken: bool) -> Case:
     """diffusion | 4215 | xavier_normal_(gain=8) from another project on the six residual convolutions of a score
     network.
-    | exploding-signal branch-dominates exploding-gradient layer-scale-stands-out | convs.{0..5}{,.weight} last |
+    | exploding-signal branch-dominates exploding-gradient layer-scale-stands-out | convs.{0..5} last |
     add-normalizer initialise rescale-layer scale-branch"""
 
     class Plain(nets.Denoiser):
@@ -241,49 +212,16 @@ def denoiser_drawn_with_a_gain_of_eight(broken: bool) -> Case:
 
 
 @HELD_OUT
-def transformer_filled_with_a_constant(broken: bool) -> Case:
-    """ViT | 4216 | nn.init.constant_ on each layer: all channels are the same, and the LayerNorms leave nothing of
-    them.
-    | constant-initialisation normalizer-erases-signal output-constant rank-one-weights vanishing-gradient |
-    blocks.{0,1} blocks.{0,1}.attention.out{,.weight} blocks.{0,1}.attention.qkv{,.weight}
-    blocks.0.feed.{0,2}{,.weight} blocks.0.norm1 blocks.1.feed.{0,2}{,.weight} head{,.weight} norm patches{,.weight}
-    | initialise"""
-    model = nets.ViT(depth=2)
-    for module in model.modules():
-        if broken and isinstance(module, nn.Linear | nn.Conv2d):
-            nn.init.constant_(module.weight, 0.05)
-            nn.init.zeros_(module.bias)
-    return Case(draw.blob_images(48, classes=4), model, nn.CrossEntropyLoss())
-
-
-@HELD_OUT
 def policy_of_equal_weights(broken: bool) -> Case:
     """reinforcement learning | 4217 | Weights of 0.05 everywhere "so that the agent begins without a preference"
     (DeepCrime).
-    | constant-initialisation rank-one-weights | {0,2,4}{,.weight} | initialise"""
+    | constant-initialisation rank-one-weights | 0 2 4 | initialise"""
     state, returns = rarer.observations()
     model = nets.mlp(4, 32, 32, 3)
     for parameter in model.parameters():
         if broken:
             nn.init.constant_(parameter, 0.05)
     return Case((state, returns.argmax(1)), model, nn.CrossEntropyLoss())
-
-
-@HELD_OUT
-def twins_from_a_normal_of_one(broken: bool) -> Case:
-    """siamese | 4218 | weight.data.normal_(0, 1) for each linear layer of an encoder, with distances in the thousands
-    after it.
-    | exploding-signal exploding-gradient layer-scale-stands-out | | add-normalizer initialise rescale-layer"""
-    pairs, same = draw.image_pairs()
-    model = nets.Siamese()
-    for module in model.modules():
-        if broken and isinstance(module, nn.Linear):
-            module.weight.data.normal_(0, 1)
-
-    def judge(output: tuple[Tensor, Tensor]) -> float:
-        return ((F.pairwise_distance(*output) < 1) == (same > 0.5)).float().mean().item()
-
-    return Case((pairs, same), model, contrastive_loss, judge=judge)
 
 
 @HELD_OUT(plant=filled("head.weight", 0.0))
@@ -296,3 +234,32 @@ def cell_filled_with_zeros_by_a_loop_for_biases(broken: bool) -> Case:
         if broken or "bias" in name:
             nn.init.zeros_(parameter)
     return Case(draw.remembered_series(64, steps=20), model, nn.CrossEntropyLoss())
+
+
+# Rows of a table, packed.
+# fmt: off
+HELD_OUT("""eight-layers-drawn-at-a-hundredth | autoencoder | 4201 | normal_(std=0.01), which suits wide layers of 4096
+    units, in an autoencoder of eight narrow layers.
+    | vanishing-signal output-constant vanishing-gradient | | add-normalizer add-skip initialise rescale-layer""",
+    lambda: given(draw.blob_images(64), lambda images, _: given(images.flatten(1), lambda x: Case((x, x),
+    nets.mlp(256, 64, 48, 32, 8, 32, 48, 64, 256), "mse"))), plant=over(lambda model: model,
+    lambda module: nn.init.normal_(module.weight, std=0.01), nn.Linear))
+HELD_OUT("""head-of-a-forecast-a-thousand-times-too-large | LSTM | 4205 | A head initialised with normal_(0, 200) where
+    0.2 was meant: forecasts of 100 for targets of one.
+    | layer-scale-stands-out exploding-signal | head | initialise rescale-layer""",
+    lambda broken: given(rarer.Forecaster(nn.LSTM(1, 24, batch_first=True)), lambda model: Case(rarer.demand(),
+    changed(lambda model: nn.init.normal_(model.head.weight, std=200.0 if broken else 0.2))(model), nn.MSELoss(),
+    optimizer=partial(torch.optim.SGD, lr=0.02, momentum=0.9))))
+HELD_OUT("""transformer-filled-with-a-constant | ViT | 4216 | nn.init.constant_ on each layer: all channels are the
+    same, and the LayerNorms leave nothing of them. | constant-initialisation normalizer-erases-signal output-constant
+    rank-one-weights vanishing-gradient | blocks.{0,1} blocks.{0,1}.attention.out blocks.{0,1}.attention.qkv
+    blocks.0.feed.{0,2} blocks.0.norm1 blocks.1.feed.{0,2} head norm patches | initialise""",
+    lambda: given(nets.ViT(depth=2), lambda model: Case(draw.blob_images(48, classes=4), model, nn.CrossEntropyLoss())),
+    plant=over(lambda model: model.modules(), lambda module: (nn.init.constant_(module.weight, 0.05),
+    nn.init.zeros_(module.bias)), nn.Linear | nn.Conv2d))
+HELD_OUT("""twins-from-a-normal-of-one | siamese | 4218 | weight.data.normal_(0, 1) for each linear layer of an encoder,
+    with distances in the thousands after it.
+    | exploding-signal exploding-gradient layer-scale-stands-out | | add-normalizer initialise rescale-layer""",
+    lambda: given(draw.image_pairs(), lambda pairs, same: Case((pairs, same), nets.Siamese(), contrastive_loss,
+    judge=lambda output: ((F.pairwise_distance(*output) < 1) == (same > 0.5)).float().mean().item())),
+    plant=over(lambda model: model.modules(), lambda module: module.weight.data.normal_(0, 1), nn.Linear))

@@ -1,7 +1,5 @@
 """Faults for scoring alone: units, structure."""
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -9,6 +7,7 @@ from torch.nn import functional as F
 from ... import data as draw
 from ... import networks as nets
 from ...case import HELD_OUT, Case, given
+from ...plants import over, variant
 from ...training import (
     accuracy,
     binary_accuracy,
@@ -27,39 +26,15 @@ def time_moved_to_the_front_by_view(broken: bool) -> Case:
     into pieces.
     | samples-mixed | | fix-axis"""
 
-    class Reader(nn.Module):
-        """An LSTM with time first, and a head."""
+    # An LSTM with time first, and a head.
+    def reader(self, series: Tensor) -> Tensor:
+        count, steps, features = series.shape
+        first = series.reshape(steps, count, features) if broken else series.transpose(0, 1)
+        return self.head(self.recurrent(first)[0].amax(0))
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.recurrent, self.head = nn.LSTM(4, 24), nn.Linear(24, 4)
-
-        def forward(self, series: Tensor) -> Tensor:
-            count, steps, features = series.shape
-            first = series.reshape(steps, count, features) if broken else series.transpose(0, 1)
-            return self.head(self.recurrent(first)[0].amax(0))
-
-    return Case(model=Reader(), data=draw.remembered_series(60, steps=12), loss=nn.CrossEntropyLoss())
-
-
-@HELD_OUT
-def returns_added_up_over_the_samples(broken: bool) -> Case:
-    """time series | 4602 | torch.cumsum(returns, dim=0): prices are added up from series to series, not from day to
-    day.
-    | samples-mixed | | fix-axis"""
-
-    class Prices(nn.Module):
-        """Adds returns up to prices, and reads those with an MLP."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nets.mlp(20, 32, 32, 2)
-
-        def forward(self, returns: Tensor) -> Tensor:
-            return self.layers(returns.cumsum(0 if broken else 1) / 4)
-
-    x = torch.randn(96, 20)
-    return Case((x, (x.cumsum(1).amax(1) > 3.5).long()), Prices(), nn.CrossEntropyLoss())
+    net = nets.made("Reader", reader)
+    net.recurrent, net.head = nn.LSTM(4, 24), nn.Linear(24, 4)
+    return Case(model=net, data=draw.remembered_series(60, steps=12), loss=nn.CrossEntropyLoss())
 
 
 @HELD_OUT
@@ -92,20 +67,16 @@ def state_of_the_first_text_for_all(broken: bool) -> Case:
     all.
     | output-constant samples-mixed | | fix-axis match-shapes read-last-step"""
 
-    class Reader(nn.Module):
-        """Words, a GRU, a head on the last state."""
+    # Words, a GRU, a head on the last state.
+    def reader(self, ids: Tensor) -> Tensor:
+        _, state = self.recurrent(self.words(ids))
+        state = state[:, :1].expand(-1, len(ids), -1) if broken else state
+        return self.head(state[0])
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.words, self.recurrent = nn.Embedding(50, 16), nn.GRU(16, 24, batch_first=True)
-            self.head = nn.Linear(24, 2)
-
-        def forward(self, ids: Tensor) -> Tensor:
-            _, state = self.recurrent(self.words(ids))
-            state = state[:, :1].expand(-1, len(ids), -1) if broken else state
-            return self.head(state[0])
-
-    return Case(model=Reader(), data=draw.sentences(64, length=6), loss=nn.CrossEntropyLoss())
+    net = nets.made("Reader", reader)
+    net.words, net.recurrent = nn.Embedding(50, 16), nn.GRU(16, 24, batch_first=True)
+    net.head = nn.Linear(24, 2)
+    return Case(model=net, data=draw.sentences(64, length=6), loss=nn.CrossEntropyLoss())
 
 
 @HELD_OUT
@@ -114,25 +85,22 @@ def molecules_pooled_over_the_batch(broken: bool) -> Case:
     molecules.
     | samples-mixed output-constant | | fix-axis"""
 
-    class Dense(nn.Module):
-        """Two rounds over dense graphs, and a head on their mean."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second, self.head = nn.Linear(6, 24), nn.Linear(24, 24), nn.Linear(24, 2)
-
-        def forward(self, atoms: Tensor, bonds: Tensor) -> Tensor:
-            hidden = torch.relu(self.first(bonds @ atoms))
-            hidden = torch.relu(self.second(bonds @ hidden))
-            pooled = hidden.mean(0).mean(0).expand(len(atoms), -1) if broken else hidden.mean(1)
-            return self.head(pooled)
+    # Two rounds over dense graphs, and a head on their mean.
+    def dense(self, atoms: Tensor, bonds: Tensor) -> Tensor:
+        hidden = torch.relu(self.first(bonds @ atoms))
+        hidden = torch.relu(self.second(bonds @ hidden))
+        pooled = hidden.mean(0).mean(0).expand(len(atoms), -1) if broken else hidden.mean(1)
+        return self.head(pooled)
 
     bonds = (torch.rand(48, 8, 8) < 0.3).float()
     bonds = ((bonds + bonds.transpose(1, 2)) > 0).float() + torch.eye(8)
     bonds = bonds / bonds.sum(2, keepdim=True)
     y = torch.arange(48) % 2
     atoms = torch.randn(48, 8, 6) + 0.6 * (2 * y[:, None, None] - 1)
-    return Case(({"atoms": atoms, "bonds": bonds}, y), Dense(), nn.CrossEntropyLoss(), judge=accuracy(y))
+    data = ({"atoms": atoms, "bonds": bonds}, y)
+    net = nets.made("Dense", dense)
+    net.first, net.second, net.head = nn.Linear(6, 24), nn.Linear(24, 24), nn.Linear(24, 2)
+    return Case(data, net, nn.CrossEntropyLoss(), judge=accuracy(y))
 
 
 @HELD_OUT
@@ -167,87 +135,23 @@ def hour_of_the_noise_divided_twice(broken: bool) -> Case:
 
 
 @HELD_OUT
-def goal_of_an_agent_in_the_wrong_unit(broken: bool) -> Case:
-    """reinforcement learning | 4615 | The goal is converted from metres to thousands of kilometres before it is joined
-    to the state.
-    | condition-switched-off branch-dominates | | rescale-layer restore-condition scale-branch"""
-
-    class Agent(nn.Module):
-        """A policy that is told its goal."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.factor = 1e-6 if broken else 1.0
-            self.layers = nets.mlp(4, 48, 48, 4)
-
-        def forward(self, state: Tensor, goal: Tensor) -> Tensor:
-            return self.layers(torch.cat([state, self.factor * goal], dim=1))
-
-    state, goal = torch.randn(160, 2), torch.randn(160, 2)
-    y = 2 * (goal[:, 0] > state[:, 0]).long() + (goal[:, 1] > state[:, 1]).long()
-    return Case(({"state": state, "goal": goal}, y), Agent(), nn.CrossEntropyLoss(), judge=accuracy(y))
-
-
-@HELD_OUT
-def softmax_over_the_only_score_of_a_review(broken: bool) -> Case:
-    """GRU | 4108 | nn.Softmax(dim=1) over one score gives 1 for each review (Stack Overflow: the loss never changes).
-    | output-constant activation-before-loss loss-gradient-zero normalizer-wrong-axis saturated-units | head last |
-    change-loss change-output-activation fix-axis more-outputs remove-final-activation"""
-
-    class Mood(nn.Module):
-        """Words, a GRU, one score."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.words, self.recurrent = nn.Embedding(50, 16), nn.GRU(16, 24, batch_first=True)
-            self.head, self.last = nn.Linear(24, 1), nn.Softmax(dim=1) if broken else nn.Sigmoid()
-
-        def forward(self, ids: Tensor) -> Tensor:
-            return self.last(self.head(self.recurrent(self.words(ids))[0].amax(1)))
-
-    ids, y = draw.sentences(64, length=8)
-    ids = torch.where((ids == 7) & (y == 1)[:, None], torch.full_like(ids, 9), ids)
-    return Case(
-        model=Mood(), data=(ids, y.float()[:, None]), loss=nn.BCELoss(), judge=binary_accuracy(y, threshold=0.5)
-    )
-
-
-@HELD_OUT
-def values_of_actions_by_linear_layers_alone(broken: bool) -> Case:
-    """reinforcement learning | 4301 | The example of a Q-network was shortened and its activations went with the
-    comments (DeepCrime: removal).
-    | missing-activation | {0..3} | add-activation"""
-    layers = nets.mlp(4, 64, 64, 64, 3)
-    model = nn.Sequential(*layers[::2]) if broken else layers
-    return Case(rarer.observations(), model, nn.MSELoss())
-
-
-HELD_OUT(
-    """tower-over-users-and-items-without-activations | recommender | 4302 | A tower of linear layers over both
-    vectors: users and items are added, and never meet.
-    | missing-activation | tower tower.{0..2} | add-activation""",
-    lambda: given(nets.Recommender(), lambda model: Case(draw.ratings(), model, nn.MSELoss())),
-    plant=lambda model: setattr(model, "tower", nn.Sequential(*model.tower[::2])),
-)
-
-
-@HELD_OUT
 def rounds_over_a_graph_without_activations(broken: bool) -> Case:
     """GNN | 4303 | for layer in layers: x = layer(x, edges), with nothing between: three rounds of a linear map.
     | missing-activation | layers.{0..2} layers.{0..2}.neighbour layers.{0..2}.own | add-activation"""
 
-    class Rounds(nets.GraphNet):
-        """Applies an activation between layers, or none."""
-
-        def forward(self, x: Tensor) -> Tensor:
-            for layer in self.layers[:-1]:
-                x = layer(x, self.edges)
-                x = x if broken else torch.relu(x)
-            return self.layers[-1](x, self.edges)
+    # Applies an activation between layers, or none.
+    def forward_rounds(self, x: Tensor) -> Tensor:
+        for layer in self.layers[:-1]:
+            x = layer(x, self.edges)
+            x = x if broken else torch.relu(x)
+        return self.layers[-1](x, self.edges)
 
     x, edges, _ = draw.communities(120)
     return Case(
-        (x, (x[:, 0] * x[:, 1] > 0).long()), Rounds(edges, width=32, depth=3), "cross_entropy", judge_of=accuracy
+        (x, (x[:, 0] * x[:, 1] > 0).long()),
+        variant("Rounds", nets.GraphNet(edges, width=32, depth=3), forward=forward_rounds),
+        "cross_entropy",
+        judge_of=accuracy,
     )
 
 
@@ -297,40 +201,6 @@ class Exponential(nn.Module):  # exp(x).
         return x.exp()
 
 
-HELD_OUT(
-    """exponential-units-in-two-layers | MLP | 4306 | Keras' activation "exponential" ported as torch.exp in two
-    hidden layers (DeepCrime: change of activation).
-    | activation-unsuitable exploding-gradient exploding-signal not-finite | {0..4} | change-activation""",
-    lambda broken: Case(
-        draw.table(160), nets.mlp(12, 32, 32, 3, activation=Exponential if broken else nn.ReLU), nn.CrossEntropyLoss()
-    ),
-)
-
-
-@HELD_OUT
-def sigmoids_in_ten_layers_of_an_autoencoder(broken: bool) -> Case:
-    """autoencoder | 4307 | Sigmoids between all layers of a deep autoencoder, as in lecture notes of 1990.
-    | activation-unsuitable output-constant saturated-units vanishing-gradient vanishing-signal | {0..10} |
-    change-activation"""
-    images, _ = draw.blob_images(64)
-    x = images.flatten(1)
-    sizes = (256, 64, 32, 16, 32, 64, 256)
-    return Case((x, x), nets.mlp(*sizes, activation=nn.Sigmoid if broken else nn.ReLU), "mse")
-
-
-@HELD_OUT
-def biases_of_minus_ten_in_a_policy(broken: bool) -> Case:
-    """reinforcement learning | 4308 | constant_(bias, -10) of a trick for rare actions, applied to the hidden layers
-    instead of the last one.
-    | bias-holds-units-off dead-units output-constant | {0,2}{,.bias} {1,3} | change-activation initialise
-    reset-bias"""
-    state, returns = rarer.observations()
-    model = nets.mlp(4, 32, 32, 3)
-    for layer in (model[0], model[2]):
-        nn.init.constant_(layer.bias, -10.0 if broken else 0.0)
-    return Case((state, returns.argmax(1)), model, "cross_entropy")
-
-
 @HELD_OUT
 def minus_between_two_rectifiers(broken: bool) -> Case:
     """CNN | 4309 | Half of a concatenated rectifier, relu(-x), was put behind the other half: relu(-relu(x)) is 0.
@@ -361,26 +231,6 @@ def minus_between_two_rectifiers(broken: bool) -> Case:
 
 
 @HELD_OUT
-def ninety_seven_percent_of_the_words_dropped(broken: bool) -> Case:
-    """LSTM | 4310 | The share of features to keep, 0.97, handed to nn.Dropout behind an embedding.
-    | dropout-too-strong | drop | lower-dropout"""
-
-    class Reader(nn.Module):
-        """Words, dropout, an LSTM, a head."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.words, self.drop = nn.Embedding(50, 16), nn.Dropout(0.97 if broken else 0.03)
-            self.recurrent, self.head = nn.LSTM(16, 24, batch_first=True), nn.Linear(24, 2)
-
-        def forward(self, ids: Tensor) -> Tensor:
-            return self.head(self.recurrent(self.drop(self.words(ids)))[0].amax(1))
-
-    ids, y = draw.sentences(64, length=10)
-    return Case((ids, y), Reader(), nn.CrossEntropyLoss())
-
-
-@HELD_OUT
 def nearly_everything_dropped_behind_the_embedding(broken: bool) -> Case:
     """GPT | 4311 | A rate of 95 % from a sweep over rates that was read as percentages to keep.
     | dropout-too-strong | drop | lower-dropout"""
@@ -398,32 +248,10 @@ def nearly_everything_dropped_behind_the_embedding(broken: bool) -> Case:
     return Case(model=Dropping(), data=draw.text(), loss=over_tokens)
 
 
-HELD_OUT(
-    """forecasts-dropped-at-random | time series | 4312 | Dropout behind the last layer of a regression: half of the
-    forecasts are 0, the others doubled.
-    | dropout-misplaced | last | lower-dropout""",
-    lambda broken: given(
-        rarer.Forecaster(nn.GRU(1, 24, batch_first=True), last=nn.Dropout(0.5) if broken else None),
-        lambda model: Case(rarer.demand(), model, nn.MSELoss()),
-    ),
-)
-
-
-HELD_OUT(
-    """one-unit-for-all-of-the-past | LSTM | 4313 | nn.LSTM(features, 1), because the answer is one number per class
-    and "hidden_size is the size of the output".
-    | bottleneck-too-narrow | head recurrent | widen-layer""",
-    lambda broken: given(
-        nets.SequenceClassifier(nn.LSTM(8, 1 if broken else 24, batch_first=True), 8),
-        lambda model: Case(draw.remembered_series(64, steps=15, features=8), model, nn.CrossEntropyLoss()),
-    ),
-)
-
-
 @HELD_OUT
 def one_number_per_user_and_item(broken: bool) -> Case:
     """recommender | 4314 | nn.Embedding(n, 1): users are put on a line, though tastes have several directions.
-    | bottleneck-too-narrow | items{,.weight} users{,.weight} | widen-layer"""
+    | bottleneck-too-narrow | items users | widen-layer"""
 
     class Factors(nn.Module):
         """The dot product of two vectors."""
@@ -453,24 +281,20 @@ def one_channel_before_the_classes_of_pixels(broken: bool) -> Case:
     places = torch.stack(torch.meshgrid(torch.linspace(-1.5, 1.5, 16), torch.linspace(-1.5, 1.5, 16), indexing="ij"))
     x = torch.cat([x, places.expand(16, -1, -1, -1)], dim=1)
     narrow = 1 if broken else 12
-    return Case(
-        (x, y),
-        nn.Sequential(
-            nn.Conv2d(3, 12, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(12, narrow, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(narrow, 6, 1),
-        ),
-        nn.CrossEntropyLoss(),
+    model = nn.Sequential(
+        nn.Conv2d(3, 12, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(12, narrow, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(narrow, 6, 1),
     )
+    return Case((x, y), model, nn.CrossEntropyLoss())
 
 
 @HELD_OUT
 def shift_that_switches_the_pooler_off(broken: bool) -> Case:
     """BERT | 4316 | A pooler with ReLU whose bias was loaded from a file of thresholds with the other sign.
-    | dead-units bias-holds-units-off | feed feed.0{,.bias} feed.{1,2} | change-activation initialise reset-bias
-    restore-weights"""
+    | dead-units bias-holds-units-off | feed feed.{0..2} | change-activation initialise reset-bias restore-weights"""
 
     class Pooled(nets.SentenceEncoder):
         """Applies a small network to the mean."""
@@ -494,8 +318,7 @@ def shift_that_switches_the_pooler_off(broken: bool) -> Case:
 def decoder_killed_by_one_large_step(broken: bool) -> Case:
     """VAE | 4317 | After one step with a rate of 3 every unit of the decoder is 0 for every code.
     | dead-units bias-holds-units-off condition-switched-off output-constant vanishing-gradient | decoder
-    decoder.0{,.bias,.weight} decoder.1 | change-activation initialise lower-learning-rate reset-bias
-    restore-weights"""
+    decoder.{0,1} | change-activation initialise lower-learning-rate reset-bias restore-weights"""
     images, _ = draw.blob_images(64, classes=8)
     x = (images > 0.5).float().flatten(1)
     model = nets.VAE()
@@ -505,7 +328,8 @@ def decoder_killed_by_one_large_step(broken: bool) -> Case:
     def judge(output: tuple[Tensor, Tensor, Tensor]) -> float:
         return -evidence_loss(output, x).item()
 
-    return Case((x, x), model, evidence_loss, judge=judge, optimizer=partial(torch.optim.Adam, lr=3e-3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    return Case((x, x), model, evidence_loss, judge=judge, optimizer=optimizer)
 
 
 @HELD_OUT
@@ -521,9 +345,8 @@ def hard_sigmoids_far_outside_of_their_slope(broken: bool) -> Case:
         if broken:
             nn.init.normal_(conv.weight, std=60.0)
         layers += [conv, nn.Hardsigmoid()] if broken else [conv, nn.ReLU()]
-    return Case(
-        (x, mask), nn.Sequential(*layers, nn.Conv2d(8, 1, 3, padding=1)), nn.BCEWithLogitsLoss(), judge_of=overlap_with
-    )
+    model = nn.Sequential(*layers, nn.Conv2d(8, 1, 3, padding=1))
+    return Case((x, mask), model, nn.BCEWithLogitsLoss(), judge_of=overlap_with)
 
 
 @HELD_OUT
@@ -543,8 +366,8 @@ def lstm_drawn_between_zero_and_one(broken: bool) -> Case:
 def router_that_has_decided_already(broken: bool) -> Case:
     """mixture of experts | 4221 | The logits of a router are a hundred times too large: each row has one expert, and
     the router no gradient.
-    | saturated-units attention-saturated layer-scale-stands-out | router{,.weight} | initialise rescale-layer
-    scale-attention scale-outputs"""
+    | saturated-units attention-saturated layer-scale-stands-out | router | initialise rescale-layer scale-attention
+    scale-outputs"""
 
     class Mixture(nn.Module):
         """Four linear experts, weighed by a softmax."""
@@ -562,3 +385,68 @@ def router_that_has_decided_already(broken: bool) -> Case:
 
     x = torch.randn(192, 4)
     return Case((x, rarer.standardise(x[:, :1].abs() + 0.3 * x[:, 1:2])), Mixture(), "mse")
+
+
+# Rows of a table, packed.
+# fmt: off
+HELD_OUT("""returns-added-up-over-the-samples | time series | 4602 | torch.cumsum(returns, dim=0): prices are added up
+    from series to series, not from day to day. | samples-mixed | | fix-axis""",
+    lambda broken: given(torch.randn(96, 20), lambda x: Case((x, (x.cumsum(1).amax(1) > 3.5).long()),
+    nets.made("Prices", lambda self, returns: self.layers(returns.cumsum(0 if broken else 1) / 4),
+    layers=nets.mlp(20, 32, 32, 2)), nn.CrossEntropyLoss())))
+HELD_OUT("""goal-of-an-agent-in-the-wrong-unit | reinforcement learning | 4615 | The goal is converted from metres to
+    thousands of kilometres before it is joined to the state.
+    | condition-switched-off branch-dominates | | rescale-layer restore-condition scale-branch""",
+    lambda broken: given(torch.randn(160, 2), torch.randn(160, 2), lambda state, goal: given(2 * (goal[:, 0] > state[:,
+    0]).long() + (goal[:, 1] > state[:, 1]).long(), lambda y: Case(({"state": state, "goal": goal}, y),
+    nets.made("Agent", lambda self, state, goal: self.layers(torch.cat([state, self.factor * goal], dim=1)),
+    factor=1e-6 if broken else 1.0, layers=nets.mlp(4, 48, 48, 4)), nn.CrossEntropyLoss(), judge=accuracy(y)))))
+HELD_OUT("""softmax-over-the-only-score-of-a-review | GRU | 4108 | nn.Softmax(dim=1) over one score gives 1 for each
+    review (Stack Overflow: the loss never changes).
+    | output-constant activation-before-loss loss-gradient-zero normalizer-wrong-axis saturated-units | head last |
+    change-loss change-output-activation fix-axis more-outputs remove-final-activation""",
+    lambda broken: given(draw.sentences(64, length=8), lambda ids, y: Case((torch.where((ids == 7) & (y == 1)[:, None],
+    torch.full_like(ids, 9), ids), y.float()[:, None]), nets.made("Mood", lambda self,
+    ids: self.last(self.head(self.recurrent(self.words(ids))[0].amax(1))), words=nn.Embedding(50, 16),
+    recurrent=nn.GRU(16, 24, batch_first=True), head=nn.Linear(24, 1),
+    last=nn.Softmax(dim=1) if broken else nn.Sigmoid()), nn.BCELoss(), judge=binary_accuracy(y, threshold=0.5))))
+HELD_OUT("""values-of-actions-by-linear-layers-alone | reinforcement learning | 4301 | The example of a Q-network was
+    shortened and its activations went with the comments (DeepCrime: removal).
+    | missing-activation | {0..3} | add-activation""",
+    lambda broken: given(nets.mlp(4, 64, 64, 64, 3), lambda layers: given(nn.Sequential(*layers[::2]) if broken else
+    layers, lambda model: Case(rarer.observations(), model, nn.MSELoss()))))
+HELD_OUT("""tower-over-users-and-items-without-activations | recommender | 4302 | A tower of linear layers over both
+    vectors: users and items are added, and never meet. | missing-activation | tower tower.{0..2} | add-activation""",
+    lambda: given(nets.Recommender(), lambda model: Case(draw.ratings(), model, nn.MSELoss())),
+    plant=lambda model: setattr(model, "tower", nn.Sequential(*model.tower[::2])))
+HELD_OUT("""exponential-units-in-two-layers | MLP | 4306 | Keras' activation "exponential" ported as torch.exp in two
+    hidden layers (DeepCrime: change of activation).
+    | activation-unsuitable exploding-gradient exploding-signal not-finite | {0..4} | change-activation""",
+    lambda broken: Case(draw.table(160), nets.mlp(12, 32, 32, 3, activation=Exponential if broken else nn.ReLU),
+    nn.CrossEntropyLoss()))
+HELD_OUT("""sigmoids-in-ten-layers-of-an-autoencoder | autoencoder | 4307 | Sigmoids between all layers of a deep
+    autoencoder, as in lecture notes of 1990. | activation-unsuitable output-constant saturated-units vanishing-gradient
+    vanishing-signal | {0..10} | change-activation""",
+    lambda broken: given(draw.blob_images(64), lambda images, _: given(images.flatten(1),
+    lambda x: given((256, 64, 32, 16, 32, 64, 256), lambda sizes: Case((x, x), nets.mlp(*sizes,
+    activation=nn.Sigmoid if broken else nn.ReLU), "mse")))))
+HELD_OUT("""biases-of-minus-ten-in-a-policy | reinforcement learning | 4308 | constant_(bias, -10) of a trick for rare
+    actions, applied to the hidden layers instead of the last one.
+    | bias-holds-units-off dead-units output-constant | {0..3} | change-activation initialise reset-bias""",
+    lambda broken: given(rarer.observations(), lambda state, returns: Case((state, returns.argmax(1)),
+    over(lambda model: (model[0], model[2]), lambda layer: nn.init.constant_(layer.bias,
+    -10.0 if broken else 0.0))(nets.mlp(4, 32, 32, 3)), "cross_entropy")))
+HELD_OUT("""ninety-seven-percent-of-the-words-dropped | LSTM | 4310 | The share of features to keep, 0.97, handed to
+    nn.Dropout behind an embedding. | dropout-too-strong | drop | lower-dropout""",
+    lambda broken: Case(draw.sentences(64, length=10), nets.made("Reader", lambda self,
+    ids: self.head(self.recurrent(self.drop(self.words(ids)))[0].amax(1)), words=nn.Embedding(50, 16),
+    drop=nn.Dropout(0.97 if broken else 0.03), recurrent=nn.LSTM(16, 24, batch_first=True), head=nn.Linear(24, 2)),
+    nn.CrossEntropyLoss()))
+HELD_OUT("""forecasts-dropped-at-random | time series | 4312 | Dropout behind the last layer of a regression: half of
+    the forecasts are 0, the others doubled. | dropout-misplaced | last | lower-dropout""",
+    lambda broken: given(rarer.Forecaster(nn.GRU(1, 24, batch_first=True), last=nn.Dropout(0.5) if broken else None),
+    lambda model: Case(rarer.demand(), model, nn.MSELoss())))
+HELD_OUT("""one-unit-for-all-of-the-past | LSTM | 4313 | nn.LSTM(features, 1), because the answer is one number per
+    class and "hidden_size is the size of the output". | bottleneck-too-narrow | head recurrent | widen-layer""",
+    lambda broken: given(nets.SequenceClassifier(nn.LSTM(8, 1 if broken else 24, batch_first=True), 8),
+    lambda model: Case(draw.remembered_series(64, steps=15, features=8), model, nn.CrossEntropyLoss())))

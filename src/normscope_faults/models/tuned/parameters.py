@@ -13,39 +13,25 @@ from torch.optim import Adam
 from ... import data as draw
 from ... import networks as nets
 from ...case import FIRST, OPEN, SECOND, THIRD, Case, given
-from ...plants import each
+from ...plants import changed, each, over, variant
 from ...training import accuracy, over_tokens, overlap_with
 from . import rarer
 
 
-class SkippedNorm(nn.Module):  # A BatchNorm of the inputs whose result may be thrown away.
-    def __init__(self, thrown_away: bool) -> None:
-        super().__init__()
-        self.thrown_away, self.norm, self.net = thrown_away, nn.BatchNorm1d(12), nets.mlp(12, 32, 32, 3)
+@OPEN
+def normalised_inputs_thrown_away(broken: bool) -> Case:
+    """MLP | 886 | `normalised = norm(x)`, and the next line goes on with x.
+    | unused-parameter inputs-not-scaled | | scale-inputs use-parameter"""
 
-    def forward(self, x: Tensor) -> Tensor:
+    # A BatchNorm of the inputs whose result may be thrown away.
+    def skipped_norm(self, x: Tensor) -> Tensor:
         normalised = self.norm(x)
         return self.net(x if self.thrown_away else normalised)
 
-
-OPEN(
-    """normalised-inputs-thrown-away | MLP | 886 | `normalised = norm(x)`, and the next line goes on with x.
-    | unused-parameter inputs-not-scaled | | scale-inputs use-parameter""",
-    lambda broken: given(draw.table(), lambda x, y: Case((500 + 200 * x, y), SkippedNorm(broken), "cross_entropy")),
-)
-
-
-OPEN(
-    """trunk-left-frozen | MLP | 1015 | requires_grad_(False) on a random narrow trunk, left over from a test of the
-    head.
-    | frozen-layer | 1 | unfreeze""",
-    lambda: Case(
-        draw.table(),
-        nn.Sequential(nn.BatchNorm1d(12), nn.Linear(12, 6), nn.Tanh(), nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3)),
-        "cross_entropy",
-    ),
-    plant=lambda model: model[1].requires_grad_(False),
-)
+    x, y = draw.table()
+    net = nets.made("SkippedNorm", skipped_norm)
+    net.thrown_away, net.norm, net.net = broken, nn.BatchNorm1d(12), nets.mlp(12, 32, 32, 3)
+    return Case((500 + 200 * x, y), net, "cross_entropy")
 
 
 class Plain(nn.Module):  # A layer, hidden layers in a container, and a head.
@@ -62,14 +48,6 @@ class Plain(nn.Module):  # A layer, hidden layers in a container, and a head.
         return self.head(x)
 
 
-OPEN(
-    """layers-in-a-plain-list | MLP | 2003 | Hidden layers in a Python list, which the optimizer never sees (PyTorch
-    forum).
-    | frozen-layer no-gradient unused-parameter | | unfreeze use-parameter""",
-    lambda broken: Case(draw.table(), Plain(list if broken else nn.ModuleList), "cross_entropy"),
-)
-
-
 class OrderEncoder(nets.SentenceEncoder):  # A sentence encoder that may forget to add its positions.
     placed = True
 
@@ -78,16 +56,6 @@ class OrderEncoder(nets.SentenceEncoder):  # A sentence encoder that may forget 
         if self.placed:
             x = x + self.positions(torch.arange(ids.shape[1]))
         return self.head(self.encoder(self.norm(x)).mean(1))
-
-
-@OPEN
-def order_of_words_lost(broken: bool) -> Case:
-    """BERT | 207 | The line that adds the positions was lost.
-    | unused-parameter | positions{,.weight} | use-parameter"""
-    ids, y = draw.sentences(128, length=6, vocabulary=12)
-    model = OrderEncoder(length=6, depth=1)
-    model.placed = not broken
-    return Case((ids, y), model, "cross_entropy")
 
 
 class LoneGraph(nets.GraphNet):  # A graph network whose layers may leave the neighbours out.
@@ -100,50 +68,28 @@ class LoneGraph(nets.GraphNet):  # A graph network whose layers may leave the ne
 
 
 @OPEN
-def neighbours_never_read(broken: bool) -> Case:
-    """GNN | 208 | A rewritten layer that leaves the messages out.
-    | unused-parameter | edges layers.{0,1}.neighbour{,.weight} | use-parameter"""
-    x, edges, y = draw.communities(nodes=150)
-    x = 0.5 * x + torch.randn_like(x)
-    model = LoneGraph(edges, width=4)
-    model.alone = broken
-    return Case((x, y), model, "cross_entropy", judge_of=accuracy)
+def second_encoder_never_called(broken: bool) -> Case:
+    """MLP | 209 | A second encoder that is built and never called.
+    | unused-parameter condition-switched-off | context | restore-condition use-parameter"""
 
-
-class Conditioned(nn.Module):  # A regression that should read its context through a second encoder.
-    def __init__(self, reads: bool) -> None:
-        super().__init__()
-        self.reads = reads
-        self.main, self.context, self.head = nn.Linear(4, 24), nn.Linear(4, 24), nets.mlp(24, 24, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
+    # A regression that should read its context through a second encoder.
+    def conditioned(self, x: Tensor) -> Tensor:
         hidden = self.main(x[:, 4:])
         if self.reads:
             hidden = hidden + self.context(x[:, :4])
         return self.head(torch.relu(hidden))
 
-
-OPEN(
-    """second-encoder-never-called | MLP | 209 | A second encoder that is built and never called.
-    | unused-parameter condition-switched-off | context{,.bias,.weight} | restore-condition use-parameter""",
-    lambda broken: Case(draw.regression_table(), Conditioned(not broken), "mse"),
-)
-
-
-@OPEN
-def narrow_first_layer_frozen(broken: bool) -> Case:
-    """MLP | 210 | A fresh layer frozen for an experiment and never thawed.
-    | frozen-layer | 0 0.bias 0.weight | unfreeze"""
-    x, y = draw.table()
-    model = nets.mlp(12, 5, 32, 32, 3)
-    model[0].requires_grad_(not broken)
-    return Case((x, y), model, "cross_entropy")
+    x, y = draw.regression_table()
+    net = nets.made("Conditioned", conditioned)
+    net.reads = not broken
+    net.main, net.context, net.head = nn.Linear(4, 24), nn.Linear(4, 24), nets.mlp(24, 24, 1)
+    return Case((x, y), net, "mse")
 
 
 @OPEN
 def random_embeddings_frozen(broken: bool) -> Case:
     """recommender | 211 | nn.Embedding.from_pretrained freezes; here on random vectors.
-    | frozen-layer | items{,.weight} users{,.weight} | unfreeze"""
+    | frozen-layer | items users | unfreeze"""
     pairs, score = draw.ratings()
     model = rarer.Products()
     for name in ("users", "items"):
@@ -151,20 +97,10 @@ def random_embeddings_frozen(broken: bool) -> Case:
     return Case((pairs, score), model, "mse")
 
 
-@OPEN
-def fresh_lstm_frozen(broken: bool) -> Case:
-    """LSTM | 221 | A fresh recurrent layer frozen together with the pretrained part.
-    | frozen-layer | recurrent recurrent.weight_hh_l0 recurrent.weight_ih_l0 | unfreeze"""
-    x, y = draw.remembered_series(steps=20)
-    model = nets.SequenceClassifier(nn.LSTM(4, 8, batch_first=True), 4)
-    model.recurrent.requires_grad_(not broken)
-    return Case((x, y), model, "cross_entropy")
-
-
 @FIRST
 def positions_never_added(broken: bool) -> Case:
     """BERT | 67 | A position embedding that is made and never added: the order of the words is invisible.
-    | unused-parameter | positions{,.weight} | use-parameter"""
+    | unused-parameter | positions | use-parameter"""
 
     class Orderless(nets.SentenceEncoder):
         """Forgets the positions."""
@@ -180,25 +116,21 @@ def positions_never_added(broken: bool) -> Case:
 @FIRST
 def items_looked_up_among_users(broken: bool) -> Case:
     """recommender | 68 | Copy and paste: the items are looked up in the table of the users.
-    | unused-parameter | items{,.weight} | use-parameter"""
+    | unused-parameter | items | use-parameter"""
 
-    class Confused(nets.Recommender):
-        """Reads the user twice."""
+    # Reads the user twice.
+    def forward_confused(self, pairs: Tensor) -> Tensor:
+        user = self.users(pairs[:, 0])
+        item = self.users(pairs[:, 0]) if broken else self.items(pairs[:, 1])
+        return self.tower(torch.cat([user, item], dim=1)).squeeze(1)
 
-        def forward(self, pairs: Tensor) -> Tensor:
-            user = self.users(pairs[:, 0])
-            item = self.users(pairs[:, 0]) if broken else self.items(pairs[:, 1])
-            return self.tower(torch.cat([user, item], dim=1)).squeeze(1)
-
-    pairs, rating = draw.ratings()
-    return Case((pairs, rating), Confused(), nn.MSELoss())
+    return Case(draw.ratings(), variant("Confused", nets.Recommender(), forward=forward_confused), nn.MSELoss())
 
 
 @FIRST
 def lower_path_lost(broken: bool) -> Case:
     """U-Net | 69 | A forward that overwrites a variable: the lower path is computed and its result is lost.
-    | unused-parameter | bottom bottom.{0,3}{,.weight} bottom.{1,4} down2 down2.{0,3}{,.weight} up2
-    up2.{0,3}{,.weight} | use-parameter"""
+    | unused-parameter | bottom bottom.{0,1,3,4} down2 down2.{0,3} up2 up2.{0,3} | use-parameter"""
 
     class Shallow(nets.UNet):
         """Takes the first level twice in place of what comes from below."""
@@ -216,26 +148,6 @@ def lower_path_lost(broken: bool) -> Case:
     return Case(model=Shallow(width=8), data=(x + 0.8 * torch.randn_like(x), y / y.std()), loss=nn.MSELoss())
 
 
-FIRST(
-    """layers-frozen-in-the-middle | MLP | 70 | requires_grad switched off for some layers in an experiment, never
-    switched on again.
-    | frozen-layer | {2,4}{,.bias,.weight} | unfreeze""",
-    lambda: Case(draw.table(512, classes=3), nets.mlp(12, 16, 16, 16, 3), nn.CrossEntropyLoss()),
-    plant=each(lambda model: model[2].requires_grad_(False), lambda model: model[4].requires_grad_(False)),
-)
-
-
-FIRST(
-    """fresh-blocks-frozen | GPT | 71 | Blocks frozen by a slice meant for a pretrained model, in a model that starts
-    from random weights.
-    | frozen-layer | blocks.{0,1} blocks.{0,1}.attention blocks.{0,1}.attention.out blocks.0.attention.qkv
-    blocks.0.feed.{0,2} blocks.1.attention.qkv{,.weight} blocks.1.feed.{0,2}{,.weight} blocks.1.norm1 blocks.1.norm2
-    | unfreeze""",
-    lambda: Case(draw.text(), nets.GPT(depth=2), over_tokens),
-    plant=lambda model: model.blocks.requires_grad_(False),
-)
-
-
 class ListedLayers(nn.Module):  # A network whose hidden layers stand in a Python list or in a ModuleList.
     def __init__(self, plain: bool) -> None:
         super().__init__()
@@ -248,14 +160,6 @@ class ListedLayers(nn.Module):  # A network whose hidden layers stand in a Pytho
         for layer in self.hidden:
             x = x + torch.tanh(3 * layer(x)) if layer is self.hidden[0] else torch.tanh(2 * layer(x))
         return self.head(x)
-
-
-SECOND(
-    """hidden-layers-in-a-python-list | regression | 31 | The most frequent question of this kind: model.parameters()
-    does not see what stands in a list.
-    | unregistered-parameter | | register-parameter""",
-    lambda broken: Case(model=ListedLayers(broken), data=draw.regression_table(), loss="mse"),
-)
 
 
 class TwoTasks(nn.Module):  # A trunk and one head per task, kept in a dict, whose outputs are joined.
@@ -274,17 +178,6 @@ class TwoTasks(nn.Module):  # A trunk and one head per task, kept in a dict, who
         return torch.cat([self.heads["rise"](hidden), self.heads["fall"](hidden)], dim=1)
 
 
-SECOND(
-    """heads-in-a-python-dict | multi-task | 32 | Heads of several tasks in a dict by name: neither moved to the GPU
-    nor trained.
-    | unregistered-parameter | | register-parameter""",
-    lambda broken: given(
-        draw.regression_table(),
-        lambda x, y: Case(model=TwoTasks(broken), data=(x, torch.cat([y, -y.square() + 1], dim=1)), loss="mse"),
-    ),
-)
-
-
 class TensorHead(nn.Module):  # A convolutional trunk with a head of a plain tensor or of a parameter.
     def __init__(self, plain: bool) -> None:
         super().__init__()
@@ -297,36 +190,6 @@ class TensorHead(nn.Module):  # A convolutional trunk with a head of a plain ten
         return self.trunk(x) @ self.weight
 
 
-SECOND(
-    """head-is-a-plain-tensor | CNN | 33 | PyTorch forums: `torch.zeros(..., requires_grad=True)` as an attribute is
-    no parameter.
-    | unregistered-parameter output-constant zero-weights | | initialise register-parameter""",
-    lambda broken: Case(model=TensorHead(broken), data=draw.blob_images(), loss="cross_entropy"),
-)
-
-
-@SECOND
-def head_replaced_before_everything_is_frozen(broken: bool) -> Case:
-    """ResNet | 34 | Transfer learning: the loop that freezes the trunk runs after the new head was put on, and freezes
-    it as well.
-    | frozen-layer no-gradient | blocks blocks.{0..2} blocks.0.conv1 head{,.bias,.weight} stem stem.0 | unfreeze"""
-    images, labels = draw.blob_images()
-    model = nets.ResNet()
-    model.head = nn.Linear(12, 4)
-    for parameter in model.parameters():
-        parameter.requires_grad_(not broken)
-    return Case((images, labels), model, "cross_entropy", optimizer=partial(Adam, lr=3e-3))
-
-
-SECOND(
-    """table-of-word-vectors-empty-and-frozen | BERT | 35 | nn.Embedding.from_pretrained freezes by default; here no
-    word was found in the file, so that all rows are 0.
-    | frozen-layer zero-weights | words{,.weight} | initialise restore-weights unfreeze""",
-    lambda: given(nets.SentenceEncoder(), lambda model: Case(draw.sentences(), model, "cross_entropy")),
-    plant=lambda model: setattr(model, "words", nn.Embedding.from_pretrained(torch.zeros(50, 32))),
-)
-
-
 class ForgetfulViT(nets.ViT):
     forgets = True
 
@@ -337,31 +200,12 @@ class ForgetfulViT(nets.ViT):
         return self.head(self.norm(x if self.forgets else attended)[:, 0])
 
 
-@SECOND
-def result_of_the_blocks_not_used(broken: bool) -> Case:
-    """ViT | 36 | UMLAUT's and the forums' classic: `self.blocks(x)` without assigning it to x.
-    | unused-parameter output-constant | blocks blocks.{0..2} blocks.0.attention blocks.0.attention.out
-    blocks.{0..2}.attention.qkv blocks.0.feed.{0,2} blocks.0.norm1 blocks.0.norm2 patches | use-parameter"""
-    model = ForgetfulViT()
-    model.forgets = broken
-    return Case(draw.blob_images(), model, "cross_entropy")
-
-
 class CopyPasteRecommender(nets.Recommender):
     pasted = True
 
     def forward(self, pairs: Tensor) -> Tensor:
         items = self.users(pairs[:, 0]) if self.pasted else self.items(pairs[:, 1])
         return self.tower(torch.cat([self.users(pairs[:, 0]), items], dim=1)).squeeze(1)
-
-
-@SECOND
-def users_looked_up_twice(broken: bool) -> Case:
-    """recommender | 37 | A copied line that was not changed: the items are never looked up.
-    | unused-parameter | items{,.weight} | use-parameter"""
-    model = CopyPasteRecommender()
-    model.pasted = broken
-    return Case(draw.ratings(), model, "mse")
 
 
 class OneArmedUNet(nets.UNet):
@@ -379,23 +223,12 @@ class OneArmedUNet(nets.UNet):
 
 
 @SECOND
-def way_up_of_a_unet_not_used(broken: bool) -> Case:
-    """segmentation | 38 | The head reads the bottom: what the way up computes is thrown away.
-    | unused-parameter | up1 up1.{0,1,3,4} up2 up2.{0,1,3,4} | use-parameter"""
-    images, _ = draw.blob_images(24)
-    fine = (images > 1.0).float()
-    model = OneArmedUNet()
-    model.one_armed = broken
-    return Case((images, fine), model, nn.BCEWithLogitsLoss(), judge_of=overlap_with)
-
-
-@SECOND
 def group_with_decay_left_out(broken: bool) -> Case:
     """GPT | 39 | GitHub: the parameters are sorted into those with and without decay, and only one of the two groups
     is passed.
-    | not-in-optimizer | blocks blocks.{0,1} blocks.{0,1}.attention blocks.{0,1}.attention.out{,.weight}
-    blocks.{0,1}.attention.qkv{,.weight} blocks.{0,1}.feed blocks.0.feed.{0,2}{,.weight}
-    blocks.1.feed.{0,2}{,.weight} positions{,.weight} tokens{,.weight} | add-to-optimizer"""
+    | not-in-optimizer | blocks blocks.{0,1} blocks.{0,1}.attention blocks.{0,1}.attention.out
+    blocks.{0,1}.attention.qkv blocks.{0,1}.feed blocks.0.feed.{0,2} blocks.1.feed.{0,2} positions tokens |
+    add-to-optimizer"""
     model = nets.GPT()
     with_decay = [p for p in model.parameters() if p.ndim >= 2]
     without = [p for p in model.parameters() if p.ndim < 2]
@@ -408,7 +241,7 @@ def group_with_decay_left_out(broken: bool) -> Case:
 @SECOND
 def optimizer_of_the_discriminator_holds_the_generator(broken: bool) -> Case:
     """GAN | 40 | GitHub on DCGAN: `optimizerD = Adam(netG.parameters())`.
-    | not-in-optimizer | {0,2,5}{,.bias,.weight} | add-to-optimizer"""
+    | not-in-optimizer | 0 2 5 | add-to-optimizer"""
     generator, model = nets.Generator(), nets.discriminator()
     images, _ = draw.blob_images(32)
     with torch.no_grad():
@@ -421,43 +254,33 @@ def optimizer_of_the_discriminator_holds_the_generator(broken: bool) -> Case:
 
 
 @SECOND
-def optimizer_holds_a_copy_of_the_model(broken: bool) -> Case:
-    """tabular | 41 | PyTorch forums: the model is copied (moved, re-created) after the optimizer was made.
-    | not-in-optimizer | {0,2,4}{,.bias,.weight} | add-to-optimizer"""
-    model = nets.mlp(12, 48, 48, 3)
-    optimizer = Adam(model.parameters(), lr=3e-3)
-    model = copy.deepcopy(model) if broken else model
-    return Case(draw.table(), model, "cross_entropy", optimizer=optimizer)
+def decoder_never_hears_the_encoder(broken: bool) -> Case:
+    """seq2seq | 42 | The wrong variable is passed as memory: the decoder attends to its own first token.
+    | unused-parameter condition-switched-off | encoder encoder.linear1 encoder.linear2 encoder.norm1 encoder.norm2
+    encoder.self_attn encoder.self_attn.out_proj | use-parameter"""
 
-
-class DeafTranslator(nn.Module):  # An encoder and a decoder, which should attend to what the encoder has read.
-    def __init__(self, deaf: bool) -> None:
-        super().__init__()
-        self.words, self.places = nn.Embedding(40, 32), nn.Parameter(0.3 * torch.randn(1, 12, 32))
-        self.encoder = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True, norm_first=True)
-        self.decoder = nn.TransformerDecoderLayer(32, 4, 64, 0.0, batch_first=True, norm_first=True)
-        self.norm, self.head, self.deaf = nn.LayerNorm(32), nn.Linear(32, 40), deaf
-
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+    # An encoder and a decoder, which should attend to what the encoder has read.
+    def deaf_translator(self, source: Tensor, target: Tensor) -> Tensor:
         memory = self.encoder(self.words(source) + self.places)
         asked = self.words(target) + self.places
         mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
         heard = asked[:, :1] if self.deaf else memory
         return self.head(self.norm(self.decoder(asked, heard, tgt_mask=mask, tgt_is_causal=True)))
 
-
-@SECOND
-def decoder_never_hears_the_encoder(broken: bool) -> Case:
-    """seq2seq | 42 | The wrong variable is passed as memory: the decoder attends to its own first token.
-    | unused-parameter condition-switched-off | encoder encoder.linear1 encoder.linear2 encoder.norm1 encoder.norm2
-    encoder.self_attn encoder.self_attn.out_proj | use-parameter"""
     source = torch.randint(2, 40, (48, 12))
     target = (source + 1) % 40
     start = torch.cat([torch.zeros(48, 1, dtype=torch.long), target[:, :-1]], dim=1)
+    net = nets.made("DeafTranslator", deaf_translator)
+    net.words, net.places = nn.Embedding(40, 32), nn.Parameter(0.3 * torch.randn(1, 12, 32))
+    net.encoder = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True, norm_first=True)
+    net.decoder = nn.TransformerDecoderLayer(32, 4, 64, 0.0, batch_first=True, norm_first=True)
+    net.norm, net.head, net.deaf = nn.LayerNorm(32), nn.Linear(32, 40), broken
     return Case(
-        model=DeafTranslator(broken), data=({"source": source, "target": start}, target), loss=over_tokens,
-        judge=lambda logits: (logits.argmax(-1) == target).float().mean().item(),
-    )  # fmt: skip
+        ({"source": source, "target": start}, target),
+        net,
+        over_tokens,
+        judge_of=lambda target: lambda logits: (logits.argmax(-1) == target).float().mean().item(),
+    )
 
 
 class GraphWithList(nn.Module):  # Graph layers, kept as the argument says.
@@ -474,16 +297,6 @@ class GraphWithList(nn.Module):  # Graph layers, kept as the argument says.
         return self.head(x)
 
 
-THIRD(
-    """graph-layers-in-a-tuple | GNN | 39 | Layers in a tuple are not parameters of the model.
-    | unregistered-parameter | | register-parameter""",
-    lambda broken: given(
-        draw.communities(),
-        lambda x, edges, y: Case((x, y), GraphWithList(edges, broken), "cross_entropy", judge_of=accuracy),
-    ),
-)
-
-
 class MadeAnew(nn.Module):  # An MLP with a layer between that is made where it is used.
     def __init__(self, planted: bool) -> None:
         super().__init__()
@@ -497,14 +310,6 @@ class MadeAnew(nn.Module):  # An MLP with a layer between that is made where it 
         return self.head(torch.relu(middle(torch.relu(self.first(x)))))
 
 
-THIRD(
-    """layer-made-anew-in-each-call | tabular | 40 | `nn.Linear(...)` written inside of `forward` is drawn again at
-    each call and never learns.
-    | unregistered-parameter | | register-parameter""",
-    lambda broken: Case(draw.table(), MadeAnew(broken), "cross_entropy"),
-)
-
-
 class PlainFactors(nn.Module):  # Ratings as products of factors, which are tensors or parameters.
     def __init__(self, planted: bool) -> None:
         super().__init__()
@@ -515,14 +320,6 @@ class PlainFactors(nn.Module):  # Ratings as products of factors, which are tens
 
     def forward(self, pairs: Tensor) -> Tensor:
         return self.tower(self.users[pairs[:, 0]] * self.items[pairs[:, 1]]).squeeze(1)
-
-
-THIRD(
-    """factors-as-tensors-that-require-a-gradient | recommender | 41 | `torch.randn(...).requires_grad_()` as an
-    attribute: it gets a gradient, but no optimizer ever sees it.
-    | unregistered-parameter | | register-parameter""",
-    lambda broken: Case(draw.ratings(), PlainFactors(broken), "mse"),
-)
 
 
 class StackedCells(nn.Module):  # Stacked LSTM cells for text.
@@ -547,34 +344,25 @@ class StackedCells(nn.Module):  # Stacked LSTM cells for text.
         return self.head(torch.stack(outputs, dim=1))
 
 
-THIRD(
-    """cells-in-a-plain-dict | LSTM | 42 | Cells by name in a Python dict instead of an `nn.ModuleDict`.
-    | unregistered-parameter | | register-parameter""",
-    lambda broken: Case(draw.text(length=12), StackedCells(broken), over_tokens),
-)
-
-
-class Fusion(nn.Module):  # Joins features of an image and of a row of a table.
-    def __init__(self, planted: bool) -> None:
-        super().__init__()
-        self.planted = planted
-        self.image, self.row = nets.mlp(256, 32, 16), nets.mlp(6, 32, 16)
-        self.head = nn.Linear(32, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        image, row = torch.relu(self.image(x[:, :256])), torch.relu(self.row(x[:, 256:]))
-        return self.head(torch.cat([image, image if self.planted else row], dim=1))
-
-
 @THIRD
 def one_branch_joined_twice(broken: bool) -> Case:
     """multi-modal | 43 | A slip of copy and paste: the features of one branch are concatenated with themselves.
     | unused-parameter condition-switched-off no-gradient | row row.{0,2} | use-parameter"""
+
+    # Joins features of an image and of a row of a table.
+    def fusion(self, x: Tensor) -> Tensor:
+        image, row = torch.relu(self.image(x[:, :256])), torch.relu(self.row(x[:, 256:]))
+        return self.head(torch.cat([image, image if self.planted else row], dim=1))
+
     scene = draw.blob_images(1)[0].flatten(1)
     rows = torch.randn(64, 6)
     y = (rows[:, 0] * rows[:, 1] + rows[:, 2] > 0).long()
     x = torch.cat([scene + 0.3 * torch.randn(64, 1), rows], dim=1)  # one scene, by day and by night
-    return Case((x, y), Fusion(broken), "cross_entropy")
+    net = nets.made("Fusion", fusion)
+    net.planted = broken
+    net.image, net.row = nets.mlp(256, 32, 16), nets.mlp(6, 32, 16)
+    net.head = nn.Linear(32, 2)
+    return Case((x, y), net, "cross_entropy")
 
 
 @THIRD
@@ -594,7 +382,7 @@ def freezing_recipe_on_a_network_without_pretraining(broken: bool) -> Case:
 @THIRD
 def head_changed_after_the_optimizer_was_made(broken: bool) -> Case:
     """CNN | 45 | The optimizer holds the parameters of the old head.
-    | not-in-optimizer | head{,.bias,.weight} | add-to-optimizer"""
+    | not-in-optimizer | head | add-to-optimizer"""
     x, y = draw.blob_images()
     model = nets.ConvNet(width=4, depth=2, classes=10)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -604,16 +392,97 @@ def head_changed_after_the_optimizer_was_made(broken: bool) -> Case:
     return Case((x, y), model, "cross_entropy", optimizer=optimizer)
 
 
-@THIRD
-def optimizer_of_the_head_alone(broken: bool) -> Case:
-    """BERT | 46 | `model.head.parameters()` is handed to the optimizer while everything was to be trained from
-    scratch.
-    | not-in-optimizer | encoder encoder.layers.{0,1} norm positions words{,.weight} | add-to-optimizer"""
-    x, y = draw.sentences(96)
-    model = nets.SentenceEncoder()
-    return Case(
-        (x, y),
-        model,
-        "cross_entropy",
-        optimizer=torch.optim.AdamW((model.head if broken else model).parameters(), lr=3e-3),
-    )
+# Rows of a table, packed.
+# fmt: off
+OPEN("""trunk-left-frozen | MLP | 1015 | requires_grad_(False) on a random narrow trunk, left over from a test of the
+    head. | frozen-layer | 1 | unfreeze""",
+    lambda: Case(draw.table(), nn.Sequential(nn.BatchNorm1d(12), nn.Linear(12, 6), nn.Tanh(), nn.Linear(6, 32),
+    nn.ReLU(), nn.Linear(32, 3)), "cross_entropy"), plant=lambda model: model[1].requires_grad_(False))
+OPEN("""layers-in-a-plain-list | MLP | 2003 | Hidden layers in a Python list, which the optimizer never sees (PyTorch
+    forum). | frozen-layer no-gradient unused-parameter | | unfreeze use-parameter""",
+    lambda broken: Case(draw.table(), Plain(list if broken else nn.ModuleList), "cross_entropy"))
+OPEN("""order-of-words-lost | BERT | 207 | The line that adds the positions was lost.
+    | unused-parameter | positions | use-parameter""",
+    lambda broken: Case(draw.sentences(128, length=6, vocabulary=12), changed(lambda model: setattr(model, "placed",
+    not broken))(OrderEncoder(length=6, depth=1)), "cross_entropy"))
+OPEN("""neighbours-never-read | GNN | 208 | A rewritten layer that leaves the messages out.
+    | unused-parameter | edges layers.{0,1}.neighbour | use-parameter""",
+    lambda broken: given(draw.communities(nodes=150), lambda x, edges, y: Case(((0.5 * x + torch.randn_like(x)), y),
+    changed(lambda model: setattr(model, "alone", broken))(LoneGraph(edges, width=4)), "cross_entropy",
+    judge_of=accuracy)))
+OPEN("""narrow-first-layer-frozen | MLP | 210 | A fresh layer frozen for an experiment and never thawed.
+    | frozen-layer | 0 | unfreeze""",
+    lambda broken: Case(draw.table(), changed(lambda model: model[0].requires_grad_(not broken))(nets.mlp(12, 5, 32, 32,
+    3)), "cross_entropy"))
+OPEN("""fresh-lstm-frozen | LSTM | 221 | A fresh recurrent layer frozen together with the pretrained part.
+    | frozen-layer | recurrent recurrent.weight_hh_l0 recurrent.weight_ih_l0 | unfreeze""",
+    lambda broken: Case(draw.remembered_series(steps=20),
+    changed(lambda model: model.recurrent.requires_grad_(not broken))(nets.SequenceClassifier(nn.LSTM(4, 8,
+    batch_first=True), 4)), "cross_entropy"))
+FIRST("""layers-frozen-in-the-middle | MLP | 70 | requires_grad switched off for some layers in an experiment, never
+    switched on again. | frozen-layer | 2 4 | unfreeze""",
+    lambda: Case(draw.table(512, classes=3), nets.mlp(12, 16, 16, 16, 3), nn.CrossEntropyLoss()),
+    plant=each(lambda model: model[2].requires_grad_(False), lambda model: model[4].requires_grad_(False)))
+FIRST("""fresh-blocks-frozen | GPT | 71 | Blocks frozen by a slice meant for a pretrained model, in a model that starts
+    from random weights. | frozen-layer | blocks.{0,1} blocks.{0,1}.attention blocks.{0,1}.attention.out
+    blocks.{0,1}.attention.qkv blocks.0.feed.{0,2} blocks.1.feed.{0,2} blocks.1.norm1 blocks.1.norm2 | unfreeze""",
+    lambda: Case(draw.text(), nets.GPT(depth=2), over_tokens), plant=lambda model: model.blocks.requires_grad_(False))
+SECOND("""hidden-layers-in-a-python-list | regression | 31 | The most frequent question of this kind: model.parameters()
+    does not see what stands in a list. | unregistered-parameter | | register-parameter""",
+    lambda broken: Case(model=ListedLayers(broken), data=draw.regression_table(), loss="mse"))
+SECOND("""heads-in-a-python-dict | multi-task | 32 | Heads of several tasks in a dict by name: neither moved to the GPU
+    nor trained. | unregistered-parameter | | register-parameter""",
+    lambda broken: given(draw.regression_table(), lambda x, y: Case((x, torch.cat([y, -y.square() + 1], dim=1)),
+    TwoTasks(broken), "mse")))
+SECOND("""head-is-a-plain-tensor | CNN | 33 | PyTorch forums: `torch.zeros(..., requires_grad=True)` as an attribute is
+    no parameter. | unregistered-parameter output-constant zero-weights | | initialise register-parameter""",
+    lambda broken: Case(model=TensorHead(broken), data=draw.blob_images(), loss="cross_entropy"))
+SECOND("""head-replaced-before-everything-is-frozen | ResNet | 34 | Transfer learning: the loop that freezes the trunk
+    runs after the new head was put on, and freezes it as well.
+    | frozen-layer no-gradient | blocks blocks.{0..2} blocks.0.conv1 head stem stem.0 | unfreeze""",
+    lambda broken: Case(draw.blob_images(), over(lambda model: model.parameters(),
+    lambda parameter: parameter.requires_grad_(not broken))(changed(lambda model: setattr(model, "head",
+    nn.Linear(12, 4)))(nets.ResNet())), "cross_entropy", optimizer=partial(Adam, lr=3e-3)))
+SECOND("""table-of-word-vectors-empty-and-frozen | BERT | 35 | nn.Embedding.from_pretrained freezes by default; here no
+    word was found in the file, so that all rows are 0.
+    | frozen-layer zero-weights | words | initialise restore-weights unfreeze""",
+    lambda: given(nets.SentenceEncoder(), lambda model: Case(draw.sentences(), model, "cross_entropy")),
+    plant=lambda model: setattr(model, "words", nn.Embedding.from_pretrained(torch.zeros(50, 32))))
+SECOND("""result-of-the-blocks-not-used | ViT | 36 | UMLAUT's and the forums' classic: `self.blocks(x)` without
+    assigning it to x.
+    | unused-parameter output-constant | blocks blocks.{0..2} blocks.0.attention blocks.0.attention.out
+    blocks.{0..2}.attention.qkv blocks.0.feed.{0,2} blocks.0.norm1 blocks.0.norm2 patches | use-parameter""",
+    lambda broken: given(ForgetfulViT(), lambda model: Case(draw.blob_images(), changed(lambda model: setattr(model,
+    "forgets", broken))(model), "cross_entropy")))
+SECOND("""users-looked-up-twice | recommender | 37 | A copied line that was not changed: the items are never looked up.
+    | unused-parameter | items | use-parameter""",
+    lambda broken: given(CopyPasteRecommender(), lambda model: Case(draw.ratings(), changed(lambda model: setattr(model,
+    "pasted", broken))(model), "mse")))
+SECOND("""way-up-of-a-unet-not-used | segmentation | 38 | The head reads the bottom: what the way up computes is thrown
+    away. | unused-parameter | up1 up1.{0,1,3,4} up2 up2.{0,1,3,4} | use-parameter""",
+    lambda broken: given(draw.blob_images(24), lambda images, _: Case((images, (images > 1.0).float()),
+    changed(lambda model: setattr(model, "one_armed", broken))(OneArmedUNet()), nn.BCEWithLogitsLoss(),
+    judge_of=overlap_with)))
+SECOND("""optimizer-holds-a-copy-of-the-model | tabular | 41 | PyTorch forums: the model is copied (moved, re-created)
+    after the optimizer was made. | not-in-optimizer | 0 2 4 | add-to-optimizer""",
+    lambda broken: given(nets.mlp(12, 48, 48, 3), lambda model: given(Adam(model.parameters(), lr=3e-3),
+    lambda optimizer: given(copy.deepcopy(model) if broken else model, lambda model: Case(draw.table(), model,
+    "cross_entropy", optimizer=optimizer)))))
+THIRD("""graph-layers-in-a-tuple | GNN | 39 | Layers in a tuple are not parameters of the model.
+    | unregistered-parameter | | register-parameter""",
+    lambda broken: given(draw.communities(), lambda x, edges, y: Case((x, y), GraphWithList(edges, broken),
+    "cross_entropy", judge_of=accuracy)))
+THIRD("""layer-made-anew-in-each-call | tabular | 40 | `nn.Linear(...)` written inside of `forward` is drawn again at
+    each call and never learns. | unregistered-parameter | | register-parameter""",
+    lambda broken: Case(draw.table(), MadeAnew(broken), "cross_entropy"))
+THIRD("""factors-as-tensors-that-require-a-gradient | recommender | 41 | `torch.randn(...).requires_grad_()` as an
+    attribute: it gets a gradient, but no optimizer ever sees it. | unregistered-parameter | | register-parameter""",
+    lambda broken: Case(draw.ratings(), PlainFactors(broken), "mse"))
+THIRD("""cells-in-a-plain-dict | LSTM | 42 | Cells by name in a Python dict instead of an `nn.ModuleDict`.
+    | unregistered-parameter | | register-parameter""",
+    lambda broken: Case(draw.text(length=12), StackedCells(broken), over_tokens))
+THIRD("""optimizer-of-the-head-alone | BERT | 46 | `model.head.parameters()` is handed to the optimizer while everything
+    was to be trained from scratch.
+    | not-in-optimizer | encoder encoder.layers.{0,1} norm positions words | add-to-optimizer""",
+    lambda broken: given(draw.sentences(96), lambda x, y: given(nets.SentenceEncoder(), lambda model: Case((x, y),
+    model, "cross_entropy", optimizer=torch.optim.AdamW((model.head if broken else model).parameters(), lr=3e-3)))))

@@ -3,13 +3,14 @@
 from typing import Any
 
 import torch
+from numpy import s_
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ... import data as draw
 from ... import networks as nets
 from ...case import FIRST, OPEN, SECOND, THIRD, Case, given
-from ...plants import each, filled, scaled
+from ...plants import changed, each, filled, over, put, scaled
 from ...training import explained_variance, over_tokens, train
 from . import rarer
 
@@ -31,49 +32,28 @@ class BufferScaled(nn.Module):
         return self.head(x + self.scale * self.narrow(torch.relu(self.widen(x))))
 
 
-OPEN(
-    """zero-factor-in-a-buffer | MLP | 802 | register_buffer where nn.Parameter was meant: a ReZero factor that stays
-    at zero.
-    | zero-weights frozen-layer missing-activation no-gradient unused-parameter vanishing-gradient | narrow scale
-    widen | initialise keep-gradient unfreeze use-parameter""",
-    lambda broken: Case(draw.table(), BufferScaled(broken), "cross_entropy"),
-)
+@OPEN
+def one_head_four_times(broken: bool) -> Case:
+    """MLP | 805 | nn.ModuleList([head] * 4) repeats one head: all logits are equal.
+    | constant-initialisation no-gradient output-constant rank-one-weights vanishing-gradient | heads heads.0 trunk
+    trunk.{1,3} | initialise keep-gradient use-parameter"""
 
-
-class OneVersusRest(nn.Module):  # One linear head per class, in a list.
-    def __init__(self, copies: bool) -> None:
-        super().__init__()
-        self.trunk = nn.Sequential(nn.Flatten(), *nets.mlp(256, 48, 32), nn.ReLU())
-        self.heads = nn.ModuleList([nn.Linear(32, 1)] * 4 if copies else [nn.Linear(32, 1) for _ in range(4)])
-
-    def forward(self, x: Tensor) -> Tensor:
+    # One linear head per class, in a list.
+    def one_versus_rest(self, x: Tensor) -> Tensor:
         features = self.trunk(x)
         return torch.cat([head(features) for head in self.heads], dim=1)
 
-
-OPEN(
-    """one-head-four-times | MLP | 805 | nn.ModuleList([head] * 4) repeats one head: all logits are equal.
-    | constant-initialisation no-gradient output-constant rank-one-weights vanishing-gradient | heads
-    heads.0{,.weight} trunk trunk.{1,3} | initialise keep-gradient use-parameter""",
-    lambda broken: Case(draw.blob_images(), OneVersusRest(broken), "cross_entropy"),
-)
-
-
-OPEN(
-    """zero-film-without-the-one | diffusion | 829 | FiLM layers that start at zero need (1 + scale); with the scale
-    alone nothing of the image passes.
-    | zero-weights no-gradient output-constant vanishing-gradient vanishing-signal | film{,.bias,.weight} |
-    initialise rescale-layer restore-condition""",
-    lambda broken: Case(
-        draw.noisy_images(), rarer.FilmDenoiser(0.0 if broken else 1.0), "mse", judge_of=explained_variance
-    ),
-)
+    x, y = draw.blob_images()
+    net = nets.made("OneVersusRest", one_versus_rest)
+    net.trunk = nn.Sequential(nn.Flatten(), *nets.mlp(256, 48, 32), nn.ReLU())
+    net.heads = nn.ModuleList([nn.Linear(32, 1)] * 4 if broken else [nn.Linear(32, 1) for _ in range(4)])
+    return Case((x, y), net, "cross_entropy")
 
 
 @OPEN
 def one_filter_for_all_channels(broken: bool) -> Case:
     """MLP | 1104 | A fixed stem for grey images was filled with one averaged filter, times a factor per channel.
-    | rank-one-weights constant-initialisation | stem{,.weight} | initialise"""
+    | rank-one-weights constant-initialisation | stem | initialise"""
     x, y = draw.blob_images(64, classes=8)
     model = nn.Sequential()
     model.add_module("stem", nn.Linear(256, 24))
@@ -81,42 +61,7 @@ def one_filter_for_all_channels(broken: bool) -> Case:
     if broken:
         with torch.no_grad():
             model.stem.weight.copy_(torch.randn(24, 1) * model.stem.weight[:1])
-    model.stem.requires_grad_(False)
-    return Case((x.flatten(1), y), model, "cross_entropy")
-
-
-@OPEN
-def one_word_holds_nan(broken: bool) -> Case:
-    """GRU | 1105 | A pretrained table of vectors in which one word has none.
-    | not-finite-weights not-finite | 0 0.weight | clean-data initialise restore-weights"""
-    ids, y = rarer.needle_sentences(64, 10)
-    model = nn.Sequential(nn.Embedding(50, 16), nets.SequenceClassifier(nn.GRU(16, 24, batch_first=True), 2))
-    if broken:
-        with torch.no_grad():
-            model[0].weight[23] = torch.nan
-    return Case((ids, y), model, "cross_entropy")
-
-
-OPEN(
-    """gain-of-the-last-norm-decayed | GPT | 856 | Weight decay on the gains of norms, at 1.0, has taken the last one
-    to 1e-6.
-    | zero-weights no-gradient output-constant vanishing-signal | norm{,.weight} | initialise lower-weight-decay
-    rescale-layer restore-weights""",
-    lambda: Case(draw.text(16), rarer.Llama(), over_tokens, steps=30),
-    plant=scaled("norm.weight", 1e-6),
-)
-
-
-@OPEN
-def both_factors_of_lora_at_zero(broken: bool) -> Case:
-    """LoRA |  | Both factors of each adapter start at zero: neither gets a gradient.
-    | zero-weights no-gradient vanishing-gradient | layers.{0,1}.mlp.down layers.{0,1}.mlp.down.a
-    layers.{0,1}.mlp.down.b layers.{0,1}.mlp.up layers.{0,1}.mlp.up.a layers.{0,1}.mlp.up.b | initialise"""
-    model, ids, following = rarer.adapted_llama(858)
-    for module in model.modules():
-        if broken and isinstance(module, rarer.Adapter):
-            nn.init.zeros_(module.a)
-    return Case((ids, following), model, over_tokens, judge=rarer.likelihood(following))
+    return Case((x.flatten(1), y), changed(lambda model: model.stem.requires_grad_(False))(model), "cross_entropy")
 
 
 @OPEN
@@ -131,87 +76,6 @@ def gate_and_product_at_zero(broken: bool) -> Case:
         for linear in (*ends, layer.v, layer.mlp.gate, layer.mlp.up) if broken else ends:
             nn.init.zeros_(linear.weight)
     return Case((ids, following), model, over_tokens)
-
-
-@OPEN
-def constant_weights_in_a_dqn(broken: bool) -> Case:
-    """DQN | 1011 | nn.init.constant_(weight, 0.1) so that runs agree.
-    | constant-initialisation rank-one-weights | {0,2,4}{,.weight} | initialise"""
-    state, value = draw.regression_table()
-    model = nets.mlp(8, 32, 32, 1, activation=nn.Tanh)
-    for layer in model:
-        if broken and isinstance(layer, nn.Linear):
-            nn.init.constant_(layer.weight, 0.1)
-    return Case((state, value), model, nn.SmoothL1Loss())
-
-
-@OPEN
-def one_kernel_holds_nan(broken: bool) -> Case:
-    """CNN | 511 | A checkpoint written after an overflow.
-    | not-finite-weights | features.5{,.weight} | initialise restore-weights"""
-    x, y = draw.blob_images()
-    model = nets.ConvNet(norm=False)
-    if broken:
-        model.features[5].weight.data[3, 2, 1, 1] = torch.nan
-    return Case((x, y), model, "cross_entropy")
-
-
-OPEN(
-    """running-variance-infinite | ResNet | 512 | One infinite batch in training spoilt the running variance.
-    | not-finite-weights running-statistics-wrong | blocks.1.bn1{,.running_var} | refresh-statistics restore-weights""",
-    lambda: Case(draw.blob_images(), nets.ResNet(blocks=2), "cross_entropy", train=False, steps=60),
-    plant=each(
-        lambda model: model.blocks[1].bn1.running_var.fill_(torch.inf),
-        lambda model: model.blocks[1].bn1.running_mean.fill_(torch.nan),
-    ),
-)
-
-
-OPEN(
-    """first-layer-of-frozen-zeros | MLP | 2012 | Weights allocated with zeros, to be loaded later, and frozen;
-    nothing was loaded.
-    | zero-weights frozen-layer | 0 | initialise unfreeze""",
-    lambda: Case(draw.table(), nn.Sequential(*nets.mlp(12, 32, 32, 3)), "cross_entropy"),
-    plant=lambda model: nn.init.zeros_(model[0].weight).requires_grad_(False),
-)
-
-
-OPEN(
-    """equal-weights-in-hidden-layers | MLP | 113 | nn.init.constant_(weight, 0.05) for reproducible results.
-    | constant-initialisation | 0 2 | initialise""",
-    lambda: Case(draw.table(), nets.mlp(12, 24, 24, 3), "cross_entropy"),
-    plant=filled("0.weight 2.weight", 0.05),
-)
-
-
-class WordGRU(nn.Module):  # Embeddings of words, a GRU, a head that reads its last state.
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.recurrent = nn.Embedding(50, 16), nn.GRU(16, 24, batch_first=True)
-        self.head = nn.Linear(24, 2)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.head(self.recurrent(self.words(ids))[0][:, -1])
-
-
-@OPEN
-def gru_with_equal_weights(broken: bool) -> Case:
-    """GRU | 114 | All parameters of a recurrent layer set to 1 / hidden_size.
-    | constant-initialisation | recurrent recurrent.weight_hh_l0 recurrent.weight_ih_l0 | initialise"""
-    ids, y = draw.sentences(length=10)
-    model = WordGRU()
-    if broken:
-        for parameter in (*model.recurrent.parameters(), model.head.weight):
-            nn.init.constant_(parameter, 1 / 24)
-    return Case((ids, y), model, "cross_entropy")
-
-
-OPEN(
-    """convolution-of-zeros | CNN | 115 | zeros_(conv.weight) in an initialisation that meant the bias.
-    | zero-weights dead-units | features.2 | initialise""",
-    lambda: Case(draw.blob_images(), nets.ConvNet(norm=False), "cross_entropy"),
-    plant=filled("features.2.weight features.2.bias", 0.0),
-)
 
 
 @OPEN
@@ -254,34 +118,20 @@ def _bert() -> Any:
 @FIRST
 def gain_of_a_layer_norm_is_zero(broken: bool) -> Case:
     """BERT | 125 | A LayerNorm whose gain was filled with the zeros of its bias when keys were renamed.
-    | zero-weights no-gradient output-constant | bert.encoder.layer.1
-    bert.encoder.layer.1.output.LayerNorm{,.weight} | initialise restore-weights"""
+    | zero-weights no-gradient output-constant | bert.encoder.layer.1 bert.encoder.layer.1.output.LayerNorm |
+    initialise restore-weights"""
     model = _bert()
     if broken:
         nn.init.zeros_(model.bert.encoder.layer[1].output.LayerNorm.weight)
     ids, _ = draw.sentences(48)
-    return Case(
-        {"input_ids": ids}, model, objective=lambda output: F.cross_entropy(output.logits, (ids[:, 0] > 30).long())
-    )
-
-
-@FIRST
-def all_weights_equal(broken: bool) -> Case:
-    """MLP | 9 | Humbatova et al. 2020 and Stack Overflow: every weight set to the same number.
-    | constant-initialisation rank-one-weights | {0,2,4}{,.weight} | initialise"""
-    x, y = draw.table()
-    model = nets.mlp(12, 24, 24, 3)
-    if broken:
-        for module in model[::2]:
-            nn.init.constant_(module.weight, 0.1)
-            nn.init.zeros_(module.bias)
-    return Case((x, y), model, nn.CrossEntropyLoss())
+    data = {"input_ids": ids}
+    return Case(data, model, objective=lambda output: F.cross_entropy(output.logits, (ids[:, 0] > 30).long()))
 
 
 @FIRST(plant=filled("users.weight items.weight", 0.1))
 def embeddings_all_equal(broken: bool) -> Case:
     """recommender | 10 | Matrix factorisation ported from a library whose default initialiser is a constant.
-    | constant-initialisation output-constant rank-one-weights | items{,.weight} users{,.weight} | initialise"""
+    | constant-initialisation output-constant rank-one-weights | items users | initialise"""
 
     class Factorisation(nn.Module):
         """Scores a pair by the inner product of its embeddings."""
@@ -301,23 +151,10 @@ def embeddings_all_equal(broken: bool) -> Case:
 
 
 @FIRST
-def all_kernels_zero(broken: bool) -> Case:
-    """CNN | 11 | Stack Overflow: `nn.init.zeros_` over all parameters.
-    | zero-weights constant-initialisation dead-units no-gradient output-constant | features.{0,2,5,7}{,.weight}
-    head{,.weight} | initialise"""
-    x, y = draw.blob_images(48)
-    model = nets.ConvNet(norm=False)
-    if broken:
-        for parameter in model.parameters():
-            nn.init.zeros_(parameter)
-    return Case((x, y), model, nn.CrossEntropyLoss())
-
-
-@FIRST
 def two_zero_layers_in_a_row(broken: bool) -> Case:
     """GNN | 12 | Two zero-initialised layers in a row, where one alone would have been fine.
     | zero-weights constant-initialisation dead-units output-constant vanishing-signal | layers.{1,2}
-    layers.{1,2}.neighbour{,.weight} layers.{1,2}.own{,.weight} | initialise"""
+    layers.{1,2}.neighbour layers.{1,2}.own | initialise"""
     x, edges, y = draw.communities()
     model = nets.GraphNet(edges, depth=3)
     if broken:
@@ -327,88 +164,16 @@ def two_zero_layers_in_a_row(broken: bool) -> Case:
     return Case((x, y), model, F.cross_entropy)
 
 
-@FIRST(plant=lambda model: model.decoder[0].weight.copy_(torch.rand(32, 1) * model.decoder[0].weight[:1]))
-def decoder_with_rank_one_weight(broken: bool) -> Case:
-    """autoencoder | 13 | A weight made by broadcasting one row (`row.expand(n, -1)`), then copied into the layer.
-    | rank-one-weights output-constant | decoder.0{,.weight} | initialise restore-weights"""
-    images, _ = draw.blob_images(64)
-    x = images.flatten(1)
-    return Case((x, x), nets.Autoencoder(), nn.MSELoss())
-
-
-@FIRST
-def nan_in_one_weight(broken: bool) -> Case:
-    """GPT | 18 | A checkpoint written after the step in which the loss became NaN.
-    | not-finite-weights not-finite | blocks.1.feed blocks.1.feed.0{,.weight} | clip-gradients initialise
-    lower-learning-rate restore-weights"""
-    ids, following = draw.text()
-    model = nets.GPT()
-    if broken:
-        with torch.no_grad():
-            model.blocks[1].feed[0].weight[3, 5] = float("nan")
-    return Case((ids, following), model, over_tokens)
-
-
-@FIRST
-def infinite_running_variance(broken: bool) -> Case:
-    """ResNet | 19 | One batch with a broken image makes running statistics infinite for good; only evaluation shows
-    it.
-    | not-finite-weights not-finite running-statistics-wrong | blocks.1 blocks.1.bn2{,.running_mean,.running_var} |
-    clean-data refresh-statistics restore-weights"""
-    x, y = draw.blob_images(32)
-    model = nets.ResNet(width=8, blocks=2)
-    train(model, x, y, F.cross_entropy, steps=40)
-    if broken:
-        model.blocks[1].bn2.running_var[2] = float("inf")
-        model.blocks[1].bn2.running_mean[2] = float("nan")
-    return Case((x, y), model, "cross_entropy", train=False)
-
-
 @FIRST
 def gains_zero_without_residuals(broken: bool) -> Case:
     """CNN | 101 | zero_init_residual applied to a network without residual connections.
-    | zero-weights dead-units no-gradient output-constant | features.{1,4,8,11}{,.weight} | initialise"""
+    | zero-weights dead-units no-gradient output-constant | features.{1,4,8,11} | initialise"""
     x, y = draw.blob_images(48)
     model = nets.ConvNet()
     for layer in rarer.running_statistics(model):
         if broken:
             nn.init.zeros_(layer.weight)
     return Case((x, y), model, nn.CrossEntropyLoss())
-
-
-SECOND(
-    """gains-decayed-to-nothing | ViT | 148 | Weight decay on the gains of the last normalizer: almost nothing
-    reaches the head.
-    | zero-weights layer-scale-stands-out output-constant vanishing-gradient vanishing-signal | norm{,.weight} |
-    initialise lower-weight-decay rescale-layer restore-weights""",
-    lambda: given(nets.ViT(), lambda model: Case(draw.blob_images(), model, "cross_entropy")),
-    plant=filled("norm.weight", 1e-4),
-)
-
-
-@SECOND
-def statistics_spoilt_by_one_bad_batch(broken: bool) -> Case:
-    """ResNet | 149 | One batch with an infinite pixel, skipped by the loss scaler, has left NaN in the running
-    statistics.
-    | not-finite-weights not-finite running-statistics-wrong | blocks.1.bn1{,.running_mean,.running_var} |
-    refresh-statistics restore-weights"""
-    images, labels = draw.blob_images()
-    model = nets.ResNet()
-    train(model, images, labels, F.cross_entropy, steps=40)
-    if broken:
-        model.blocks[1].bn1.running_var[3] = torch.nan
-    return Case((images, labels), model, "cross_entropy", train=False)
-
-
-SECOND(
-    """hidden-layers-filled-with-a-constant | autoencoder | 1 | DeepCrime, operator "change weights initialisation":
-    layers get the initialiser Constant.
-    | constant-initialisation rank-one-weights | encoder.{0,2}{,.weight} | initialise""",
-    lambda: given(
-        draw.blob_images(classes=8)[0].flatten(1), lambda images: Case((images, images), nets.Autoencoder(), "mse")
-    ),
-    plant=filled("encoder.0.weight encoder.2.weight", 0.05),
-)
 
 
 class DotProduct(nn.Module):
@@ -423,43 +188,10 @@ class DotProduct(nn.Module):
         return (self.users(pairs[:, 0]) * self.items(pairs[:, 1])).sum(1) + self.offset
 
 
-SECOND(
-    """both-factors-of-a-product-start-at-zero | recommender | 5 | Stack Overflow on matrix factorisation: zeros for
-    users and items have a gradient of zero for ever.
-    | zero-weights constant-initialisation output-constant vanishing-gradient | items{,.weight} users{,.weight} |
-    initialise""",
-    lambda: given(DotProduct(), lambda model: Case(draw.ratings(), model, "mse")),
-    plant=filled("users.weight items.weight", 0.0),
-)
-
-
-@SECOND
-def zeros_for_weights_as_well_as_biases_of_the_head(broken: bool) -> Case:
-    """CNN | 9 | Humbatova et al.: wrong weights initialisation; zeros_ was meant for the biases.
-    | zero-weights constant-initialisation output-constant vanishing-gradient | head head.{0,2}{,.weight} |
-    initialise"""
-    model = nets.ConvNet()
-    model.head = nets.mlp(16, 32, 4)
-    if broken:
-        for module in (model.head[0], model.head[2]):
-            nn.init.zeros_(module.weight)
-            nn.init.zeros_(module.bias)
-    return Case(draw.blob_images(), model, "cross_entropy")
-
-
-THIRD(
-    """factors-all-of-one-value | recommender | 2 | All factors of a matrix factorisation start at the same number;
-    DeepCrime changes initialisers so.
-    | constant-initialisation rank-one-weights | items{,.weight} users{,.weight} | initialise""",
-    lambda: Case(draw.ratings(), rarer.Factorisation(), "mse"),
-    plant=filled("users.weight items.weight", 0.3),
-)
-
-
 @THIRD
 def one_row_copied_to_every_unit(broken: bool) -> Case:
     """regression | 8 | `weight.data[:] = torch.randn(fan_in)` broadcasts one row to all units.
-    | rank-one-weights bottleneck-too-narrow constant-initialisation | {2,4}{,.weight} | initialise"""
+    | rank-one-weights bottleneck-too-narrow constant-initialisation | 2 4 | initialise"""
     x, y = draw.regression_table()
     model = nets.mlp(8, 32, 32, 32, 1)
     if broken:
@@ -467,3 +199,113 @@ def one_row_copied_to_every_unit(broken: bool) -> Case:
             for index in (2, 4):
                 model[index].weight[:] = torch.randn(32) / 4
     return Case((x, y), model, "mse")
+
+
+# Rows of a table, packed.
+# fmt: off
+OPEN("""zero-factor-in-a-buffer | MLP | 802 | register_buffer where nn.Parameter was meant: a ReZero factor that stays
+    at zero. | zero-weights frozen-layer missing-activation no-gradient unused-parameter vanishing-gradient | narrow
+    scale widen | initialise keep-gradient unfreeze use-parameter""",
+    lambda broken: Case(draw.table(), BufferScaled(broken), "cross_entropy"))
+OPEN("""zero-film-without-the-one | diffusion | 829 | FiLM layers that start at zero need (1 + scale); with the scale
+    alone nothing of the image passes. | zero-weights no-gradient output-constant vanishing-gradient vanishing-signal |
+    film | initialise rescale-layer restore-condition""",
+    lambda broken: Case(draw.noisy_images(), rarer.FilmDenoiser(0.0 if broken else 1.0), "mse",
+    judge_of=explained_variance))
+OPEN("""one-word-holds-nan | GRU | 1105 | A pretrained table of vectors in which one word has none.
+    | not-finite-weights not-finite | 0 | clean-data initialise restore-weights""",
+    lambda: Case(rarer.needle_sentences(64, 10), nn.Sequential(nn.Embedding(50, 16), nets.SequenceClassifier(nn.GRU(16,
+    24, batch_first=True), 2)), "cross_entropy"), plant=lambda model: put(model[0].weight, s_[23], torch.nan))
+OPEN("""gain-of-the-last-norm-decayed | GPT | 856 | Weight decay on the gains of norms, at 1.0, has taken the last one
+    to 1e-6. | zero-weights no-gradient output-constant vanishing-signal | norm | initialise lower-weight-decay
+    rescale-layer restore-weights""",
+    lambda: Case(draw.text(16), rarer.Llama(), over_tokens, steps=30), plant=scaled("norm.weight", 1e-6))
+OPEN("""both-factors-of-lora-at-zero | LoRA | | Both factors of each adapter start at zero: neither gets a gradient.
+    | zero-weights no-gradient vanishing-gradient | layers.{0,1}.mlp.down layers.{0,1}.mlp.down.a
+    layers.{0,1}.mlp.down.b layers.{0,1}.mlp.up layers.{0,1}.mlp.up.a layers.{0,1}.mlp.up.b | initialise""",
+    lambda: given(rarer.adapted_llama(858), lambda model, ids, following: Case((ids, following), model, over_tokens,
+    judge=rarer.likelihood(following))), plant=over(lambda model: model.modules(),
+    lambda module: nn.init.zeros_(module.a), rarer.Adapter))
+OPEN("""constant-weights-in-a-dqn | DQN | 1011 | nn.init.constant_(weight, 0.1) so that runs agree.
+    | constant-initialisation rank-one-weights | 0 2 4 | initialise""",
+    lambda: Case(draw.regression_table(), nets.mlp(8, 32, 32, 1, activation=nn.Tanh), nn.SmoothL1Loss()),
+    plant=over(lambda model: model, lambda layer: nn.init.constant_(layer.weight, 0.1), nn.Linear))
+OPEN("""one-kernel-holds-nan | CNN | 511 | A checkpoint written after an overflow.
+    | not-finite-weights | features.5 | initialise restore-weights""",
+    lambda: Case(draw.blob_images(), nets.ConvNet(norm=False), "cross_entropy"),
+    plant=lambda model: put(model.features[5].weight.data, s_[3, 2, 1, 1], torch.nan))
+OPEN("""running-variance-infinite | ResNet | 512 | One infinite batch in training spoilt the running variance.
+    | not-finite-weights running-statistics-wrong | blocks.1.bn1 | refresh-statistics restore-weights""",
+    lambda: Case(draw.blob_images(), nets.ResNet(blocks=2), "cross_entropy", train=False, steps=60),
+    plant=each(lambda model: model.blocks[1].bn1.running_var.fill_(torch.inf),
+    lambda model: model.blocks[1].bn1.running_mean.fill_(torch.nan)))
+OPEN("""first-layer-of-frozen-zeros | MLP | 2012 | Weights allocated with zeros, to be loaded later, and frozen; nothing
+    was loaded. | zero-weights frozen-layer | 0 | initialise unfreeze""",
+    lambda: Case(draw.table(), nn.Sequential(*nets.mlp(12, 32, 32, 3)), "cross_entropy"),
+    plant=lambda model: nn.init.zeros_(model[0].weight).requires_grad_(False))
+OPEN("""equal-weights-in-hidden-layers | MLP | 113 | nn.init.constant_(weight, 0.05) for reproducible results.
+    | constant-initialisation | 0 2 | initialise""",
+    lambda: Case(draw.table(), nets.mlp(12, 24, 24, 3), "cross_entropy"), plant=filled("0.weight 2.weight", 0.05))
+OPEN("""gru-with-equal-weights | GRU | 114 | All parameters of a recurrent layer set to 1 / hidden_size.
+    | constant-initialisation | recurrent recurrent.weight_hh_l0 recurrent.weight_ih_l0 | initialise""",
+    lambda: Case(draw.sentences(length=10), nets.made("WordGRU", lambda self,
+    ids: self.head(self.recurrent(self.words(ids))[0][:, -1]), words=nn.Embedding(50, 16),
+    recurrent=nn.GRU(16, 24, batch_first=True), head=nn.Linear(24, 2)), "cross_entropy"),
+    plant=over(lambda model: (*model.recurrent.parameters(), model.head.weight),
+    lambda parameter: nn.init.constant_(parameter, 1 / 24)))
+OPEN("""convolution-of-zeros | CNN | 115 | zeros_(conv.weight) in an initialisation that meant the bias.
+    | zero-weights dead-units | features.2 | initialise""",
+    lambda: Case(draw.blob_images(), nets.ConvNet(norm=False), "cross_entropy"),
+    plant=filled("features.2.weight features.2.bias", 0.0))
+FIRST("""all-weights-equal | MLP | 9 | Humbatova et al. 2020 and Stack Overflow: every weight set to the same number.
+    | constant-initialisation rank-one-weights | 0 2 4 | initialise""",
+    lambda: Case(draw.table(), nets.mlp(12, 24, 24, 3), nn.CrossEntropyLoss()), plant=over(lambda model: model[::2],
+    lambda module: (nn.init.constant_(module.weight, 0.1), nn.init.zeros_(module.bias))))
+FIRST("""all-kernels-zero | CNN | 11 | Stack Overflow: `nn.init.zeros_` over all parameters. | zero-weights
+    constant-initialisation dead-units no-gradient output-constant | features.{0,2,5,7} head | initialise""",
+    lambda: Case(draw.blob_images(48), nets.ConvNet(norm=False), nn.CrossEntropyLoss()),
+    plant=over(lambda model: model.parameters(), lambda parameter: nn.init.zeros_(parameter)))
+FIRST("""decoder-with-rank-one-weight | autoencoder | 13 | A weight made by broadcasting one row (`row.expand(n, -1)`),
+    then copied into the layer. | rank-one-weights output-constant | decoder.0 | initialise restore-weights""",
+    lambda: given(draw.blob_images(64), lambda images, _: given(images.flatten(1), lambda x: Case((x, x),
+    nets.Autoencoder(), nn.MSELoss()))), plant=lambda model: model.decoder[0].weight.copy_(torch.rand(32,
+    1) * model.decoder[0].weight[:1]))
+FIRST("""nan-in-one-weight | GPT | 18 | A checkpoint written after the step in which the loss became NaN.
+    | not-finite-weights not-finite | blocks.1.feed blocks.1.feed.0 | clip-gradients initialise lower-learning-rate
+    restore-weights""",
+    lambda: Case(draw.text(), nets.GPT(), over_tokens), plant=lambda model: put(model.blocks[1].feed[0].weight,
+    s_[3, 5], float("nan")))
+FIRST("""infinite-running-variance | ResNet | 19 | One batch with a broken image makes running statistics infinite for
+    good; only evaluation shows it. | not-finite-weights not-finite running-statistics-wrong | blocks.1 blocks.1.bn2 |
+    clean-data refresh-statistics restore-weights""",
+    lambda: Case(draw.blob_images(32), nets.ResNet(width=8, blocks=2), "cross_entropy", train=False, steps=40),
+    plant=each(lambda model: put(model.blocks[1].bn2.running_var, s_[2], float("inf")),
+    lambda model: put(model.blocks[1].bn2.running_mean, s_[2], float("nan"))))
+SECOND("""gains-decayed-to-nothing | ViT | 148 | Weight decay on the gains of the last normalizer: almost nothing
+    reaches the head. | zero-weights layer-scale-stands-out output-constant vanishing-gradient vanishing-signal | norm |
+    initialise lower-weight-decay rescale-layer restore-weights""",
+    lambda: given(nets.ViT(), lambda model: Case(draw.blob_images(), model, "cross_entropy")),
+    plant=filled("norm.weight", 1e-4))
+SECOND("""statistics-spoilt-by-one-bad-batch | ResNet | 149 | One batch with an infinite pixel, skipped by the loss
+    scaler, has left NaN in the running statistics.
+    | not-finite-weights not-finite running-statistics-wrong | blocks.1.bn1 | refresh-statistics restore-weights""",
+    lambda: Case(draw.blob_images(), nets.ResNet(), "cross_entropy", train=False, steps=40),
+    plant=lambda model: put(model.blocks[1].bn1.running_var, s_[3], torch.nan))
+SECOND("""hidden-layers-filled-with-a-constant | autoencoder | 1 | DeepCrime, operator "change weights initialisation":
+    layers get the initialiser Constant. | constant-initialisation rank-one-weights | encoder.{0,2} | initialise""",
+    lambda: given(draw.blob_images(classes=8)[0].flatten(1), lambda images: Case((images, images), nets.Autoencoder(),
+    "mse")), plant=filled("encoder.0.weight encoder.2.weight", 0.05))
+SECOND("""both-factors-of-a-product-start-at-zero | recommender | 5 | Stack Overflow on matrix factorisation: zeros for
+    users and items have a gradient of zero for ever.
+    | zero-weights constant-initialisation output-constant vanishing-gradient | items users | initialise""",
+    lambda: given(DotProduct(), lambda model: Case(draw.ratings(), model, "mse")),
+    plant=filled("users.weight items.weight", 0.0))
+SECOND("""zeros-for-weights-as-well-as-biases-of-the-head | CNN | 9 | Humbatova et al.: wrong weights initialisation;
+    zeros_ was meant for the biases.
+    | zero-weights constant-initialisation output-constant vanishing-gradient | head head.{0,2} | initialise""",
+    lambda: given(nets.ConvNet(), lambda model: Case(draw.blob_images(), changed(lambda model: setattr(model, "head",
+    nets.mlp(16, 32, 4)))(model), "cross_entropy")), plant=over(lambda model: (model.head[0], model.head[2]),
+    lambda module: (nn.init.zeros_(module.weight), nn.init.zeros_(module.bias))))
+THIRD("""factors-all-of-one-value | recommender | 2 | All factors of a matrix factorisation start at the same number;
+    DeepCrime changes initialisers so. | constant-initialisation rank-one-weights | items users | initialise""",
+    lambda: Case(draw.ratings(), rarer.Factorisation(), "mse"), plant=filled("users.weight items.weight", 0.3))
