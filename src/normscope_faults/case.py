@@ -120,7 +120,11 @@ class Part:
         self.healthy: list[Healthy] = []
 
     def __call__(
-        self, row: str | Callable[..., Case] = "", build: Callable[..., Case] | None = None, plant: Any = None, cure: Any = None
+        self,
+        row: str | Callable[..., Case] = "",
+        build: Callable[..., Case] | None = None,
+        plant: Any = None,
+        cure: Any = None,
     ) -> Any:
         """Add a row, or the case of a decorated function."""
         if not row:

@@ -56,9 +56,7 @@ def drawn(names: str, std: float) -> Plant:
     return _each_tensor(names, lambda tensor: tensor.normal_(0.0, std))
 
 
-def over(
-    found: Callable[[Any], Iterable[Any]], change: Callable[[Any], Any], kind: type | UnionType = object
-) -> Plant:
+def over(found: Callable[[Any], Iterable[Any]], change: Callable[[Any], Any], kind: type | UnionType = object) -> Plant:
     """Change each of the modules or parameters of one kind that are found in a model."""
 
     def plant(model: nn.Module) -> nn.Module:
