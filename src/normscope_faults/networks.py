@@ -353,3 +353,11 @@ SMALL_GPT2: dict[str, Any] = {  # the arguments of a GPT2Config
     "bos_token_id": 0,
     "eos_token_id": 0,
 }
+
+
+def made(name: str, forward: Callable[..., Any], **parts: Any) -> Any:
+    """Return a module with these parts, of a class of its own with this `forward(self, ...)`."""
+    module = type(name, (nn.Module,), {"forward": forward})()
+    for key, part in parts.items():
+        setattr(module, key, part)
+    return module

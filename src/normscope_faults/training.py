@@ -28,8 +28,8 @@ def train(
     loss: Callable[[Any, Tensor], Tensor],
     steps: int = 150,
     optimizer: torch.optim.Optimizer | None = None,
-) -> None:
-    """Take steps on random halves of the data, with Adam unless an optimizer is given; clear the gradients."""
+) -> Any:
+    """Take steps on random halves of the data, with Adam unless an optimizer is given; return the model."""
     optimizer = optimizer or torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=3e-3)
     model.train()
     for _ in range(steps):
@@ -38,6 +38,7 @@ def train(
         loss(model(x[rows]), y[rows]).backward()
         optimizer.step()
     optimizer.zero_grad()
+    return model
 
 
 def over_tokens(logits: Tensor, ids: Tensor) -> Tensor:

@@ -12,10 +12,17 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.untouched import with_tensors
-from normscope_faults.data import table
-from normscope_faults.models.tuned import open_adversaries_and_labels as cases
+from normscope_faults.data import table, text
+from normscope_faults.models import PARTS
+from normscope_faults.models.tuned import rarer as cases
+from normscope_faults.models.tuned.healthy_images import of_discriminator
+from normscope_faults.networks import GPT
 
-HEALTHY = {healthy.name: healthy for healthy in cases.HEALTHY}
+NAMES = """
+step-of-a-discriminator step-of-a-discriminator-that-takes-its-own-loss step-of-a-generator-that-takes-its-own-loss
+summary-of-a-body-that-nobody-reads
+"""
+HEALTHY = {healthy.name: healthy for healthy in PARTS["open"][1] if healthy.name in NAMES.split()}
 
 
 def said(model: nn.Module, data: Any, **options: Any) -> dict[str, Any]:
@@ -54,7 +61,7 @@ def test_a_generator_that_a_discriminators_step_leaves_alone_is_told_as_that(for
 
     def loss(scores: Any) -> Tensor:
         real, made = scores.chunk(2, 1 if form == "columns" else 0) if isinstance(scores, Tensor) else scores
-        return cases.of_discriminator((real, made))
+        return of_discriminator((real, made))
 
     torch.manual_seed(0)
     model, data = Adversaries(detached=True), cases.noise_and_images()
@@ -198,7 +205,7 @@ def speaker(causal: bool) -> cases.Speaker:
     return cases.Speaker(causal)
 
 
-IDS = cases.parts.text(16, 12)[0]
+IDS = text(16, 12)[0]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +236,7 @@ def test_steps_without_a_label_may_read_ahead() -> None:
     labels = IDS.clone()
     assert warned(Prefixed(True), {"input_ids": IDS, "labels": labels}) == {"mask-leaks"}
     torch.manual_seed(288)
-    words = cases.parts.text(16, 12)[0]  # with the second sample's labels for the first the mean loss is the same
+    words = text(16, 12)[0]  # with the second sample's labels for the first the mean loss is the same
     torch.manual_seed(0)
     assert warned(Prefixed(True), {"input_ids": words, "labels": words.clone()}) == {"mask-leaks"}
     labels[:, :6] = -100  # the last word of the prompt has the first label, and sees no later word
@@ -254,7 +261,7 @@ def test_where_it_cannot_be_asked_whether_labels_are_read_ahead_the_result_says_
         """Takes a loss that nobody knows."""
 
         def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
-            scores = cases.parts.GPT.forward(self, input_ids).log_softmax(-1)
+            scores = GPT.forward(self, input_ids).log_softmax(-1)
             return {"loss": -scores[:, :-1].gather(2, labels[:, 1:, None]).mean(), "logits": scores}
 
     torch.manual_seed(0)

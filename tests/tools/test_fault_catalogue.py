@@ -1,8 +1,16 @@
 """The catalogue of planted faults: its cases build and run, and its patterns tell remedies apart."""
 
+import gzip
+import hashlib
+import json
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import benchmarks.faults as scores
 import benchmarks.watch_catalogue as runs
@@ -114,6 +122,42 @@ def test_names_are_unique():
 @pytest.mark.parametrize("entry", [*FAULTS, *HEALTHY], ids=lambda entry: entry.name)
 def test_case_builds_and_runs(entry):
     assert checks.describe_problem(entry) is None
+
+
+DIGESTS = json.loads(gzip.decompress(Path(__file__).with_name("fault_digests.json.gz").read_bytes()))
+"""By case: a digest of what counts as right, of the modules, and of the random numbers drawn, also for its twin."""
+
+
+def hashed(*chunks: Any) -> str:
+    joined = b"".join((chunk if isinstance(chunk, bytes) else repr(chunk).encode()) + b"|" for chunk in chunks)
+    return hashlib.sha256(joined).hexdigest()[:12]
+
+
+def built(build: Callable[[], Any]) -> list[str]:
+    torch.manual_seed(987)
+    model, drawn = build().model, hashed(torch.get_rng_state().numpy().tobytes())
+    return [drawn, hashed(*((name, kind(module), module.training) for name, module in model.named_modules()))]
+
+
+def kind(module: nn.Module) -> str:
+    of_torch = type(module).__module__.startswith("torch.")
+    return f"{type(module).__name__}({module.extra_repr()})" if of_torch else "own"
+
+
+def test_digests_cover_the_catalogue():
+    assert DIGESTS.keys() == {entry.name for entry in (*FAULTS, *HEALTHY)}
+
+
+@pytest.mark.one_in(20)
+@pytest.mark.parametrize("entry", [*FAULTS, *HEALTHY], ids=lambda entry: entry.name)
+def test_case_is_the_one_that_was_scored(entry):
+    """The same network from the same random numbers, with the same answer, however the case is written down."""
+    told: list[Any] = [entry.family, None, None, None]
+    builders = [entry.build]
+    if entry in FAULTS:
+        told = [entry.family, sorted(entry.causes), sorted(entry.layers), sorted(entry.remedies)]
+        builders.append(entry.mend)
+    assert hashed(told, [built(build) for build in builders])[:8] == DIGESTS[entry.name]
 
 
 @pytest.mark.one_in(10)

@@ -9,13 +9,12 @@ rules nor misses, and is for scoring alone. `python -m normscope_faults.models.c
 from importlib import import_module
 from pathlib import Path
 
-from ..case import Fault, Healthy
+from ..case import FIRST, HELD_OUT, OPEN, SECOND, THIRD, Fault, Healthy
+
+for path in sorted(Path(__file__).parent.glob("*/*.py")):
+    import_module(f".{path.parent.name}.{path.stem}", __name__)
 
 PARTS: dict[str, tuple[list[Fault], list[Healthy]]] = {
-    part: ([], []) for part in ("open", "first", "second", "third", "held-out")
+    name: (part.faults, part.healthy)
+    for name, part in zip(("open", "first", "second", "third", "held-out"), (OPEN, FIRST, SECOND, THIRD, HELD_OUT))
 }
-for path in sorted(Path(__file__).parent.glob("*/*.py")):
-    module = import_module(f".{path.parent.name}.{path.stem}", __name__)
-    part = path.stem.split("_")[0].replace("fourth", "held-out")
-    for entries, name in zip(PARTS.get(part, ()), ("FAULTS", "HEALTHY")):
-        entries += getattr(module, name, [])

@@ -17,15 +17,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
-from ..case import Case, Fault, Healthy
+from ..case import LOSSES_BY_NAME, Case, Fault, Healthy
 from ..causes import CAUSES
 from ..remedies import REMEDIES
 from . import PARTS
 
-LOSSES_BY_NAME: dict[str, Callable[[Any, Tensor], Tensor]] = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss}
 MARKS = (20, 60, 120)  # steps after which the quality is taken
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "Adam": lambda parameters: torch.optim.Adam(parameters, lr=3e-3),
