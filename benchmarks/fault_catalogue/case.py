@@ -1,1 +1,0 @@
-from normscope_faults.remedies import REMEDIES, any_of as _advice

@@ -80,9 +80,9 @@ HELD_OUT.add(
         "rate-too-high divergence exploding-gradient exploding-values not-finite loss-spike not-learning outlier "
         "inputs-not-scaled dead-units", "scale-targets lower-learning-rate clip-gradients robust-loss rescale-loss",
         "A value network is trained by SGD on returns in the hundreds, at the rate for returns of about one.",
-        lambda broken, loop: loop.fit(model=mlp(8, 48, 48, 1), data=(data := curves())._replace(y=(300.0 if broken
-        else 1.0) * data.y, held_y=(300.0 if broken else 1.0) * data.held_y), optimizer=sgd(0.05, 0.9),
-        loss=F.mse_loss), steps=200, seed=304),
+        lambda broken, loop: loop.fit((data := curves())._replace(y=(300.0 if broken else 1.0) * data.y,
+        held_y=(300.0 if broken else 1.0) * data.held_y), mlp(8, 48, 48, 1), sgd(0.05, 0.9), loss=F.mse_loss),
+        steps=200, seed=304),
     fault("rate-in-per-cent", "GPT",
         "rate-too-high divergence exploding-gradient exploding-values not-finite loss-spike not-learning "
         "saturated-units attention-collapse dead-units", "lower-learning-rate fix-schedule",

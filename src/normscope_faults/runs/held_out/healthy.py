@@ -105,9 +105,8 @@ HELD_OUT.add(
         lambda loop: loop.fit(digits(flat=True), mlp(64, 64, 10), sgd(0.35, 0.8), batch=64), steps=200, seed=461),
     sound("heavy-tails-under-a-robust-loss", "MLP",
         "Targets have tails of a Student distribution, and Huber's loss takes them calmly.", lambda loop: loop.fit(
-        model=mlp(8, 48, 1),
-        data=(data := curves())._replace(y=data.y + 0.3 * torch.distributions.StudentT(2.0).sample(data.y.shape)),
-        optimizer=adam(5e-3), loss=nn.HuberLoss(delta=0.5), judge=data), steps=350, seed=462),
+        (data := curves())._replace(y=data.y + 0.3 * torch.distributions.StudentT(2.0).sample(data.y.shape)), mlp(8, 48,
+        1), adam(5e-3), loss=nn.HuberLoss(delta=0.5), judge=data), steps=350, seed=462),
     sound("two-numbers-in-all", "line", "A slope and an intercept.", lambda loop: loop.fit(split((x := torch.randn(512,
         1)), 1.7 * x - 0.4 + 0.2 * torch.randn(512, 1)), nn.Linear(1, 1), sgd(0.1), loss=F.mse_loss, batch=16),
         steps=150, seed=463),

@@ -316,9 +316,8 @@ THIRD.add(
     fault("mean-error-divided-by-pixels-again", "autoencoder", "gradient-too-small rate-too-low not-learning",
         "rescale-loss raise-learning-rate",
         "The mean squared error, a mean already, is divided by batch, height and width.", lambda broken, loop: loop.fit(
-        model=Autoencoder(64, 16), data=Data((data := digits(flat=True)).x, data.x, data.held_x, data.held_x),
-        optimizer=sgd(0.2, momentum=0.9), loss=lambda output, y: F.mse_loss(output, y) / (32 * 64 if broken else 1)),
-        steps=400, seed=16),
+        Data((data := digits(flat=True)).x, data.x, data.held_x, data.held_x), Autoencoder(64, 16), sgd(0.2,
+        momentum=0.9), loss=lambda output, y: F.mse_loss(output, y) / (32 * 64 if broken else 1)), steps=400, seed=16),
 )  # fmt: skip
 
 

@@ -41,9 +41,8 @@ def sorted_batches(broken: bool, loop: Loop) -> float:
 FIRST.add(
     fault("sixty-digits-and-no-dropout", "MLP", "overfitting validation-worsens", "regularise",
         "A wide network learns sixty samples by heart while the validation loss rises.", lambda broken, loop: loop.fit(
-        model=mlp(64, 256, 256, 10), data=(data := digits(flat=True))._replace(x=data.x[(chosen := (slice(0,
-        60) if broken else slice(None)))], y=data.y[chosen]), optimizer=adam(3e-3), validate=20, judge=data), onset=20,
-        steps=400, seed=9401),
+        (data := digits(flat=True))._replace(x=data.x[(chosen := (slice(0, 60) if broken else slice(None)))],
+        y=data.y[chosen]), mlp(64, 256, 256, 10), adam(3e-3), validate=20, judge=data), onset=20, steps=400, seed=9401),
     fault("preprocessing-changes-midway", "ResNet",
         "data-changed loss-spike validation-worsens overfitting running-statistics-wrong inputs-not-scaled",
         "check-data scale-inputs refresh-statistics vary-batches",

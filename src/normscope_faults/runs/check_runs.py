@@ -1,6 +1,6 @@
 """Check the catalogue itself: train each fault and its mended twin, unwatched, and print how good both become.
 
-    python -m benchmarks.watch_catalogue.check_runs [--part NAME] [--only WORD ...]
+    python -m normscope_faults.runs.check_runs [--part NAME] [--only WORD ...]
 
 A fault does harm if the mended twin ends clearly better; where the harm is of another kind, the fault says so.
 """

@@ -1,179 +1,69 @@
-"""The records of the catalogue of runs and its vocabularies: causes, how a story tells them, and remedies.
+"""How an alarm of a watched run tells a cause (by its code, in the words of its story), and how its advice a remedy."""
 
-An alarm is right if it tells one of the fault's causes and names one of its layers (where it has any); its advice is
-right if it holds one of the fault's remedies. A healthy run is judged right if there is no warning and no error.
-"""
-
-import inspect
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
-from torch import nn
-from torch.optim import Optimizer
+from ..remedies import REMEDIES as REMEDIES_OF_MODELS
+from ..remedies import any_of
 
-from ..fault_catalogue.case import REMEDIES as REMEDIES_OF_MODELS
-from ..fault_catalogue.case import _advice as _any_of
-
-Watch = Callable[[nn.Module, Optimizer], AbstractContextManager[Any]]
-"""`with watch(model, optimizer) as run:` stands around a loop; `run` has `observe(loss=)` and `log_metrics(...)`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """A training run as a user writes it.
-
-    Attributes:
-        name: The name of the run.
-        family: The kind of network.
-        steps: How many steps the loop takes.
-        train: Runs the whole loop, `train(watch, steps=...)`, the same one each time; returns how good the model is in
-            the end (larger is better, minus infinity if it is not finite).
-    """
-
-    name: str
-    family: str
-    steps: int
-    train: Callable[..., float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunFault(Run):
-    """A run with a planted fault, and what counts as the right alarm.
-
-    Attributes:
-        mend: The same loop without the fault.
-        causes: Keys of `CAUSES`; any one of them counts.
-        layers: Names of modules or parameters, one of which must be named; empty if no one layer is at fault.
-        remedies: Keys of `REMEDIES`; any one of them counts.
-        onset: The step of the optimizer at which the fault begins to act; alarms before it are false ones.
-        other_harm: What the fault costs where that is not the final quality of the model.
-        source: Where people make this mistake.
-    """
-
-    mend: Callable[..., float]
-    causes: frozenset[str]
-    layers: tuple[str, ...]
-    remedies: frozenset[str]
-    onset: int
-    other_harm: str
-    source: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class HealthyRun(Run):
-    """A run with nothing wrong, though it may look so."""
-
-
-def _described(build: Callable[..., float]) -> dict[str, Any]:
-    """Return the name and the number of steps of a decorated loop."""
-    return {
-        "name": build.__name__.replace("_", "-"),
-        "steps": inspect.signature(build).parameters["steps"].default,
-    }
-
-
-def run_fault(
-    register: list[RunFault],
-    family: str,
-    *,
-    causes: str,
-    remedies: str,
-    layers: str = "",
-    onset: int = 0,
-    other_harm: str = "",
-) -> Callable[[Callable[..., float]], Callable[..., float]]:
-    """Register the decorated loop `(broken, watch, steps)`; keys and names are split at spaces."""
-
-    def add(build: Callable[..., float]) -> Callable[..., float]:
-        register.append(
-            RunFault(
-                **_described(build),
-                family=family,
-                train=partial(build, True),
-                mend=partial(build, False),
-                causes=frozenset(causes.split()),
-                layers=tuple(layers.split()),
-                remedies=frozenset(remedies.split()),
-                onset=onset,
-                other_harm=other_harm,
-                source=build.__doc__ or "",
-            )
-        )
-        return build
-
-    return add
-
-
-def healthy_run(register: list[HealthyRun], family: str) -> Callable[[Callable[..., float]], Callable[..., float]]:
-    """Register the decorated loop `(watch, steps)` of a healthy run."""
-
-    def add(build: Callable[..., float]) -> Callable[..., float]:
-        register.append(HealthyRun(**_described(build), family=family, train=build))
-        return build
-
-    return add
-
-
-CAUSES: dict[str, str] = {
-    # nothing is learned
-    "rate-too-low": "The steps are so small beside the weights that they hardly move; the learning rate is too low.",
-    "rate-zero": "The learning rate is zero.",
-    "rate-decays-too-early": "A schedule brought the learning rate to almost nothing long before the end.",
-    "gradient-too-small": "The loss or the gradient was scaled or clipped down until steps do nothing.",
-    "clipping-always-active": "Clipping cuts every gradient to a small part of its norm.",
-    "weights-put-back": "Something overwrites the weights after each step, so that no step lasts.",
-    "not-learning": "The loss does not fall, or stays at what guessing gives.",
-    "labels-unrelated": "The labels have nothing to do with the inputs.",
-    "labels-constant": "All labels are of one class.",
-    "same-batch": "Every step sees the same samples.",
-    "dropout-too-strong": "Dropout removes almost everything.",
-    "softmax-twice": "A softmax or sigmoid stands before a loss that applies one itself.",
-    "gradient-missing": "At the step there is no gradient, or one of zeros.",
-    "shapes-broadcast": "The shapes of outputs and targets differ, and broadcasting compares each with each.",
-    "sign-of-loss": "The loss is minimised where it should be maximised, or the other way around.",
-    "gradient-cut": "A detach, no_grad or rebuilt tensor keeps the gradient from some layers.",
-    "vanishing-gradient": "The gradients of some layers are so small that these hardly learn.",
-    # steps that never happen
-    "no-step": "The optimizer's step is never called, or changes nothing.",
-    "steps-skipped": "The gradient scaler skips the steps.",
-    "not-in-optimizer": "Parameters of the model are in no optimizer.",
-    "frozen-layer": "A layer does not learn because its parameters require no gradient.",
-    # divergence
-    "rate-too-high": "The steps are too large; the learning rate, or what multiplies it, is too high.",
-    "divergence": "The loss grows far above where it was and does not come back.",
-    "exploding-gradient": "Gradients grow by orders of magnitude.",
-    "exploding-values": "Activations or weights grow by orders of magnitude.",
-    "not-finite": "The loss, a gradient, an activation or a weight has become NaN or infinite.",
-    "not-finite-data": "A batch holds NaN or infinite values.",
-    "not-finite-weights": "A parameter holds NaN or infinite values.",
-    "precision": "Values leave the range of the number format.",
-    "loss-spike": "The loss jumped far above its usual values.",
-    "outlier": "A few samples have targets or inputs far from all others.",
-    "decay-too-strong": "Weight decay or another penalty pulls weights to zero faster than they learn.",
-    # layers
-    "dead-units": "Units are zero for every sample and receive no gradient.",
-    "saturated-units": "Units stand in the flat part of their activation.",
-    "inputs-not-scaled": "The inputs are far larger or smaller than about 1.",
-    "running-statistics-wrong": "Running statistics do not describe the data that arrives.",
-    "wrong-mode": "Modules are in eval mode while training, or the other way around.",
-    "normalizer-too-few-samples": "A normalizer estimates its statistics from too few values.",
-    "attention-collapse": "Attention looks at one entry, its logits are too large.",
-    "discriminator-wins": "The discriminator tells everything apart, and the generator gets no gradient.",
-    "posterior-collapse": "The code of a variational autoencoder carries nothing.",
-    "output-constant": "The output is (almost) the same for every sample.",
-    "units-alike": "All units of a layer compute the same and get the same gradient.",
-    "layer-decayed": "The weights of a layer have gone to almost zero.",
-    "gradient-accumulates": "Gradients of earlier steps are never cleared.",
-    # validation and data over time
-    "overfitting": "The loss on validation data rises, or stays, while the loss of training falls.",
-    "validation-worsens": "A figure of the validation is clearly worse than it was.",
-    "data-changed": "The inputs or targets of later batches are not like those of earlier ones.",
-    "sorted-batches": "Batches are not shuffled: each holds few classes, and what was learnt is forgotten.",
+CAUSES_BY_CODE: dict[str, tuple[str, ...]] = {
+    "non-finite-weights": ("not-finite-weights", "not-finite"),
+    "non-finite-activations": ("not-finite",),
+    "loss-not-finite": ("not-finite",),
+    "gradient-not-finite": ("not-finite",),
+    "input-scale": ("inputs-not-scaled",),
+    "constant-input": ("same-batch",),
+    "activation-before-loss": ("softmax-twice",),
+    "shapes-broadcast": ("shapes-broadcast",),
+    "one-class": ("labels-constant",),
+    "no-better-than-constant": ("output-constant", "not-learning", "labels-unrelated"),
+    "gradient-cut": ("gradient-cut",),
+    "no-gradient": ("gradient-cut", "gradient-missing"),
+    "frozen-layer": ("frozen-layer",),
+    "zero-weights": ("layer-decayed",),
+    "dead-layer": ("dead-units",),
+    "dead-channels": ("dead-units",),
+    "dead-relu": ("dead-units",),
+    "output-constant": ("output-constant",),
+    "gradient-vanishing": ("vanishing-gradient",),
+    "gradient-explosion": ("exploding-gradient",),
+    "saturated-units": ("saturated-units",),
+    "attention-saturated": ("attention-collapse",),
+    "strong-dropout": ("dropout-too-strong",),
+    "half-precision": ("precision",),
+    "stale-statistics": ("running-statistics-wrong",),
+    "small-batch": ("normalizer-too-few-samples",),
+    "rate-zero": ("rate-zero",),
+    "rate-decayed": ("rate-decays-too-early", "rate-too-low"),
+    "weights-still": (),
+    "weights-put-back": ("weights-put-back",),
+    "lr-too-high": ("rate-too-high",),
+    "decay-too-strong": ("decay-too-strong",),
+    "same-batch": ("same-batch",),
+    "sorted-batches": ("sorted-batches",),
+    "data-changed": ("data-changed",),
+    "negated-loss": ("sign-of-loss",),
+    "no-gradient-at-step": ("gradient-missing",),
+    "no-step": ("no-step",),
+    "not-trained": ("not-in-optimizer",),
+    "reward-falls": (),
+    "units-alike": ("units-alike",),
+    "no-zero-grad": ("gradient-accumulates",),
+    "eval-mode": ("wrong-mode",),
+    "loss-rising": ("divergence",),
+    "loss-spike": ("loss-spike",),
+    "overfitting": ("overfitting",),
+    "validation-worse": ("validation-worsens",),
+    "validation-apart": (),
+    "norm-growth": ("exploding-values",),
+    "variance-collapse": (),
+    "expanding-normalizer": (),
+    "effective-lr": (),
+    "edge-of-stability": ("rate-too-high",),
+    "left-domain": ("data-changed",),
+    "not-seen": (),
+    "refused": (),
 }
+"""The causes that the code of an alarm gives; to these come those that its story tells in words (`STORIES`)."""
 
 _WORDS_OF_STORIES = {
     "rate": r"learning rate|\brate\b|\blr\b|step size",
@@ -198,7 +88,7 @@ def _story(*alternatives: str) -> re.Pattern[str]:
     pattern = "|".join(alternatives)
     for name, words in _WORDS_OF_STORIES.items():
         pattern = pattern.replace(f"<{name}>", f"(?:{words})")
-    return _any_of(pattern)
+    return any_of(pattern)
 
 
 STORIES: dict[str, re.Pattern[str]] = {
@@ -315,49 +205,49 @@ STORIES: dict[str, re.Pattern[str]] = {
 """How a story may tell each cause, in the words of whoever writes alarms."""
 
 _NEW_REMEDIES: dict[str, re.Pattern[str]] = {
-    "raise-learning-rate": _any_of(
+    "raise-learning-rate": any_of(
         r"(?:rais|increas|larg|high|bigg|multipl)\w*~(?:<rate>)|(?:<rate>)~(?:larger|higher|bigger|too (?:small|low))"
     ),
-    "fix-schedule": _any_of(r"schedul\w*|step_size|\bper epoch|once (?:per|an?) epoch|gamma|milestones?|warm-?up"),
-    "rescale-loss": _any_of(
+    "fix-schedule": any_of(r"schedul\w*|step_size|\bper epoch|once (?:per|an?) epoch|gamma|milestones?|warm-?up"),
+    "rescale-loss": any_of(
         r"(?:factor|scal\w*|divid\w*|multipl\w*|weigh\w*|averag\w*|mean\b|normali[sz]\w*|unscal\w*)~\bloss(?:es)?\b",
         r"\bloss(?:es)?\b~(?:factor|scal\w*|divid\w*|multipl\w*|averag\w*|mean\b|weight\w*)|adam",
     ),
-    "loosen-clipping": _any_of(r"(?:rais|loosen|larg|high|remov|without|increas|check|lower|reduc)\w*~clip|clip\w*~"),
-    "keep-weights": _any_of(
+    "loosen-clipping": any_of(r"(?:rais|loosen|larg|high|remov|without|increas|check|lower|reduc)\w*~clip|clip\w*~"),
+    "keep-weights": any_of(
         r"(?:overwrit|copy|copied|copies|put back|restor|load_state_dict|swap|averag|\bEMA\b|assign|reset)\w*"
     ),
-    "vary-batches": _any_of(r"shuffl\w*|loader|\biterat\w*|next\(|different (?:batches|samples)|sampler|data ?set"),
-    "order-of-calls": _any_of(r"zero_grad|before~backward|after~\.?step\(|\border\b|set_to_none|backward\(\)"),
-    "call-step": _any_of(r"optimi[sz]er\.step|\.step\(|call~step|step~\bcall"),
-    "flip-sign": _any_of(r"\bsign\b|minus|negat\w*|maximi[sz]e"),
-    "check-scaler": _any_of(r"scaler|loss scale|scale factor|skipp\w*"),
-    "give-to-optimizer": _any_of(
+    "vary-batches": any_of(r"shuffl\w*|loader|\biterat\w*|next\(|different (?:batches|samples)|sampler|data ?set"),
+    "order-of-calls": any_of(r"zero_grad|before~backward|after~\.?step\(|\border\b|set_to_none|backward\(\)"),
+    "call-step": any_of(r"optimi[sz]er\.step|\.step\(|call~step|step~\bcall"),
+    "flip-sign": any_of(r"\bsign\b|minus|negat\w*|maximi[sz]e"),
+    "check-scaler": any_of(r"scaler|loss scale|scale factor|skipp\w*"),
+    "give-to-optimizer": any_of(
         r"optimi[sz]er~(?:parameters?|param|add|giv|hand|pass|after|again|cover|build|model)",
         r"(?:parameters?|add|giv|pass|build|creat|construct)\w*~optimi[sz]er|add_param_group",
     ),
-    "robust-loss": _any_of(
+    "robust-loss": any_of(
         r"huber|smooth_?-?l1|robust|\bL1 loss|absolute error|outlier\w*|clip\w*~(?:targets?|labels?)"
     ),
-    "lower-momentum": _any_of(r"momentum|\bbetas?\b"),
-    "lower-penalty": _any_of(
+    "lower-momentum": any_of(r"momentum|\bbetas?\b"),
+    "lower-penalty": any_of(
         r"(?:<lower>|<remove>|weaken|check)~(?:penalt\w*|\bL1\b|<decay>|\bKL\b|\bbeta\b|coefficient)",
         r"(?:penalt\w*|<decay>)~<lower>|anneal\w*|free bits|\bKL\b~(?:weight|small)|warm-?up",
     ),
-    "balance-players": _any_of(
+    "balance-players": any_of(
         r"discriminator|generator|non-?saturating|spectral[- ]norm|wasserstein|gradient penalty|label smoothing"
     ),
-    "prevent-collapse": _any_of(
+    "prevent-collapse": any_of(
         r"negatives?\b|contrastive|stop-?gradient|detach|predictor|variance~(?:term|loss)|decorrelat\w*|check~loss"
     ),
-    "regularise": _any_of(
+    "regularise": any_of(
         r"early[- ]stop\w*|stop (?:training|here|earlier)|dropout|(?:<decay>)|regulari[sz]\w*|augment\w*|more data|"
         r"smaller (?:model|network)|fewer parameters|best checkpoint|earlier checkpoint"
     ),
-    "change-architecture": _any_of(
+    "change-architecture": any_of(
         r"architecture|capacity|(?:larg|wid|deep|bigg)er (?:model|network)|more (?:layers|units)"
     ),
-    "mind-batch-statistics": _any_of(r"batch[- ]?norm|running|momentum|statistics"),
+    "mind-batch-statistics": any_of(r"batch[- ]?norm|running|momentum|statistics"),
 }
 REMEDIES: dict[str, re.Pattern[str]] = {**REMEDIES_OF_MODELS, **_NEW_REMEDIES}
-"""What an advice may say; those of models (`benchmarks/fault_catalogue/case.py`) and those of training loops."""
+"""What an advice may say: that of models and that of training loops."""
