@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import benchmarks.faults as scores
-import benchmarks.watch_catalogue as runs
 import normscope_faults.models.check_cases as checks
+import normscope_faults.runs as runs
 from normscope_faults import CAUSES, REMEDIES
 
 FAULTS, HEALTHY = ([entry for part in checks.PARTS.values() for entry in part[kind]] for kind in (0, 1))

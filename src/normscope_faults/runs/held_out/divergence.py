@@ -93,7 +93,7 @@ HELD_OUT.add(
         "dead-units", "lower-learning-rate clip-gradients fix-schedule",
         "A cosine with restarts multiplies its height by four at each restart, where it should divide.", lambda broken,
         loop: loop.fit(tastes(), Recommender(), adam(1e-2), loss=F.mse_loss,
-        schedule=by_step(lambda step: (4.0 if broken else 0.8) ** (step // 40) * (0.55 + 0.45 * math.cos(math.pi * (step % 40) / 40)))),
+        schedule=by_step(lambda step: (4.0 if broken else 0.8) ** (step // 40) * (0.55 + 0.45 * math.cos(math.pi * (step % 40) / 40)))),  # noqa: E501
         onset=21, steps=320, seed=308),
     fault("poles-beyond-one", "state space",
         "rate-too-high divergence exploding-gradient exploding-values not-finite loss-spike not-learning "
