@@ -1,4 +1,4 @@
-"""Faults of the targets, the loss and the last activation before it."""
+"""Faults of the loss and of the last activation before it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,14 +6,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from ... import data as draw
 from ... import networks as nets
 from ...case import FIRST, OPEN, SECOND, THIRD, Case, given
 from ...plants import changed
-from ...training import accuracy, binary_accuracy, explained_variance, over_tokens, overlap_with, train
-from . import rarer
+from ...training import accuracy, binary_accuracy, over_tokens, overlap_with, train
+from . import rarer, rarer_sequences
 
 
 class RectifiedGraph(nets.GraphNet):  # A graph network that rectifies its output too.
@@ -48,23 +47,6 @@ def squares_of_class_numbers(broken: bool) -> Case:
     )
 
 
-@OPEN
-def one_case_in_sixty(broken: bool) -> Case:
-    """MLP | 424 | Fraud: one case in sixty.
-    | class-imbalance | | balance-classes change-loss"""
-    x, y = draw.table(count=360, classes=60)
-    rare = y == 59
-
-    def balanced(output: Tensor) -> float:
-        hits = (output.argmax(1) == 1) == rare
-        return (hits[rare].float().mean() + hits[~rare].float().mean()).item() / 2
-
-    if broken:
-        return Case(model=nets.mlp(12, 8, 2), data=(x, rare.long()), loss="cross_entropy", judge=balanced)
-    weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 59.0]))
-    return Case((x, rare.long()), nets.mlp(12, 8, 2), weighted, judge=balanced)
-
-
 class Clamped(nn.Module):  # An MLP that clamps its output to 0..1.
     def __init__(self, clamp: bool) -> None:
         super().__init__()
@@ -81,12 +63,6 @@ def divergence(output: Tensor, target: Tensor) -> Tensor:
     return F.kl_div(output, target, reduction="batchmean")
 
 
-def error_plus_divergence(output: tuple[Tensor, Tensor, Tensor], target: Tensor, factor: float = 0.03) -> Tensor:
-    """Return the loss of a variational autoencoder."""
-    again, mean, logvar = output
-    return F.mse_loss(again, target) - factor * 0.5 * (1 + logvar - mean.square() - logvar.exp()).sum(1).mean()
-
-
 class Variational(nets.Autoencoder):
     """An autoencoder whose code is drawn around a mean, with the logarithm of its variance beside it."""
 
@@ -97,6 +73,12 @@ class Variational(nets.Autoencoder):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, logvar = self.encoder(x).chunk(2, dim=1)
         return self.decoder(mean + torch.randn_like(mean) * (0.5 * logvar).exp()), mean, logvar
+
+
+def error_plus_divergence(output: tuple[Tensor, Tensor, Tensor], target: Tensor, factor: float = 0.03) -> Tensor:
+    """Return the loss of a variational autoencoder."""
+    again, mean, logvar = output
+    return F.mse_loss(again, target) - factor * 0.5 * (1 + logvar - mean.square() - logvar.exp()).sum(1).mean()
 
 
 def squares_plus_divergence(output: tuple[Tensor, Tensor, Tensor], target: Tensor, sign: float = 1.0) -> Tensor:
@@ -153,20 +135,6 @@ def softmax_of_the_first_of_two_tasks(broken: bool) -> Case:
 
 
 @OPEN
-def boxes_with_an_axis_too_many(broken: bool) -> Case:
-    """detector | 807 | Targets (N, 1, 4), one box per image, against outputs (N, 4).
-    | shapes-broadcast | | match-shapes"""
-    x, _ = draw.blob_images()
-    _, boxes = rarer.cells_and_boxes(x)
-
-    class Boxes(rarer.Detector):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x)[1]
-
-    return Case((x, boxes[:, None] if broken else boxes), Boxes(), F.smooth_l1_loss, judge=explained_variance(boxes))
-
-
-@OPEN
 def batch_norm_after_the_last_layer(broken: bool) -> Case:
     """CNN | 810 | The loop that adds BatchNorm after each layer adds it after the last one too.
     | output-range-too-small activation-before-loss normalizer-erases-signal samples-mixed targets-out-of-range
@@ -196,7 +164,7 @@ def rectified_logits_of_tokens(broken: bool) -> Case:
     | activation-before-loss dead-units output-range-too-small | | remove-final-activation"""
     ids, following = draw.text(24)
 
-    class Rectified(rarer.Llama):
+    class Rectified(rarer_sequences.Llama):
         def forward(self, ids: Tensor) -> Tensor:
             logits = super().forward(ids)
             return F.relu(logits - 2) if broken else logits
@@ -230,12 +198,14 @@ def tag_accuracy(y: Tensor) -> Callable[[Tensor], float]:
 def squares_of_tag_numbers(broken: bool) -> Case:
     """tagger | 1119 | One output per token, fitted to the number of its tag.
     | loss-does-not-fit | | change-loss more-outputs"""
-    ids, y = rarer.tags()
+    ids, y = rarer_sequences.tags()
     if not broken:
-        return Case(model=rarer.Tagger(), data=(ids, y), loss=over_tokens, judge=tag_accuracy(y))
+        return Case(model=rarer_sequences.Tagger(), data=(ids, y), loss=over_tokens, judge=tag_accuracy(y))
     return Case(
         (ids, y),
-        changed(lambda model: setattr(model, "head", nn.Sequential(nn.Linear(48, 1), nn.Flatten(1))))(rarer.Tagger()),
+        changed(lambda model: setattr(model, "head", nn.Sequential(nn.Linear(48, 1), nn.Flatten(1))))(
+            rarer_sequences.Tagger()
+        ),
         lambda output, target: F.mse_loss(output, target.float()),
         judge_of=lambda y: lambda output: (output.round() == y).float().mean().item(),
     )
@@ -252,29 +222,7 @@ def loss_times_an_empty_mask(broken: bool) -> Case:
         keep = (target < 0) if broken else (target >= 0)
         return (each * keep.flatten()).sum() / keep.sum().clamp(min=1)
 
-    return Case((ids, following), rarer.Llama(depth=1), loss)
-
-
-def padded_text(ids: Tensor, following: Tensor, real: int) -> tuple[Tensor, Tensor]:
-    """Return texts whose later tokens are padding (0)."""
-    keep = torch.arange(ids.shape[1]) < real
-    return ids.clamp(min=1) * keep, following.clamp(min=1) * keep
-
-
-@OPEN
-def two_defects_in_two_hundred(broken: bool) -> Case:
-    """MLP | 1016 | Two defective parts in two hundred; the loss does not weigh them.
-    | class-imbalance labels-constant | | balance-classes"""
-    x = torch.randn(200, 10)
-    y = torch.zeros(200, dtype=torch.long)
-    y[[31, 160]] = 1
-    x[y == 1, :3] += 1.0
-    return Case(
-        (x, y),
-        nn.Sequential(nn.Linear(10, 24), nn.Dropout(0.3), nn.ReLU(), nn.Linear(24, 2)),
-        nn.CrossEntropyLoss(weight=(None if broken else torch.tensor([1.0, 99.0]))),
-        judge_of=lambda y: lambda output: (output.argmax(1)[y == 1] == 1).float().mean().item(),
-    )
+    return Case((ids, following), rarer_sequences.Llama(depth=1), loss)
 
 
 @OPEN
@@ -332,20 +280,6 @@ def relu_before_cross_entropy(broken: bool) -> Case:
 
 
 @FIRST
-def hinge_loss_with_zero_one_labels(broken: bool) -> Case:
-    """discriminator | 48 | The hinge loss wants -1 and 1; labels 0 and 1 leave one class without a gradient.
-    | targets-out-of-range loss-does-not-fit | | change-loss fix-targets"""
-    images, classes = draw.blob_images(64, classes=2)
-    y = classes.float()[:, None]
-    target = y if broken else 2 * y - 1
-
-    def hinge(output: Tensor, target: Tensor) -> Tensor:
-        return F.relu(1 - output * target).mean()
-
-    return Case((images, target), nets.discriminator(), hinge, judge=binary_accuracy(y))
-
-
-@FIRST
 def squared_error_on_class_numbers(broken: bool) -> Case:
     """CNN | 49 | Humbatova et al. 2020: wrong loss; class numbers regressed with the squared error.
     | loss-does-not-fit targets-wrong-scale | | change-loss more-outputs"""
@@ -360,49 +294,6 @@ def squared_error_on_class_numbers(broken: bool) -> Case:
         return (output.squeeze(1).round() == y).float().mean().item()
 
     return Case((x, y), nets.ConvNet(classes=1), squared_error, judge=judge)
-
-
-@FIRST
-def hand_written_loss_broadcasts(broken: bool) -> Case:
-    """GNN | 52 | A loss written by hand, in which torch warns about nothing.
-    | shapes-broadcast | | match-shapes"""
-    x, edges, _ = draw.communities()
-    degree = torch.bincount(edges[1], minlength=len(x)).float()
-    y = (x[:, 0] * x[:, 1] + 0.2 * degree - 0.2 * degree.mean()) / 1.2
-
-    def huber(output: Tensor, target: Tensor) -> Tensor:
-        error = (output - target).abs()
-        return torch.where(error < 1, 0.5 * error.square(), error - 0.5).mean()
-
-    class Regressor(nets.GraphNet):
-        """One number per node."""
-
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) if broken else super().forward(x).squeeze(1)
-
-    return Case((x, y), Regressor(edges, width=32, classes=1), huber)
-
-
-@FIRST
-def three_positives_in_a_batch(broken: bool) -> Case:
-    """MLP | 54 | Fraud detection: three labels of 256 are positive, plain cross entropy.
-    | class-imbalance | | balance-classes"""
-
-    def draw(count: int) -> tuple[Tensor, Tensor]:
-        x = torch.randn(count, 12)
-        return x, (x[:, 0] * x[:, 1] + x[:, 2] + 0.5 * torch.randn(count)).argsort().argsort() / count
-
-    x, rank = draw(256)
-    y = (rank > 0.985 if broken else rank > 0.5).long()
-    model = nets.mlp(12, 32, 32, 2)
-    unseen, unseen_rank = draw(2000)
-
-    def balanced_accuracy_on_unseen(output: Tensor) -> float:
-        right = model(unseen).argmax(1) == (unseen_rank > 0.985 if broken else unseen_rank > 0.5)
-        positive = unseen_rank > (0.985 if broken else 0.5)
-        return (0.5 * right[positive].float().mean() + 0.5 * right[~positive].float().mean()).item()
-
-    return Case((x, y), model, nn.CrossEntropyLoss(), judge=balanced_accuracy_on_unseen)
 
 
 @FIRST
@@ -452,37 +343,6 @@ def several_labels(count: int = 128) -> tuple[Tensor, Tensor]:
 
 
 @SECOND
-def labels_of_minus_one_and_one(broken: bool) -> Case:
-    """tabular | 97 | Labels for a hinge loss given to a binary cross entropy: the loss has no lower bound.
-    | targets-out-of-range labels-wrong loss-does-not-fit | | change-loss fix-targets"""
-    x, y = draw.table(classes=2)
-    target = y.float()[:, None]
-
-    def judge(output: Tensor) -> float:
-        if not torch.isfinite(output).all():
-            return -1.0
-        return -F.binary_cross_entropy_with_logits(output, target).item()
-
-    return Case((x, 2 * target - 1 if broken else target), nets.mlp(12, 48, 48, 1), nn.BCEWithLogitsLoss(), judge=judge)
-
-
-@SECOND
-def three_frauds_in_two_hundred(broken: bool) -> Case:
-    """tabular | 102 | AutoTrainer's and everyone's data of frauds: the network learns to say no.
-    | class-imbalance | | balance-classes"""
-    x, y = draw.table(400, classes=2)
-    order = torch.cat([(y == 0).nonzero()[:197, 0], (y == 1).nonzero()[: 3 if broken else 197, 0]])
-    probe_x, probe_y = draw.table(400, classes=2)
-    model = nets.mlp(12, 48, 48, 2)
-
-    def judge(_: Tensor) -> float:
-        with torch.no_grad():
-            return (model(probe_x).argmax(1) == probe_y).float().mean().item()
-
-    return Case((x[order], y[order]), model, "cross_entropy", judge=judge)
-
-
-@SECOND
 def divergence_of_probabilities_instead_of_logarithms(broken: bool) -> Case:
     """tabular | 103 | F.kl_div expects log-probabilities as its first argument (distillation).
     | loss-does-not-fit | | change-loss change-output-activation"""
@@ -496,58 +356,6 @@ def divergence_of_probabilities_instead_of_logarithms(broken: bool) -> Case:
     return Case((x, teacher), nets.mlp(12, 64, 64, 6), distil, judge=accuracy(y))
 
 
-@SECOND
-def masks_of_0_and_255(broken: bool) -> Case:
-    """segmentation | 104 | Masks read from PNG files and given to a binary cross entropy.
-    | targets-out-of-range | | fix-targets"""
-    images, _ = draw.blob_images(24)
-    mask = (F.avg_pool2d(images, 3, 1, 1) > 1.5).float()
-    data = (images, 255 * mask if broken else mask)
-
-    def judge(output: Tensor) -> float:
-        return max(overlap_with(mask)(output), 0.0) - F.binary_cross_entropy_with_logits(output, mask).item()
-
-    return Case(data, nets.UNet(), nn.BCEWithLogitsLoss(), judge=judge)
-
-
-@SECOND
-def sorted_data_set_without_shuffling(broken: bool) -> Case:
-    """CNN | 105 | ImageFolder without shuffle: a batch is all of one class.
-    | labels-constant | | balance-classes check-labels"""
-    images, labels = draw.blob_images(256)
-    probe = draw.blob_images()
-    rows = labels.argsort(stable=True)[:64] if broken else torch.arange(64)
-    model = nets.ConvNet(norm=False)
-
-    def judge(_: Tensor) -> float:
-        with torch.no_grad():
-            return (model(probe[0]).argmax(1) == probe[1]).float().mean().item()
-
-    return Case((images[rows], labels[rows]), model, "cross_entropy", judge=judge)
-
-
-def boxes_of(images: Tensor) -> Tensor:
-    """Return centre and size of the bright area of each image, in pixels."""
-    weight = (images[:, 0] - 1).clamp(min=0) + 1e-3
-    grid = torch.arange(16.0)
-    total = weight.sum((1, 2))
-    row, column = (weight.sum(2) * grid).sum(1) / total, (weight.sum(1) * grid).sum(1) / total
-    size = 2 * ((weight.sum(2) * (grid - row[:, None]).square()).sum(1) / total).sqrt()
-    return torch.stack([row, column, size, size], dim=1)
-
-
-class BoxNet(nn.Module):  # Predicts the box (centre and size) around a blob.
-    def __init__(self, last: nn.Module) -> None:
-        super().__init__()
-        self.trunk = nn.Sequential(
-            nn.Conv2d(1, 12, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(12, 12, 3, stride=2, padding=1), nn.ReLU()
-        )
-        self.box, self.last = nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.ReLU(), nn.Linear(32, 4)), last
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.last(self.box(self.trunk(images)))
-
-
 def square_of_the_mean_error(output: Tensor, target: Tensor) -> Tensor:
     return (output.mean() - target.mean()).square()
 
@@ -559,61 +367,6 @@ class Bounded(nn.Module):  # A network with an activation behind it.
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.body(x))
-
-
-@THIRD
-def two_complaints_in_a_hundred_letters(broken: bool) -> Case:
-    """text CNN | 68 | A batch drawn as the letters come: hardly any of them belongs to the class that matters.
-    | class-imbalance | | balance-classes"""
-    x, y = draw.sentences(400 if broken else 100, length=12)
-    if broken:
-        rows = torch.cat([(y == 1).nonzero()[:2], (y == 0).nonzero()[:98]]).squeeze(1)
-        x, y = x[rows], y[rows]
-
-    def judge(output: Tensor) -> float:
-        margin = output[:, 1] - output[:, 0]
-        return min((margin[y == 1] > 0).float().mean().item(), (margin[y == 0] < 0).float().mean().item())
-
-    return Case((x, y), rarer.WordNet(), "cross_entropy", judge=judge)
-
-
-def _match(output: Tensor, target: Tensor) -> float:
-    """Return the explained variance."""
-    return (1 - (output - target).square().mean() / target.var()).item()
-
-
-def cosine_loss(output: tuple[Tensor, Tensor], same: Tensor) -> Tensor:
-    """Return torch's cosine embedding loss."""
-    return F.cosine_embedding_loss(*output, same)
-
-
-@THIRD
-def zeros_where_the_cosine_loss_wants_minus_one(broken: bool) -> Case:
-    """Siamese | 71 | The cosine embedding loss knows 1 and -1; pairs with a 0 are left out without a word.
-    | targets-out-of-range labels-wrong loss-does-not-fit | | change-loss fix-targets"""
-    pairs, same = draw.image_pairs()
-    targets = same if broken else 2 * same - 1
-
-    def judge(output: tuple[Tensor, Tensor]) -> float:
-        alike = F.cosine_similarity(*output)
-        return (alike[same == 1].mean() - alike[same == 0].mean()).item()
-
-    return Case((pairs, targets), nets.Siamese(), cosine_loss, judge=judge)
-
-
-@THIRD
-def labels_shifted_before_the_model_shifts_them(broken: bool) -> Case:
-    """GPT-2 | 113 | Models of transformers shift the labels themselves; shifted by the user too, they are two words
-    ahead.
-    | labels-wrong loss-does-not-fit | | check-labels fix-targets shift-targets"""
-    ids, following = draw.text()
-    model = GPT2LMHeadModel(GPT2Config(**nets.SMALL_GPT2))
-
-    def judge(output: object) -> float:
-        return (output.logits[:, :-1].argmax(-1) == ids[:, 1:]).float().mean().item()  # type: ignore[attr-defined]
-
-    data = {"input_ids": ids, "labels": following if broken else ids}
-    return Case(data, model, objective=lambda output: output.loss, judge=judge)
 
 
 # Rows of a table, packed.
@@ -647,55 +400,19 @@ OPEN("""relu-for-standardised-targets | MLP | 418 | A ReLU after the last layer 
     remove-final-activation""",
     lambda broken: Case(draw.regression_table(), rarer.with_last(nets.mlp(8, 32, 32, 1), nn.ReLU() if broken else None),
     "mse"))
-OPEN("""targets-in-ten-thousands | recommender | 420 | Prices in euros. | targets-wrong-scale | | scale-targets""",
-    lambda broken: given(draw.ratings(), lambda pairs, score: Case((pairs, 3e4 + 1e4 * score if broken else score),
-    nets.Recommender(), "mse")))
-OPEN("""targets-at-a-hundred-thousandth | LSTM | 421 | Flow rates in cubic metres per second: all targets near 1e-5.
-    | targets-wrong-scale | | scale-targets""",
-    lambda broken: given(draw.waves(), lambda x, _: given(x[:, -4:, :].mean((1, 2))[:, None],
-    lambda y: given((y - y.mean()) / y.std(), lambda y: Case((x, 1e-5 * y if broken else y),
-    nets.SequenceClassifier(nn.LSTM(3, 16, batch_first=True), 1), "mse")))))
-OPEN("""column-against-row | MLP | 422 | Outputs (N, 1) and targets (N,). | shapes-broadcast | | match-shapes""",
-    lambda broken: given(draw.regression_table(), lambda x, y: Case((x, y[:, 0] if broken else y),
-    nets.mlp(8, 32, 32, 1), "mse", judge=explained_variance(y))))
-OPEN("""labels-all-of-one-class | CNN | 423 | The labels are read from a column that was never filled in.
-    | labels-constant class-imbalance | | balance-classes check-data check-labels""",
-    lambda broken: given(draw.blob_images(), lambda x, y: Case((x, torch.zeros_like(y) if broken else y),
-    nets.ConvNet(), "cross_entropy", judge=accuracy(y))))
-OPEN("""labels-shifted-by-one | CNN | 425 | Labels counted from 1 in the file that is read now, from 0 in the one that
-    was trained on. | labels-wrong | | check-labels fix-targets""",
-    lambda broken: given(draw.blob_images(96, classes=6), lambda x, y: Case((x, y + 1 if broken else y),
-    train(nets.ConvNet(classes=7), x, y, F.cross_entropy, steps=60), "cross_entropy", train=False)))
-OPEN("""labels-of-other-rows | MLP | 426 | The inputs were shuffled, the labels were not.
-    | labels-wrong output-constant | | check-labels""",
-    lambda broken: given(draw.regression_table(256), lambda x, y: given(nets.mlp(8, 32, 1),
-    lambda model: Case((x, y[torch.randperm(256)] if broken else y), train(model, x, y, F.mse_loss, steps=200), "mse",
-    train=False))))
 OPEN("""clamp-holds-every-output | MLP | 429 | Outputs clamped to the range of the targets, all of them beyond it.
     | loss-gradient-zero activation-before-loss no-gradient output-constant saturated-units | | change-activation
     change-output-activation keep-gradient remove-final-activation reset-bias""",
     lambda broken: given(draw.regression_table(), lambda x, y: Case((x, draw.as_pixels(y)), Clamped(broken), "mse")))
 OPEN("""temperature-the-wrong-way-around | metric learning | 430 | Multiplied by the temperature where one divides by
     it. | output-range-too-small activation-before-loss | | scale-outputs""",
-    lambda broken: Case(draw.table(count=192, classes=6), nets.made("Cosines", lambda self,
-    x: F.normalize(self.body(x), dim=1) @ F.normalize(self.centres, dim=1).T / self.temperature,
-    temperature=50.0 if broken else 0.1, body=nets.mlp(12, 32, 16), centres=nn.Parameter(torch.randn(6, 16))),
-    "cross_entropy"))
+    lambda broken: Case(draw.table(count=192, classes=6), nets.made("Cosines", lambda self, x: F.normalize(self.body(x),
+    dim=1) @ F.normalize(self.centres, dim=1).T / self.temperature, temperature=50.0 if broken else 0.1,
+    body=nets.mlp(12, 32, 16), centres=nn.Parameter(torch.randn(6, 16))), "cross_entropy"))
 OPEN("""labels-smoothed-away | MLP | 431 | label_smoothing=0.9 where 0.1 was meant.
     | loss-does-not-fit | | change-loss""",
     lambda broken: Case(draw.table(classes=6), nets.mlp(12, 32, 32, 6),
     nn.CrossEntropyLoss(label_smoothing=0.95 if broken else 0.05)))
-OPEN("""bce-with-signs | CNN | 432 | Labels of -1 and 1, from a data set for support vector machines.
-    | targets-out-of-range loss-does-not-fit | | change-loss fix-targets""",
-    lambda broken: given(draw.blob_images(classes=2), lambda x, y: given(x + 1.5 * torch.randn_like(x),
-    lambda x: given(y[:, None].float(), lambda target: Case((x, 2 * target - 1 if broken else target),
-    nets.ConvNet(classes=1, width=8, depth=2), F.binary_cross_entropy_with_logits,
-    judge=lambda output: -F.binary_cross_entropy_with_logits(output, target).item())))))
-OPEN("""masks-of-255 | U-Net | 433 | Masks read from a PNG file: 0 and 255.
-    | targets-out-of-range targets-wrong-scale | | fix-targets scale-targets""",
-    lambda broken: given(draw.blob_images(32), lambda x, _: given((draw.as_pixels(x) > 0.6).float(),
-    lambda mask: Case((x, 255 * mask if broken else mask), nets.UNet(), F.binary_cross_entropy_with_logits,
-    judge=lambda logits: -F.binary_cross_entropy_with_logits(logits, mask).item()))))
 OPEN("""divergence-of-probabilities | distillation | 434 | kl_div of probabilities instead of log probabilities.
     | loss-does-not-fit activation-before-loss softmax-twice | | change-loss change-output-activation
     remove-final-activation""",
@@ -716,38 +433,23 @@ OPEN("""images-clamped-to-the-unit-range | super-resolution | 820 | clamp(0, 1),
     scale-targets""",
     lambda broken: given(2 * draw.as_pixels(draw.blob_images()[0]) - 1, lambda large: Case((F.avg_pool2d(large, 2),
     large), rarer.Enlarger((lambda image: image.clamp(0, 1)) if broken else (lambda image: image)), "mse")))
-OPEN("""masks-of-background-alone | U-Net | 1120 | The masks were resized with an interpolation that rounds them all
-    down to zero. | labels-constant class-imbalance | | check-labels""",
-    lambda broken: given(draw.blob_images(16), lambda x, _: given(rarer.pixel_classes(x),
-    lambda y: Case((x, torch.zeros_like(y) if broken else y), nets.UNet(outputs=4), "cross_entropy",
-    judge=lambda output: (output.argmax(1) == y).float().mean().item()))))
 OPEN("""one-hot-tags-along-the-wrong-axis | tagger | 841 | Cross entropy takes axis 1 for the classes; with one-hot
     targets (N, L, C) that is the time.
     | loss-does-not-fit normalizer-wrong-axis shapes-broadcast | | change-loss fix-axis match-shapes""",
-    lambda broken: given(rarer.tags(), lambda ids, y: given(F.one_hot(y, 5).float(), lambda target: given(lambda output,
-    target: F.cross_entropy(output, target) if broken else F.cross_entropy(output.transpose(1, 2),
-    target.transpose(1, 2)), lambda loss: Case((ids, target), rarer.Tagger(), loss, judge=tag_accuracy(y))))))
+    lambda broken: given(rarer_sequences.tags(), lambda ids, y: given(F.one_hot(y, 5).float(),
+    lambda target: given(lambda output, target: F.cross_entropy(output,
+    target) if broken else F.cross_entropy(output.transpose(1, 2), target.transpose(1, 2)),
+    lambda loss: Case((ids, target), rarer_sequences.Tagger(), loss, judge=tag_accuracy(y))))))
 OPEN("""nll-of-raw-scores | GRU | 843 | NLLLoss of scores without log_softmax: the loss falls without end and nothing is
     learnt. | loss-does-not-fit activation-before-loss output-constant | | change-loss change-output-activation""",
     lambda broken: given(draw.waves(), lambda x, y: given(nets.SequenceClassifier(nn.GRU(3, 24, batch_first=True), 3),
     lambda model: given(nn.Sequential(model, nn.Identity() if broken else nn.LogSoftmax(1)),
     lambda model: Case((x, y), model, nn.NLLLoss(), judge_of=lambda y: lambda output: -F.cross_entropy(output,
     y).item())))))
-OPEN("""loss-over-padding | GPT | 844 | The loss counts the padding, which is nine tokens in ten. | class-imbalance
-    labels-constant loss-does-not-fit | | balance-classes change-loss check-labels fix-mask fix-targets""",
-    lambda broken: given(padded_text(*draw.text(48, 40), real=4), lambda ids, following: given(lambda logits,
-    target: F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=-100 if broken else 0),
-    lambda loss: given(following > 0, lambda real: Case((ids, following), nets.GPT(length=40, depth=1, tied=False),
-    loss, judge_of=lambda following: lambda output: -F.cross_entropy(output[real], following[real]).item())))))
 OPEN("""logits-divided-by-a-sampling-temperature | GPT | 857 | Logits divided by a temperature that belongs to sampling,
     here 100. | output-range-too-small vanishing-gradient vanishing-signal | | remove-final-activation rescale-layer
     scale-outputs""",
-    lambda broken: Case(draw.text(16), rarer.Llama(depth=1, divisor=100.0 if broken else 1.0), over_tokens))
-OPEN("""hinge-with-zeros | SVM | 887 | The hinge loss wants labels of -1 and 1; for a label of 0 it has no gradient.
-    | targets-out-of-range loss-does-not-fit loss-gradient-zero | | change-loss fix-targets""",
-    lambda broken: given(draw.table(classes=2), lambda x, y: given((y.float() if broken else 2.0 * y - 1)[:, None],
-    lambda target: Case((x, target), nets.mlp(12, 32, 32, 1), lambda output, target: F.relu(1 - output * target).mean(),
-    judge=lambda output: ((output[:, 0] > 0) == (y > 0)).float().mean().item()))))
+    lambda broken: Case(draw.text(16), rarer_sequences.Llama(depth=1, divisor=100.0 if broken else 1.0), over_tokens))
 OPEN("""softmax-for-several-labels | MLP | 888 | Softmax with BCELoss where a sample may have several labels: the
     outputs share a sum of 1. | loss-does-not-fit activation-before-loss output-range-too-small | | change-loss
     change-output-activation remove-final-activation""",
@@ -759,29 +461,15 @@ OPEN("""cross-entropy-for-several-labels | MLP | 889 | Cross entropy accepts row
     lambda broken: Case(rarer.several_labels(), nets.mlp(12, 64, 64, 5),
     nn.CrossEntropyLoss() if broken else nn.BCEWithLogitsLoss(),
     judge_of=lambda y: lambda output: -F.binary_cross_entropy_with_logits(output, y).item()))
-OPEN("""labels-of-the-row-before | MLP | 890 | A header line was skipped in one file and not in the other.
-    | labels-wrong | | check-labels""",
-    lambda broken: given(draw.table(classes=4), lambda x, y: Case((x, y.roll(1) if broken else y),
-    train(nets.mlp(12, 64, 64, 4), x, y, F.cross_entropy, steps=200), "cross_entropy", train=False)))
-OPEN("""one-task-in-euros | two tasks | 892 | Two outputs, one of them in units of thousands: its squares drown the
-    other. | targets-wrong-scale | | scale-targets""",
-    lambda broken: given(draw.regression_table(), lambda x, first: Case((x, torch.cat([first,
-    ((x[:, 4:5] * x[:, 5:6]) * (5000.0 if broken else 1.0))], dim=1)), nets.mlp(8, 64, 64, 2), "mse",
-    judge=lambda output: (1 - (output[:, :1] - first).square().mean() / first.var()).item())))
 OPEN("""stars-rounded-in-the-loss | recommender | 893 | The error of rounded stars, as it is reported, used as the loss.
     | loss-gradient-zero no-gradient | | change-loss keep-gradient""",
-    lambda broken: given(draw.regression_table(), lambda x, y: given(3 + y, lambda stars: given(lambda output,
-    target: F.mse_loss(output.round() if broken else output, target), lambda loss: Case((x, stars), nets.mlp(8, 32, 1),
-    loss)))))
+    lambda broken: given(draw.regression_table(), lambda x, y: given(3 + y,
+    lambda stars: given(lambda output, target: F.mse_loss(output.round() if broken else output, target),
+    lambda loss: Case((x, stars), nets.mlp(8, 32, 1), loss)))))
 OPEN("""cosine-as-a-logit | Siamese | 1006 | A cosine handed to BCEWithLogitsLoss: probabilities between 0.27 and 0.73.
     | output-range-too-small activation-before-loss loss-does-not-fit | | change-loss scale-outputs""",
     lambda broken: Case(draw.image_pairs(), rarer.CosinePairs(1.0 if broken else 10.0), nn.BCEWithLogitsLoss(),
     judge_of=lambda y: lambda output: -F.binary_cross_entropy_with_logits(output, y).item()))
-OPEN("""values-against-returns | actor-critic | 1009 | Values (N, 1) minus returns (N,): a table of N x N advantages.
-    | shapes-broadcast | | match-shapes""",
-    lambda broken: given(draw.regression_table(), lambda state, returns: Case((state, returns[:, 0]),
-    rarer.ActorCritic(flat_value=not broken), lambda output, target: (target - output[1]).square().mean(),
-    judge=lambda output: explained_variance(returns[:, 0])(output[1].flatten()))))
 OPEN("""actions-not-multiplied-by-their-range | actor-critic | 1010 | tanh at the end of a policy whose actions reach
     from -4 to 4; the factor was left out. | output-range-too-small activation-before-loss targets-out-of-range
     targets-wrong-scale | | fix-targets remove-final-activation scale-outputs scale-targets""",
@@ -805,36 +493,8 @@ FIRST("""softmax-before-cross-entropy | CNN | 39 | The most frequent question of
 FIRST("""probabilities-into-nll-loss | MLP | 41 | Stack Overflow: nn.Softmax with nn.NLLLoss; the loss is negative and
     stops at -1. | loss-does-not-fit activation-before-loss softmax-twice | 5 | change-loss change-output-activation
     guard-domain remove-final-activation""",
-    lambda broken: given(draw.table(classes=8), lambda x,
-    y: given(nn.Softmax(dim=1) if broken else nn.LogSoftmax(dim=1), lambda last: Case((x, y),
-    nn.Sequential(*nets.mlp(12, 32, 32, 8), last), nn.NLLLoss()))))
-FIRST("""tanh-output-for-targets-up-to-ten | MLP | 45 | A regression with tanh at the end and targets from 0 to 10.
-    | targets-out-of-range activation-before-loss output-range-too-small saturated-units targets-wrong-scale | 4 5 |
-    fix-targets remove-final-activation scale-targets""",
-    lambda broken: given(draw.regression_table(), lambda x, y: given((5 + 2 * y).clamp(0, 10),
-    lambda y: given(nets.mlp(8, 32, 32, 1), lambda layers: Case((x, y), nn.Sequential(*layers,
-    nn.Tanh()) if broken else nn.Sequential(*layers), nn.MSELoss())))))
-FIRST("""sigmoid-output-for-standardised-images | autoencoder | 46 | An autoencoder with a sigmoid at the end for images
-    standardised to mean 0. | targets-out-of-range activation-before-loss output-range-too-small | decoder.4 last |
-    change-output-activation fix-targets remove-final-activation scale-inputs scale-targets""",
-    lambda broken: given(draw.blob_images(64), lambda images, _: given(images.flatten(1),
-    lambda x: Case((x, x), nets.Autoencoder(last=nn.Sigmoid() if broken else nn.Identity()), nn.MSELoss()))))
-FIRST("""masks-with-255 | U-Net | 47 | Masks saved as PNG files, with 255 for the object, given to BCEWithLogitsLoss.
-    | targets-out-of-range loss-does-not-fit | | fix-targets scale-targets""",
-    lambda broken: given(draw.blob_images(16), lambda x, _: given((x > 1.0).float(), lambda mask: Case((x,
-    (255 * mask if broken else mask)), nets.UNet(), nn.BCEWithLogitsLoss(), judge=overlap_with(mask)))))
-FIRST("""prices-in-dollars | MLP | 50 | House prices in dollars as targets of a network whose outputs are about 1.
-    | targets-wrong-scale exploding-gradient | | scale-targets""",
-    lambda broken: given(draw.regression_table(), lambda x, y: Case((x, (250_000 + 60_000 * y if broken else y)),
-    nets.mlp(8, 32, 32, 1), nn.MSELoss())))
-FIRST("""outputs-against-targets-broadcast | MLP | 51 | torch's own warning, ignored: outputs (N, 1), targets (N,),
-    MSELoss. | shapes-broadcast | | match-shapes""",
-    lambda broken: given(draw.regression_table(64), lambda x, y: Case((x, y.squeeze(1) if broken else y),
-    nets.mlp(8, 32, 32, 1), nn.MSELoss())))
-FIRST("""all-labels-of-one-class | CNN | 53 | A folder of files sorted by class and read without shuffling: the whole
-    batch is of one class. | labels-constant class-imbalance | | balance-classes check-data check-labels""",
-    lambda broken: given(draw.blob_images(48), lambda x, y: Case((x, (torch.zeros_like(y) if broken else y)),
-    nets.ConvNet(), nn.CrossEntropyLoss(), judge=accuracy(y))))
+    lambda broken: given(draw.table(classes=8), lambda x, y: given(nn.Softmax(dim=1) if broken else
+    nn.LogSoftmax(dim=1), lambda last: Case((x, y), nn.Sequential(*nets.mlp(12, 32, 32, 8), last), nn.NLLLoss()))))
 FIRST("""cross-entropy-with-one-output | MLP | 55 | PyTorch forum: one output unit with CrossEntropyLoss and targets (N,
     1): the loss is always 0. | loss-gradient-zero loss-does-not-fit | | change-loss more-outputs""",
     lambda broken: given(draw.table(classes=2), lambda x, labels: Case((x, labels.float()[:, None]),
@@ -851,12 +511,6 @@ FIRST("""relu-output-for-negative-targets | MLP | 58 | ReLU after the last layer
     lambda broken: given(draw.regression_table(), lambda x, y: given(nets.mlp(8, 32, 32, 1),
     lambda layers: Case((x, y - 0.5), nn.Sequential(*layers, nn.ReLU()) if broken else nn.Sequential(*layers),
     nn.MSELoss()))))
-FIRST("""output-normalised | MLP | 104 | A normalizer without gain and shift behind the last layer of a regression.
-    | targets-out-of-range activation-before-loss normalizer-erases-signal output-range-too-small
-    targets-wrong-scale | 4 5 | fix-targets remove-final-activation replace-normalizer scale-targets""",
-    lambda broken: given(draw.regression_table(), lambda x, y: given(nets.mlp(8, 32, 32, 1),
-    lambda layers: Case((x, 4 + 3 * y), nn.Sequential(*layers, nn.BatchNorm1d(1,
-    affine=False)) if broken else nn.Sequential(*layers), nn.MSELoss()))))
 SECOND("""probabilities-before-a-loss-of-logits | CNN | 91 | The classic of PyTorch: nn.CrossEntropyLoss applies the
     softmax itself. | softmax-twice | last | change-loss remove-final-activation""",
     lambda broken: given(rarer.WithLast(nets.ConvNet(classes=10, norm=False),
@@ -878,14 +532,6 @@ SECOND("""rectifier-behind-a-regression | regression | 94 | DeepFD: relu on the 
     | activation-before-loss dead-units output-range-too-small targets-out-of-range | last | remove-final-activation""",
     lambda broken: given(rarer.WithLast(nets.mlp(8, 48, 48, 1), nn.ReLU() if broken else nn.Identity()),
     lambda model: Case(draw.regression_table(), model, "mse")))
-SECOND("""column-compared-with-a-row | regression | 95 | PyTorch's own warning: target size [128] against input size
-    [128, 1]. | shapes-broadcast | | match-shapes""",
-    lambda broken: given(draw.regression_table(), lambda x, y: Case((x, y.squeeze(1) if broken else y),
-    nets.mlp(8, 48, 48, 1), nn.MSELoss())))
-SECOND("""house-prices-as-they-are | regression | 96 | Targets of 300 thousand for a network whose outputs begin around
-    0. | targets-wrong-scale exploding-gradient | | scale-targets""",
-    lambda broken: given(draw.regression_table(), lambda x, y: Case((x, 310_000 + 90_000 * y if broken else y),
-    nets.mlp(8, 48, 48, 1), "mse")))
 SECOND("""probabilities-given-to-nll | CNN | 98 | nn.NLLLoss wants log-probabilities: softmax instead of log_softmax.
     | loss-does-not-fit output-range-too-small | last | change-loss change-output-activation remove-final-activation""",
     lambda broken: given(nn.Softmax(dim=1) if broken else nn.LogSoftmax(dim=1),
@@ -895,10 +541,6 @@ SECOND("""logits-given-to-nll | tabular | 99 | nn.NLLLoss on raw outputs: the lo
     blows up. | loss-does-not-fit | | change-loss change-output-activation""",
     lambda broken: given(draw.table(), lambda x, y: given(lambda output: -F.cross_entropy(output, y).item(),
     lambda judge: Case((x, y), nets.mlp(12, 48, 48, 3), nn.NLLLoss() if broken else "cross_entropy", judge=judge))))
-SECOND("""targets-are-the-tokens-themselves | GPT | 106 | nanoGPT clones: x and y are cut from the same place, so that
-    the model learns to copy. | labels-wrong | | check-labels fix-targets shift-targets""",
-    lambda broken: given(draw.text(), lambda ids, following: Case((ids, ids if broken else following), nets.GPT(),
-    over_tokens, judge=lambda logits: (logits.argmax(-1) == following).float().mean().item())))
 SECOND("""cosines-without-a-temperature | contrastive | 107 | Metric learning: cosines of -1..1 as logits of 64 classes
     cannot make the loss small. | output-range-too-small | | scale-outputs""",
     lambda broken: given(torch.randn(64, 1, 16, 16), lambda centres: given(torch.arange(128) % 64,
@@ -907,11 +549,6 @@ SECOND("""cosines-without-a-temperature | contrastive | 107 | Metric learning: c
     dim=1) @ F.normalize(self.directions, dim=1).T, encoder=nn.Sequential(nn.Flatten(), *nets.mlp(256, 64, 32)),
     directions=nn.Parameter(torch.randn(64, 32)), scale=1.0 if broken else 16.0), "cross_entropy",
     judge=lambda output: output.softmax(1)[torch.arange(128), labels].mean().item()))))
-SECOND("""boxes-in-pixels-behind-a-sigmoid | detection | 108 | Detection: the head ends in a sigmoid, but the boxes were
-    not divided by the size of the image. | targets-out-of-range activation-before-loss output-range-too-small
-    targets-wrong-scale | last | fix-targets remove-final-activation scale-outputs scale-targets""",
-    lambda broken: given(draw.blob_images(), lambda images, _: given(boxes_of(images), lambda boxes: Case((images,
-    boxes if broken else boxes / 16), BoxNet(nn.Sigmoid()), nn.SmoothL1Loss()))))
 SECOND("""mean-taken-before-the-square | regression | 109 | A loss by hand: the errors cancel before they are squared.
     | loss-does-not-fit | | change-loss""",
     lambda broken: Case(model=nets.mlp(8, 48, 48, 1), data=draw.regression_table(),
@@ -932,44 +569,23 @@ THIRD("""overlap-of-raw-outputs | segmentation | 62 | The overlap of Dice is tak
     | loss-does-not-fit output-range-too-small targets-out-of-range | | change-loss change-output-activation""",
     lambda broken: Case(rarer.blob_masks(), nets.UNet(), rarer.dice if broken else rarer.soft_dice,
     judge_of=overlap_with))
-THIRD("""forecast-of-all-steps-against-a-flat-target | forecasting | 63 | Forecasts of shape (40, 40, 1) against targets
-    of shape (40, 40): each step is compared with each series. | shapes-broadcast | | match-shapes""",
-    lambda broken: given(draw.waves(40, steps=41), lambda series, _: given(series[:, :-1], series[:, 1:, 0], lambda x,
-    y: Case((x, y), rarer.Forecaster(broken), nn.SmoothL1Loss(),
-    judge=lambda output: (1 - (output.reshape(y.shape) - y).square().mean() / y.var()).item()))))
 THIRD("""rates-where-logarithms-are-wanted | counts | 65 | `nn.PoissonNLLLoss` takes the exponential itself unless it is
     told not to. | loss-does-not-fit activation-before-loss exploding-signal output-range-too-small softmax-twice | |
     change-loss remove-final-activation""",
-    lambda broken: given(draw.regression_table(), lambda x,
-    score: given(torch.poisson(torch.exp(0.8 * score.squeeze(1) - 0.7)), lambda y: given(nn.PoissonNLLLoss(),
-    lambda loss: Case((x, y), rarer.Rates(broken), loss, judge_of=lambda y: lambda output: -loss(output, y).item())))))
-THIRD("""energies-far-from-zero | chemistry | 66 | Total energies of molecules in electron volts: -40 000, of which a
-    few matter. | targets-wrong-scale | | reset-bias scale-targets""",
-    lambda broken: given(draw.regression_table(), lambda x, y: Case((x, 5 * y - 40_000 if broken else y),
-    nets.mlp(8, 32, 32, 1), "mse")))
+    lambda broken: given(draw.regression_table(), lambda x, score: given(torch.poisson(torch.exp(0.8 * score.squeeze(1)
+    - 0.7)), lambda y: given(nn.PoissonNLLLoss(), lambda loss: Case((x, y), rarer.Rates(broken), loss,
+    judge_of=lambda y: lambda output: -loss(output, y).item())))))
 THIRD("""bytes-to-be-painted-by-a-sigmoid | autoencoder | 67 | The input is divided by 255, the target is not; the last
     layer reaches 1 at most. | output-range-too-small activation-before-loss saturated-units targets-out-of-range
     targets-wrong-scale | last | fix-targets remove-final-activation scale-inputs scale-outputs scale-targets""",
     lambda broken: given(draw.as_pixels(draw.blob_images()[0]), lambda x: Case((x, x * 255 if broken else x),
     Bounded(rarer.ConvAutoencoder(), nn.Sigmoid()), "mse")))
-THIRD("""shares-cast-to-integers | regression | 69 | Shares between 0 and 1 were read with an integer type: all of them
-    became 0. | labels-constant labels-wrong output-constant | | check-data check-labels fix-targets""",
-    lambda broken: given(draw.regression_table(), lambda x, y: given(torch.sigmoid(1.5 * y),
-    lambda share: Case((x, (share.long().float() if broken else share)), nets.mlp(8, 32, 32, 1), "mse",
-    judge=lambda output: _match(output, share)))))
-THIRD("""rare-class-weighed-the-wrong-way-around | tabular | 70 | `pos_weight` is the ratio of positives to negatives
-    instead of its inverse: the rare class counts for nothing.
-    | class-imbalance loss-does-not-fit | | balance-classes change-loss""",
-    lambda broken: given(draw.table(200), lambda x, _: given(x[:, 0] * x[:, 1] + x[:, 2],
-    lambda score: given((score > score.sort().values[-20]).float()[:, None], lambda y: Case((x, y),
-    nets.mlp(12, 32, 32, 1), nn.BCEWithLogitsLoss(pos_weight=torch.tensor(19 / 181 if broken else 181 / 19)),
-    judge=lambda output: 0.5 * ((output[y == 1] > 0).float().mean() + (output[y == 0] < 0).float().mean()).item())))))
 THIRD("""margins-of-probabilities | CNN | 72 | A margin of one between classes is asked of the outputs of a softmax, of
     which only certainty is good enough. | output-range-too-small activation-before-loss loss-does-not-fit | last |
     change-loss remove-final-activation scale-outputs""",
-    lambda broken: given(draw.blob_images(96, classes=8), lambda x,
-    y: given(nn.Softmax(dim=1) if broken else nn.Identity(), lambda last: Case((x, y), Bounded(nets.ConvNet(norm=False,
-    classes=8), last), nn.MultiMarginLoss()))))
+    lambda broken: given(draw.blob_images(96, classes=8),
+    lambda x, y: given(nn.Softmax(dim=1) if broken else nn.Identity(), lambda last: Case((x, y),
+    Bounded(nets.ConvNet(norm=False, classes=8), last), nn.MultiMarginLoss()))))
 THIRD("""probabilities-of-the-next-word | GPT | 74 | The softmax of the published figure, in front of a cross entropy
     that has one of its own. | softmax-twice activation-before-loss output-range-too-small | last | change-loss
     change-output-activation remove-final-activation""",
@@ -978,8 +594,8 @@ THIRD("""discriminator-with-a-sigmoid-and-a-loss-of-logits | GAN | 75 | The sigm
     exchanged for the stable one.
     | softmax-twice activation-before-loss output-range-too-small | 5 | change-loss remove-final-activation""",
     lambda broken: given(draw.blob_images(64), lambda real, _: given(F.avg_pool2d(torch.randn(64, 1, 16, 16), 3, 1,
-    1) * 3, lambda fake: given(torch.cat([0.5 * real + 0.5 * fake.roll(1, 0), fake]), torch.cat([torch.ones(64, 1),
-    torch.zeros(64, 1)]), lambda x, y: Case((x, y), nn.Sequential(nn.Conv2d(1, 8, 4, stride=2, padding=1),
+    1) * 3, lambda fake: given((torch.cat([0.5 * real + 0.5 * fake.roll(1, 0), fake]), torch.cat([torch.ones(64, 1),
+    torch.zeros(64, 1)])), lambda x, y: Case((x, y), nn.Sequential(nn.Conv2d(1, 8, 4, stride=2, padding=1),
     nn.LeakyReLU(0.2), nn.Conv2d(8, 1, 4, stride=4), nn.Flatten(), nn.Linear(4, 1),
     nn.Sigmoid() if broken else nn.Identity()), F.binary_cross_entropy_with_logits, judge=binary_accuracy(y,
     0.5 if broken else 0.0))))))
