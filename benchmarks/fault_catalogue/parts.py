@@ -1,3 +1,3 @@
-from normscope_faults.data import *
-from normscope_faults.networks import *
-from normscope_faults.training import *
+from normscope_faults.data import *  # noqa: F403
+from normscope_faults.networks import *  # noqa: F403
+from normscope_faults.training import *  # noqa: F403
