@@ -92,7 +92,6 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "expanding-normalizer": (),
     "effective-lr": (),
     "edge-of-stability": ("rate-too-high",),
-    "left-domain": ("data-changed",),
     "not-seen": (),
     "refused": (),
 }
