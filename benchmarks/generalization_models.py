@@ -20,6 +20,7 @@ from machine import header
 from torch import Tensor, nn
 
 import normscope as ns
+import normscope_lab as lab
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = ("mlp10_bn_cifar10", "resnet18_cifar10", "vit_cifar10")
@@ -74,7 +75,7 @@ def scale_of(name: str, networks: object) -> tuple[Tensor, Tensor]:
     return tuple(torch.tensor(getattr(networks, key)).view(3, 1, 1) for key in ("MEAN", "STD"))  # type: ignore[return-value]
 
 
-def table(found: ns.Generalization, seconds: float) -> str:
+def table(found: lab.Generalization, seconds: float) -> str:
     """Return the rows as text."""
     lines = [
         f"## {found.name}",

@@ -30,7 +30,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 import normscope as ns
-from normscope.bounds.linalg import certify, lanczos
+from normscope.bounds.linalg import certify
+from normscope.products import lanczos
 
 SIZES = {"depth": (2, 4, 8), "width": (16, 32, 64, 128), "batch": (4, 8, 16), "side": (8, 16, 32, 64)}
 USUAL_SIZES = {"depth": 2, "width": 32, "batch": 8}

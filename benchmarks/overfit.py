@@ -31,8 +31,8 @@ from benchmarks.faults import diagnose
 from normscope.calls.call import arguments, labels_of
 from normscope.calls.data_reader import Batches
 from normscope.core.untouched import drops
-from normscope.doctor.checking.loss_facts import resolve_loss
-from normscope.doctor.checking.objective import differentiated_outputs, take_loss
+from normscope.doctor.facts.loss import resolve_loss
+from normscope.doctor.facts.objective import differentiated_outputs, take_loss
 from normscope_faults import Case
 from normscope_faults.models import PARTS
 from normscope_faults.score import ask

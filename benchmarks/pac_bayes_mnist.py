@@ -22,9 +22,9 @@ from machine import header
 from torch import Tensor, nn
 
 from normscope.data import mnist
-from normscope.generalize.bound import condition
-from normscope.generalize.pac_bayes import pac_bayes_row
-from normscope.generalize.stream import SampleBatch
+from normscope_lab.generalize.bound import condition
+from normscope_lab.generalize.pac_bayes import pac_bayes_row
+from normscope_lab.generalize.stream import SampleBatch
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "docs" / "results" / "pac_bayes_mnist"

@@ -29,12 +29,12 @@ import torch
 from machine import header
 from torch import Tensor
 
-from normscope.bounds.linalg.lanczos import MISSED
+from normscope.auditing.bare_weights import audit_weights
+from normscope.auditing.reading_ahead import Stored
+from normscope.bounds.linalg.weight_norms import matrix_norm
 from normscope.cli.stored import INDEX, stored_weights
 from normscope.core.bracket import Bracket
-from normscope.doctor.checking.bare_weights import audit_weights
-from normscope.doctor.checking.reading_ahead import Stored
-from normscope.doctor.checking.weight_norms import matrix_norm
+from normscope.products.lanczos import MISSED
 
 SHAPES = {(256, 2048): 44, (2048, 2048): 44, (5632, 2048): 66, (32000, 2048): 2}
 """Rows and columns, and how often a Llama of 1.1B parameters has such a matrix (or its transpose)."""

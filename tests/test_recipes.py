@@ -20,9 +20,9 @@ import normscope as ns
 from normscope.bounds.operators import registry
 from normscope.bounds.trial import try_example
 from normscope.core.errors import MissingRuleError
-from normscope.doctor import findings
 from normscope.doctor.checking import verdict
-from normscope.doctor.monitor import alarms, composing, measuring
+from normscope.doctor.monitor import quantities, step_measurement
+from normscope.doctor.symptoms import registry as symptoms
 from normscope_lab.experiments import registry as experiment_registry
 from normscope_lab.experiments import theory
 from normscope_lab.experiments.base import Verdict
@@ -82,7 +82,7 @@ def test_a_recipe_says_truly_how_many_files_it_touches(name):
 def test_every_recipe_is_run():
     run = re.findall(r'(?:code|known)\("(.*?)"\)', Path(__file__).read_text(encoding="utf-8"))
     assert set(run) == set(RECIPES)
-    assert len(RECIPES) == 9
+    assert len(RECIPES) == 8
 
 
 @pytest.mark.slow
@@ -160,38 +160,30 @@ def test_a_complete_activation(known, checker):
     assert checker() == "VERIFIED"
 
 
-def test_a_probe(monkeypatch):
-    probe, (model, batch) = code("a probe"), network()
+def test_a_watched_quantity(monkeypatch):
+    probe, (model, batch) = code("a watched quantity").LargestGradient, network()
     model = nn.Sequential(model[0], nn.Tanh(), model[2])
-    given = [torch.tensor([[1.0, -3.0]]), torch.tensor([2.0])]
-    assert probe.largest_gradient(given).tolist() == [3.0]
-
-    def sent(contents):  # what the line in measuring.py does
-        gradients = [p.grad for p in model.parameters()]
-        return real({**contents, "largest": probe.largest_gradient(gradients)})
-
-    def totals(found):  # and the one in composing.py
-        return named(found) | {"largest_gradient": float(found["largest"][0])}
-
-    real, named = measuring.Transfer, composing._measured_totals
-    monkeypatch.setattr(measuring, "Transfer", sent)
-    monkeypatch.setattr(composing, "_measured_totals", totals)
+    monkeypatch.setattr(step_measurement, "PROBES", (*step_measurement.PROBES, probe))
+    monkeypatch.setitem(quantities.DECLARED, ("network", "largest_gradient"), probe.quantities[0])
+    step_measurement._probes_told.cache_clear()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with ns.watch(model, optimizer, every=1, panel=False) as run:
         for _ in range(2):
             optimizer.zero_grad()
             model(batch).square().mean().backward()
             optimizer.step()
-    last = run.history.records[-1].total["largest_gradient"]
+    step_measurement._probes_told.cache_clear()
+    last = run.history.records[-1].total_of("largest_gradient")
     assert last == pytest.approx(max(float(p.grad.abs().max()) for p in model.parameters()), rel=1e-5)
 
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("sign", "raised"), [(-1.0, ["negative-loss"]), (1.0, [])])
-def test_an_alarm(sign, raised, monkeypatch):
-    alarm, (model, batch) = code("an alarm"), network()
+def test_a_symptom(sign, raised, monkeypatch):
+    symptom, (model, batch) = code("a symptom"), network()
     model.train()
-    monkeypatch.setattr(alarms, "ALARMS", (*alarms.ALARMS, alarm.negative_loss))
+    monkeypatch.setattr(symptoms, "RULES", (*symptoms.RULES, symptom.RULE))
+    monkeypatch.setitem(symptoms.FINDING_WORDS, "negative-loss", symptom.FINDING_WORDS["negative-loss"])
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     with ns.watch(model, optimizer, every=1, panel=False) as run:
         for _ in range(3):
@@ -201,18 +193,11 @@ def test_an_alarm(sign, raised, monkeypatch):
             loss.backward()
             optimizer.step()
     assert [finding.code for finding in run.findings] == raised
-
-
-@pytest.mark.parametrize(("samples", "found"), [(2, ["few-samples"]), (3, [])])
-def test_a_finding(samples, found, monkeypatch):
-    finding = code("a finding")
-    monkeypatch.setattr(findings, "LOOKED_FOR", (*findings.LOOKED_FOR, finding.few_samples))
-    monkeypatch.setitem(verdict.KINDS, "few-samples", finding.KIND)
-    checked = ns.check(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).eval(), torch.randn(samples, 3))
-    seen = [one for one in checked.findings if one.code == "few-samples"]
-    assert [one.code for one in seen] == found
+    checked = ns.check(model, batch, loss=lambda output: sign * output.square().mean())
+    seen = [one for one in checked.findings if one.code == "negative-loss"]
+    assert [one.code for one in seen] == raised
     if seen:
-        assert verdict.clause(seen) == "the data has hardly any samples"
+        assert verdict.clause(seen) == "the loss is below zero"
 
 
 def test_a_page(monkeypatch):

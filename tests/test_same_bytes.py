@@ -19,9 +19,9 @@ from torch import nn
 
 import normscope as ns
 import normscope_lab
+from normscope.auditing.bare_weights import audit_weights
 from normscope.bounds import lower
 from normscope.bounds.applied import multiplications, passes
-from normscope.doctor.checking.bare_weights import audit_weights
 
 from .core.clocks import made
 

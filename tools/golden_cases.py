@@ -53,15 +53,6 @@ def given(case: Case) -> dict[str, Any]:
     return {} if case.output is None else {"output": case.output}
 
 
-def inside(case: Case, **options: Any) -> Any:
-    """Return the bound over the domain of the case's data, and the domain's own figures."""
-    batches = loader(case)
-    domain = ns.domain(case.model, batches, margin=0.1, **given(case))
-    bracket = ns.lipschitz(case.model, case.batch, scope="domain", domain=domain, **options, **given(case))
-    covered = domain.coverage(loader(case, 20))
-    return {"bracket": bracket, "coverage": [covered.inside, covered.samples, covered.lower], "domain": str(domain)}
-
-
 def saved(case: Case) -> Any:
     """Return what the checker says of a saved bracket; it knows nothing of Normscope."""
     with tempfile.TemporaryDirectory() as folder:
@@ -144,7 +135,6 @@ EVERY: dict[str, Call] = {
     "lipschitz point": lambda c: ns.lipschitz(c.model, c.batch, scope="point", **given(c)),
     "lipschitz ball": lambda c: ns.lipschitz(c.model, c.batch, scope="ball", radius=0.05, **given(c)),
     "lipschitz data": lambda c: ns.lipschitz(c.model, loader(c), scope="data", share=0.9, **given(c)),
-    "lipschitz domain": inside,
     "audit": lambda c: shown(ns.audit(c.model, c.batch, loader=loader(c), name="model", **given(c))),
     "check": lambda c: shown(ns.check(c.model, c.batch, loader=loader(c), name="model", **given(c))),
     "symmetries": lambda c: ns.symmetries(c.model, c.batch, mode="train", **given(c)),
@@ -168,10 +158,8 @@ TINY: dict[str, Call] = {
     "lipschitz per output": lambda c: ns.lipschitz(c.model, c.batch, per="output", effort="tight"),
     "lipschitz per difference": lambda c: ns.lipschitz(c.model, c.batch, per="difference", effort="tight"),
     "lipschitz ball tight": lambda c: ns.lipschitz(c.model, c.batch, scope="ball", radius=0.1, effort="tight"),
-    "lipschitz domain tight": lambda c: inside(c, effort="tight"),
     "radius tight": lambda c: ns.certified_radius(c.model, labelled(c), effort="tight"),
     "audit thorough": lambda c: shown(ns.audit(c.model, c.batch, effort="thorough", name="model")),
-    "curve": lambda c: shown(ns.curve(c.model, loader(c), margins=(0.0, 0.1), samples=60)),
     "saved": saved,
     "gauss-newton": lambda c: ns.hessian(c.model, labelled(c), loss="cross_entropy", matrix="gauss-newton"),
     "quotient": lambda c: ns.hessian(c.model, labelled(c), loss="cross_entropy", metric="quotient"),
@@ -189,7 +177,7 @@ MORE: dict[str, dict[str, Call]] = {
 FEWER: dict[str, tuple[str, ...]] = {
     "convolutions": ("flow", "smoothness"),
     "residual": ("flow", "smoothness", "margins", "radius"),
-    "lstm": ("lipschitz ball", "lipschitz domain"),
+    "lstm": ("lipschitz ball",),
     "circular": ("lipschitz data", "check"),
 }
 """What takes long and is covered by another network."""

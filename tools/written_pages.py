@@ -1,4 +1,4 @@
-"""Write what has its source in the package: the glossary, the rooms, the contracts, and what the README's code prints.
+"""Write what has its source in the package: glossary, rooms, contracts, findings, and what the README's code prints.
 
     python tools/written_pages.py [--docs docs]
 
@@ -20,7 +20,11 @@ import tomllib
 from pathlib import Path
 
 import normscope
+from normscope.auditing.findings import STAND_BEFORE
 from normscope.core.shown import Shown
+from normscope.doctor.monitor.quantities import DECLARED
+from normscope.doctor.symptoms import unseen_training, validation
+from normscope.doctor.symptoms.registry import RULES
 from normscope.report.glossary import USED, WORDS
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +60,6 @@ MADE_BY = {"DataBracket": '`lipschitz(..., scope="data")`', "Run": "`watch(..., 
 """Where results come from that no function returns by their name."""
 REMARKS = {
     "Bracket": "`save` writes a proof, which `normscope bound verify` reads",
-    "Domain": "`Domain.load(path, model, data)` reads what `save` wrote: its limits are arrays, and those of one model",
     "Graph": "no file: it holds the model itself and is captured in a moment; it is a list, with nothing to draw",
     "Initialisation": "from a file without its model",
     "Ladder": "from a file without its graph",
@@ -68,7 +71,7 @@ REMARKS = {
 NOTHING_TO_PLOT = ("Graph", "Twin")
 """Results that are lists: their pages have no chart."""
 METHODS = ("to_json", "from_json", "to_html", "to_pandas", "plot", "save", "load")
-SHARED = ("labels", "loss", "mode", "output", "known", "domain", "on_missing", "effort", "rtol", "max_seconds", "seed")
+SHARED = ("labels", "loss", "mode", "output", "known", "on_missing", "effort", "rtol", "max_seconds", "seed")
 """Arguments that mean the same wherever they are."""
 
 
@@ -96,6 +99,33 @@ def contracts_page(page: str) -> str:
         table = "\n".join((f"<!-- table: {title} -->", *lines, "<!-- end of table -->"))
         page = re.sub(rf"<!-- table: {title} -->.*?<!-- end of table -->", lambda _, t=table: t, page, flags=re.S)
     return page
+
+
+WHEN_RAISED = re.compile(r"^`([a-z-]+)` \((.*?)\): (.*?)(?=\n`[a-z-]+` \(|\n\n|\Z)", flags=re.DOTALL | re.MULTILINE)
+"""How a rule's docstring says when a code is raised, and how severe it is."""
+
+
+def findings_page(page: str) -> str:
+    """Return the page of findings with its tables, of a check and of a run, as the docstrings of rules say them."""
+    watched = (*(rule.watch for rule in RULES), validation.watch_validation, unseen_training)
+    checked = [one for rule in RULES if rule.check for one in (*STAND_BEFORE.get(rule.check, ()), rule.check)]
+    for title, sources in (("a check", checked), ("a run", watched)):
+        rows = ["| code | severity | what was seen |", "|---|---|---|"]
+        for source in filter(None, sources):
+            raised = WHEN_RAISED.findall(inspect.getdoc(source) or "")
+            rows += [f"| `{code}` | {severity} | {' '.join(when.split())} |" for code, severity, when in raised]
+        table = "\n".join((f"<!-- table: findings of {title} -->", *rows, "<!-- end of table -->"))
+        place = rf"<!-- table: findings of {title} -->.*?<!-- end of table -->"
+        page = re.sub(place, lambda _, t=table: t, page, flags=re.S)
+    return page
+
+
+def watching_page(page: str) -> str:
+    """Return the page of watched runs with its table of quantities, as they are declared."""
+    quantities = sorted(DECLARED.values(), key=lambda one: one.of)
+    rows = [f"| {one.of} | `{one.name}` | {one.meaning} |" for one in quantities if one.derive is None]
+    table = "\n".join(("<!-- table: quantities -->", "| of | quantity | what it is |", "|---|---|---|", *rows))
+    return re.sub(r"<!-- table: quantities -->.*?(?=\n<!-- end of table -->)", lambda _: table, page, flags=re.S)
 
 
 CODE_AND_OUTPUT = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", flags=re.DOTALL)
@@ -131,9 +161,14 @@ def main() -> None:
     architecture.write_text(architecture_page(architecture.read_text(encoding="utf-8")), encoding="utf-8")
     contracts = folder / "contracts.md"
     contracts.write_text(contracts_page(contracts.read_text(encoding="utf-8")), encoding="utf-8")
+    findings = folder / "findings.md"
+    findings.write_text(findings_page(findings.read_text(encoding="utf-8")), encoding="utf-8")
+    watching = folder / "watching.md"
+    watching.write_text(watching_page(watching.read_text(encoding="utf-8")), encoding="utf-8")
     readme = folder.parent / "README.md"
     readme.write_text(page_with_output(readme.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"wrote {readme}, {architecture}, {contracts} and {folder / 'glossary.md'} ({len(WORDS)} terms)")
+    written = ", ".join(map(str, (readme, architecture, contracts, findings, watching)))
+    print(f"wrote {written} and {folder / 'glossary.md'} ({len(WORDS)} terms)")
 
 
 if __name__ == "__main__":

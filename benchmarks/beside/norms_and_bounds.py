@@ -17,12 +17,12 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.bounds.captured import Captured
 from normscope.bounds.ellipsoids.ellipsoid_plan import plan
-from normscope.bounds.linalg.lanczos import MISSED
 from normscope.bounds.linalg.layer_norms import spectral_norm
+from normscope.bounds.linalg.weight_norms import matrix_norm
 from normscope.bounds.rungs import upper_sides
 from normscope.data import digits
-from normscope.doctor.checking.weight_norms import matrix_norm
 from normscope.networks.small import train
+from normscope.products.lanczos import MISSED
 
 from .. import conv_norms, eclipse, lipsdp, radii_beside_crown
 from .. import stored_weights as stored

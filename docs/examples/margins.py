@@ -3,7 +3,7 @@ Margins: how clearly the classes win
 ====================================
 
 ``ns.margins`` measures the logit margin of every sample, alone and over how far the outputs can move: over sqrt(2)
-times the Lipschitz constant of all inputs, and of a domain recorded from data.
+times the Lipschitz constant of all inputs.
 """
 
 import torch
@@ -23,9 +23,9 @@ for _ in range(100):
     optimizer.step()
 
 batches = [(x[:128], y[:128])]
-found = ns.margins(model.eval(), batches, domain=ns.domain(model, batches))
+found = ns.margins(model.eval(), batches)
 print(found)
-print(sorted(found.normalised("domain"))[64], sorted(found.normalised("global"))[64])
+print(sorted(found.normalised("global"))[64])
 
 # %%
 # The margins of all samples:

@@ -8,18 +8,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .core.errors import InputError
 from .core.version import __version__
 
 if TYPE_CHECKING:
     from . import optim as optim
     from .auditing.audit_result import Audit
     from .auditing.auditing import audit
-    from .bounds.curve.curve import ShareCurve, curve
     from .bounds.data.quantile import DataBracket
-    from .bounds.domain.domain import Domain, domain
     from .bounds.geometry.flatness import Flatness, flatness
     from .bounds.geometry.hessian import hessian
     from .bounds.geometry.margins import Margins, margins
+    from .bounds.geometry.measure_table import Measures
+    from .bounds.geometry.measures import measures
     from .bounds.geometry.smoothness import Smoothness, smoothness
     from .bounds.geometry.spectrum import Spectrum
     from .bounds.geometry.symmetries import Symmetries, symmetries
@@ -46,10 +47,6 @@ if TYPE_CHECKING:
     from .doctor.checking.verdict import FindingsError
     from .doctor.monitor.run import Run
     from .doctor.monitor.watching import watch
-    from .generalize.bounding import generalization
-    from .generalize.generalization_table import Generalization
-    from .generalize.measure_table import Measures
-    from .generalize.measures import measures
 
 __all__ = [
     "Audit",
@@ -58,12 +55,10 @@ __all__ = [
     "Choice",
     "Comparison",
     "DataBracket",
-    "Domain",
     "Evidence",
     "Finding",
     "FindingsError",
     "Flatness",
-    "Generalization",
     "Graph",
     "Initialisation",
     "Ladder",
@@ -74,7 +69,6 @@ __all__ = [
     "Run",
     "Scope",
     "Severity",
-    "ShareCurve",
     "Smoothness",
     "Spectrum",
     "Symmetries",
@@ -87,8 +81,6 @@ __all__ = [
     "check",
     "choose",
     "compare",
-    "curve",
-    "domain",
     "flatness",
     "generalization",
     "hessian",
@@ -107,9 +99,7 @@ __all__ = [
 ]
 
 HOMES = {
-    "bounds.curve.curve": ("ShareCurve", "curve"),
     "bounds.data.quantile": ("DataBracket",),
-    "bounds.domain.domain": ("Domain", "domain"),
     "bounds.ladder": ("Ladder", "ladder"),
     "bounds.lipschitz": ("lipschitz",),
     "bounds.radius.radii": ("Radii",),
@@ -127,13 +117,11 @@ HOMES = {
     "doctor.checking.checking": ("check",),
     "choosing.comparison": ("Comparison", "compare"),
     "doctor.checking.verdict": ("FindingsError",),
-    "generalize.bounding": ("generalization",),
-    "generalize.generalization_table": ("Generalization",),
-    "generalize.measure_table": ("Measures",),
-    "generalize.measures": ("measures",),
     "bounds.geometry.flatness": ("Flatness", "flatness"),
     "bounds.geometry.hessian": ("hessian",),
     "bounds.geometry.margins": ("Margins", "margins"),
+    "bounds.geometry.measure_table": ("Measures",),
+    "bounds.geometry.measures": ("measures",),
     "bounds.geometry.smoothness": ("Smoothness", "smoothness"),
     "bounds.geometry.spectrum": ("Spectrum",),
     "bounds.geometry.symmetries": ("Symmetries", "symmetries"),
@@ -150,11 +138,28 @@ HOMES = {
 _HOME = {name: module for module, names in HOMES.items() for name in names}
 
 
+def load_from_lab(name: str) -> Any:
+    """Return a name of `normscope_lab`; where the lab is not installed, say how it is."""
+    try:
+        return getattr(importlib.import_module("normscope_lab"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "normscope_lab":
+            raise
+        raise InputError(
+            "bounds on generalization stand in the lab, which is not installed: pip install 'normscope[lab]'"
+        ) from error
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
     elif name == "optim":
         value = importlib.import_module(".optim", __name__)
+    elif name == "generalization":
+        try:
+            value = load_from_lab(name)
+        except InputError:  # A call says how to install the lab; every other name can be used without it.
+            return lambda *_args, **_options: load_from_lab(name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

@@ -62,7 +62,7 @@ class Case:
 
 def given(values: Any, build: Callable[..., Any]) -> Any:
     """Return what is built from a value, or from several, that it needs more than once."""
-    return build(*values) if isinstance(values, tuple) else build(values)
+    return build(*values) if build.__code__.co_argcount > 1 else build(values)
 
 
 @dataclass(frozen=True, kw_only=True)

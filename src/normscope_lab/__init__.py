@@ -1,9 +1,10 @@
-"""The lab of Normscope: claims and experiments of the papers on normalization, gradient flow, extremal networks."""
+"""The lab of Normscope: claims and experiments of the papers on normalization, bounds on generalization, and more."""
 
 from .experiments.claims import Claims, claims
 from .experiments.reproducing import reproduce
 from .experiments.reproduction import JudgedClaim, Reproduction, Reproductions
 from .extremal import equality6, equality13, equality15, theorem6, theorem13, theorem15
+from .generalize import Generalization, generalization
 from .gradient_flow import Flow, flow
 from .population.predict import predictive_power
 from .population.prediction import Prediction
@@ -14,6 +15,7 @@ __all__ = [
     "RATES",
     "Claims",
     "Flow",
+    "Generalization",
     "JudgedClaim",
     "Prediction",
     "RecipeGrid",
@@ -26,6 +28,7 @@ __all__ = [
     "equality13",
     "equality15",
     "flow",
+    "generalization",
     "predictive_power",
     "reproduce",
     "theorem6",

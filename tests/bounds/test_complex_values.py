@@ -92,20 +92,10 @@ def test_every_scope_holds_what_differences_show(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["an imaginary shift", "a spectrum", "a filter", "the real part of a product"])
-def test_domains_and_data_hold_what_differences_show(name: str) -> None:
+def test_data_hold_what_differences_show(name: str) -> None:
     model, x = Function(MODELS[name]).eval(), noise(100, 6, seed=4) + 0.3
-    top = float(gains(MODELS[name], x).max())
-    inside = ns.lipschitz(model, x[:4], scope="domain", domain=ns.domain(model, [x]))
-    assert 0.8 * top <= inside.lower  # the search begins at the samples
-    assert inside.upper == math.inf
-    assert "complex values in" in inside.reason
-    gained = ns.lipschitz(model, x[:4], scope="domain", domain=ns.domain(model, [x], record="gains"))
-    assert top <= gained.upper * (1 + 1e-6)
-    data = ns.lipschitz(model, [x], scope="data", share=0.9, per="layer")
+    data = ns.lipschitz(model, [x], scope="data", share=0.9)
     assert data.log10_norms == pytest.approx(gains(MODELS[name], x).log10().tolist(), abs=1e-5)
-    curve = ns.curve(model, [x], share=0.9)
-    assert curve.data is not None
-    assert all(point.bracket.upper == math.inf for point in curve.domains)
 
 
 @pytest.mark.slow

@@ -158,8 +158,6 @@ def test_dropout_inside_of_an_attention_counts_as_off_in_train_mode() -> None:
     bracket = ns.lipschitz(model, ids, scope="point")
     without = ns.lipschitz(model.eval(), ids, scope="point")
     assert bracket.log10_upper == pytest.approx(without.log10_upper, abs=1e-3)
-    domain = ns.domain(model.train(), ids)
-    assert bool(domain.contains(ids).all())
     assert model.dropout.p == 0.5
 
 

@@ -99,16 +99,14 @@ def test_upper_sides_alone_are_those_of_both_sides_and_nothing_is_searched(
     monkeypatch: pytest.MonkeyPatch, effort: str
 ) -> None:
     batch = torch.tensor([[1.0, 2.0], [0.5, -1.0]])
-    inside = ns.domain(NETWORK, [batch])
-    both = [ns.ladder(NETWORK, batch, domain=domain, effort=effort) for domain in (None, inside)]
-    for where in ("rungs.lower_side", "ladder.observed_if_any", "ladder.with_steepest"):
+    whole = ns.ladder(NETWORK, batch, effort=effort)
+    for where in ("rungs.lower_side", "ladder.observed_if_any"):
         monkeypatch.setattr(f"normscope.bounds.{where}", None)
-    for domain, whole in zip((None, inside), both, strict=True):
-        upper = ns.ladder(NETWORK, batch, domain=domain, effort=effort, sides="upper")
-        assert set(upper) == set(whole) - {"observed"}
-        assert {name: upper[name].log10_upper for name in upper} == {name: whole[name].log10_upper for name in upper}
-        assert all(bracket.log10_lower == -math.inf for bracket in upper.values())
-        assert upper.layers == whole.layers
+    upper = ns.ladder(NETWORK, batch, effort=effort, sides="upper")
+    assert set(upper) == set(whole) - {"observed"}
+    assert {name: upper[name].log10_upper for name in upper} == {name: whole[name].log10_upper for name in upper}
+    assert all(bracket.log10_lower == -math.inf for bracket in upper.values())
+    assert upper.layers == whole.layers
 
 
 def test_sides_that_there_are_not_are_refused() -> None:
@@ -150,20 +148,6 @@ def test_the_lower_side_alone_is_not_below_that_of_both(monkeypatch) -> None:
     assert both.log10_lower <= alone.log10_lower <= both.log10_upper
     assert alone.witness is not None
     assert (alone.log10_upper, alone.reason) == (math.inf, "the upper side was not asked for")
-
-
-def test_one_side_alone_over_a_domain() -> None:
-    batch = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
-    domain = ns.domain(NETWORK, batch)
-    both = ns.lipschitz(NETWORK, batch, scope="domain", domain=domain)
-    upper = ns.lipschitz(NETWORK, batch, scope="domain", domain=domain, sides="upper")
-    lower = ns.lipschitz(NETWORK, batch, scope="domain", domain=domain, sides="lower")
-    assert (upper.log10_upper, upper.log10_lower) == (both.log10_upper, -math.inf)
-    assert (lower.log10_lower, lower.log10_upper) == (both.log10_lower, math.inf)
-    other = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval()
-    for sides in ("both", "upper", "lower"):
-        with pytest.raises(InputError, match="another network"):
-            ns.lipschitz(other, batch, scope="domain", domain=domain, sides=sides)
 
 
 @pytest.mark.parametrize(

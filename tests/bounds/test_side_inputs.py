@@ -150,28 +150,12 @@ def padded() -> tuple[nn.Module, dict[str, Tensor]]:
     return model, {"x": x, "mask": mask}
 
 
-def test_a_domain_has_one_mask_also_where_no_output_shows_it():
-    model, batch = padded()
-    with pytest.raises(InputError, match="argument 'mask' is held constant"):
-        ns.domain(model, [batch])
-    later = [single(batch, 1), single(batch, 2)]
-    with pytest.raises(InputError, match="argument 'mask' is held constant"):
-        ns.domain(model, later)
-    kept = ns.domain(model, [single(batch, 1)])
-    with pytest.raises(InputError, match="argument 'mask' is held constant"):
-        kept.contains(single(batch, 2))
-
-
 @pytest.mark.slow
 def test_masks_that_no_output_shows_count():
     model, batch = padded()
     every = ns.certified_radius(model, batch, attack=False)
     one = [ns.certified_radius(model, single(batch, number), attack=False).radius[0] for number in range(3)]
     assert every.radius == pytest.approx(one, rel=0.03)
-    with pytest.raises(InputError, match="argument 'mask' is held constant"):
-        ns.curve(model, [batch, batch], share=0.5)
-    with pytest.raises(InputError, match="argument 'mask' is held constant"):
-        ns.lipschitz(model, [batch], scope="data", per="layer", share=0.5)
 
 
 class Padded(nn.Module):
@@ -189,15 +173,9 @@ class Padded(nn.Module):
 def test_ids_that_make_the_same_constants_are_one_function():
     ids = torch.arange(20).reshape(5, 4) % 8 + 1
     model = Padded().eval()
-    kept = ns.domain(model, [ids[:3], ids[3:]])
-    assert kept.samples == 5
     found = ns.lipschitz(model, ids, scope="ball", radius=0.1)
     assert len({id(ball.proof.graph) for ball in found.per_sample}) == 1
     ids[1, 2:] = 0
-    with pytest.raises(InputError, match="makes the model another function"):
-        ns.domain(model, [ids])
-    with pytest.raises(InputError, match="makes the model another function"):
-        kept.contains(ids)
     other = ns.lipschitz(model, ids, scope="ball", radius=0.1)
     assert len({id(ball.proof.graph) for ball in other.per_sample}) == 2
 

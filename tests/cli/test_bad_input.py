@@ -205,8 +205,6 @@ def test_compare_refuses_in_one_line(arguments, expected, files, run):
 
 REFUSED = {
     "demo --out net.py/inside": "normscope: cannot make the folder",
-    "bound curve net.py:model": "--data",
-    "bound domain net.py:model": "--data",
     "bound lipschitz net.py:model": "--data",
     "bound lipschitz net.py:model --data nonsense": "no known form",
     "bound lipschitz net.py:model --data digits --share 1.5": "share is a number between 0 and 1",
@@ -242,7 +240,7 @@ def test_every_verb_refuses_in_one_line(command, work, run):
         "lab cost",
         "curvature",
         "generalization",
-        *(f"bound {v}" for v in ["curve", "domain", "lipschitz", "radius", "symmetries"]),
+        *(f"bound {v}" for v in ["lipschitz", "radius", "symmetries"]),
     ],
 )
 def test_weights_alone_are_refused_by_every_command_that_runs_a_model(verb, work, run):

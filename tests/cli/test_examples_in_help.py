@@ -16,7 +16,6 @@ FAST = {
     "check",
     "show",
     "bound lipschitz",
-    "bound domain",
     "bound ops",
     "lab claims",
 }

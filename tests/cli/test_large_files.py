@@ -7,18 +7,17 @@ import subprocess
 import sys
 import textwrap
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import normscope as ns
+from normscope.choosing.ledger import RUNS, SETTINGS, Ledger
 from normscope.core import files
 from normscope.core.errors import InputError
 from normscope.doctor.monitor.log import FILE, read_log
 from normscope.doctor.monitor.run import Run
 from normscope.doctor.pages.live import Followed
-from normscope.jobs.ledger import RUNS, SETTINGS, Ledger
 
 from ..monitor import logs
 
@@ -80,11 +79,9 @@ def test_every_reader_of_json_has_the_same_limits(kind, tmp_path, audited):
     value, words = TOO_MUCH[kind]
     (tmp_path / "a.json").write_bytes(json.dumps(audited).encode()[:-1] + b', "x": ' + value + b"}")
     (tmp_path / FILE).write_bytes(b'{"type": "other", "x": ' + value + b"}\n")
-    np.savez(tmp_path / "domain.npz", header=np.frombuffer(b'{"x": ' + value + b"}", np.uint8))
     for read in (
         lambda: ns.Audit.from_json(tmp_path / "a.json"),
         lambda: Run(tmp_path),
-        lambda: ns.Domain.load(tmp_path / "domain.npz", nn.Linear(2, 2), torch.zeros(1, 2)),
     ):
         with pytest.raises(InputError, match=words) as raised:
             read()

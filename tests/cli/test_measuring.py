@@ -38,30 +38,6 @@ def written(work, run):
     return invoke
 
 
-def test_the_curve_of_digits(work, written):
-    out, page, shown = written("bound", "curve", "net.py:model", "--data", "digits", "--samples", 100)
-    assert "By share of the data" in out
-    assert "By share of the data" in shown
-    found = ns.ShareCurve.from_json(work / "a.json")
-    assert (found.samples, found.domains[0].coverage.samples) == (80, 20)
-    assert "<svg" in page
-
-
-def test_the_domain_of_digits(work, run):
-    done = run("bound", "domain", "net.py:model", "--data", "digits", "--save", "d.npz", "--json", "d.json")
-    assert (done.code, done.err) == (0, "")
-    assert "a small change grows at most" in done.out
-    assert "lie inside" in done.out
-    assert done.out.endswith("wrote d.json\nwrote d.npz\n")
-    found = json.loads((work / "d.json").read_text())
-    assert found["mode"] == "eval"
-    assert found["rungs"]["best"]["scope"] == "domain"
-    assert found["rungs"]["best"]["log10_upper"] <= found["rungs"]["global"]["log10_upper"]
-    assert found["coverage"]["samples"] > 200
-    assert 0 < found["coverage"]["lower"] < found["coverage"]["share"]
-    assert (work / "d.npz").stat().st_size > 0
-
-
 def test_a_quantile_over_the_digits(work, written):
     words = ("bound", "lipschitz", "net.py:model", "--data", "digits", "--scope", "data", "--share", 0.9)
     out, page, shown = written(*words)

@@ -16,7 +16,6 @@ from normscope.auditing import audit_steps
 from normscope.bounds import lower
 from normscope.bounds import outputs as outputs_module
 from normscope.bounds.balls import ball_bracket
-from normscope.bounds.domain import domain_bounds
 from normscope.bounds.linalg.layer_norms import linear_map
 from normscope.bounds.linalg.operator_norms import bound
 from normscope.core import budget as module
@@ -36,7 +35,6 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lower, "ATTACK_STEPS", 3)
     monkeypatch.setattr(outputs_module, "ATTACK_STEPS", 3)
     monkeypatch.setattr(ball_bracket, "STEPS", 3)
-    monkeypatch.setattr(domain_bounds, "MAX_GRADIENTS", 3)
     monkeypatch.setattr(audit_steps, "expected_seconds", lambda *_: 0.0)
 
 
@@ -56,10 +54,6 @@ def outputs(model: nn.Module, batch: Tensor, **options: Any) -> Upper:
     return _each(ns.lipschitz(model, batch, per="difference", **options).per_output)
 
 
-def inside(model: nn.Module, batch: Tensor, **options: Any) -> Upper:
-    return one(model, batch, scope="domain", domain=ns.domain(model, [batch]), **options)
-
-
 def ladder(model: nn.Module, batch: Tensor, **options: Any) -> Upper:
     return {name: rung for name, rung in ns.ladder(model, batch, **options).items() if name != "observed"}
 
@@ -74,11 +68,6 @@ def audit(model: nn.Module, batch: Tensor, *, effort: str = "fast", **options: A
     return norms | {name: rung for name, rung in found.ladder.items() if name != "observed"}
 
 
-def curve(model: nn.Module, batch: Tensor, **options: Any) -> Upper:
-    found = ns.curve(model, [batch], samples=len(batch), margins=(0.0, 0.3), quantiles=(0.0,), **options)
-    return {"everywhere": found.everywhere} | {f"{p.margin}": p.bracket for p in found.domains}
-
-
 def _each(brackets: Any) -> Upper:
     return {str(index): bracket for index, bracket in enumerate(brackets)}
 
@@ -89,20 +78,16 @@ CASES: list[tuple[Call, str, str]] = [
     (point, "wide", "fast"),
     (balls, "chain", "tight"),
     (outputs, "chain", "tight"),
-    (inside, "chain", "tight"),
     (weights, "chain", "fast"),
     (weights, "recurrent", "fast"),
     (audit, "skip", "fast"),
     (audit, "attention", "fast"),
-    (curve, "chain", "fast"),
 ]
 LONGER: list[tuple[Call, str, str]] = [
     *((call, name, "tight") for call in (one, ladder, balls) for name in MODELS),
     *((call, name, "fast") for call in (one, weights, balls, audit, point) for name in MODELS),
-    *((inside, name, "tight") for name in ("convolution", "attention", "recurrent")),
     (outputs, "skip", "tight"),
     (audit, "chain", "tight"),
-    (curve, "skip", "fast"),
 ]
 
 

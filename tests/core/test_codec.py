@@ -191,3 +191,47 @@ def test_a_bracket_at_one_point_that_lacks_its_scope_is_not_read_as_one_for_all_
     assert stored.pop("scope") == "point"
     with pytest.raises(ValueError, match="scope is missing"):
         ns.Bracket.from_json(stored)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes(Part):
+    """A part whose keys stand among those of the result that holds it."""
+
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=(...,), always=("low",))
+
+    unit: str
+    low: float = 0.0
+    high: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured(Part):
+    """A result that is composed of parts, in a file without them."""
+
+    JSON: ClassVar[JsonForm] = JsonForm(inlined=("sizes",))
+
+    name: str
+    sizes: Sizes
+
+
+@pytest.mark.parametrize(
+    ("sizes", "written"), [({}, {"low": 0.0}), ({"low": 1.0, "high": 2.0}, {"low": 1.0, "high": 2.0})]
+)
+def test_parts_may_stand_among_the_keys_of_their_result(sizes, written) -> None:
+    result = Measured(name="a", sizes=Sizes(unit="m", **sizes))
+    assert result.to_json() == {"name": "a", "unit": "m", **written}
+    assert Measured.from_json(result.to_json()) == result
+
+
+@dataclass(frozen=True)
+class Wrong(Part):
+    """A result whose form names a field that it has not."""
+
+    JSON: ClassVar[JsonForm] = JsonForm(inlined=("parts",))
+
+
+def test_an_inlined_part_is_refused_by_the_names_of_its_own_keys() -> None:
+    with pytest.raises(ValueError, match="unit is missing"):
+        Measured.from_json({"name": "a", "low": 0.0})
+    with pytest.raises(TypeError, match="Wrong has no parts"):
+        Wrong().to_json()

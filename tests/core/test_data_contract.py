@@ -110,8 +110,6 @@ FUNCTIONS: dict[str, Callable[[nn.Module, Any], Any]] = {
     "lipschitz over balls": lambda model, data: ns.lipschitz(model, data, scope="ball", radius=0.1),
     "lipschitz over data": lambda model, data: ns.lipschitz(model, data, scope="data", share=0.5),
     "ladder": lambda model, data: ns.ladder(model, data, sides="upper"),
-    "domain": ns.domain,
-    "curve": lambda model, data: ns.curve(model, data, margins=(0.0,), quantiles=(), share=0.5),
     "certified_radius": lambda model, data: ns.certified_radius(model, data, attack=False),
     "weight_sensitivity": ns.weight_sensitivity,
     "symmetries": ns.symmetries,
@@ -183,19 +181,18 @@ def test_a_function_of_one_batch_measures_the_first_and_says_so() -> None:
 def test_a_data_set_is_read_in_order_and_draws_no_random_number() -> None:
     x, y = make_tensors()
     before = torch.get_rng_state()
-    domain = ns.domain(make_model(), TensorDataset(x, y))
-    assert domain.samples == SAMPLES
+    assert ns.check(make_model(), TensorDataset(x, y)).samples == SAMPLES
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("data", [None, 3, "digits", object()])
-@pytest.mark.parametrize("function", [ns.check, ns.lipschitz, ns.domain, ns.hessian, ns.certified_radius])
+@pytest.mark.parametrize("function", [ns.check, ns.lipschitz, ns.hessian, ns.certified_radius])
 def test_what_is_no_data_is_one_error(function: Callable[..., Any], data: Any) -> None:
     with pytest.raises(InputError, match=f"data is a {type(data).__name__}: pass a batch .*DataLoader.*data set"):
         function(make_model(), data)
 
 
-@pytest.mark.parametrize("function", [ns.check, ns.lipschitz, ns.domain, ns.hessian, ns.certified_radius])
+@pytest.mark.parametrize("function", [ns.check, ns.lipschitz, ns.hessian, ns.certified_radius])
 def test_no_batch_is_one_error(function: Callable[..., Any]) -> None:
     with pytest.raises(InputError, match="yields no batch"):
         function(make_model(), [])
@@ -278,7 +275,7 @@ class TestLabels:
         of_three = ns.hessian(model, (x, x, y), loss="cross_entropy", k=1).eigenvalues
         assert of_three == pytest.approx(ns.hessian(model, (2 * x, y), loss="cross_entropy", k=1).eigenvalues, rel=1e-4)
 
-    @pytest.mark.parametrize("function", [ns.lipschitz, ns.check, ns.hessian, ns.domain])
+    @pytest.mark.parametrize("function", [ns.lipschitz, ns.check, ns.hessian])
     def test_what_is_no_model_is_an_error(self, function: Callable[..., Any]) -> None:
         with pytest.raises(InputError, match="model is a int"):
             function(3, make_tensors())

@@ -25,7 +25,6 @@ DEFAULTS = {
     "mode": None,
     "output": None,
     "known": None,
-    "domain": None,
     "on_missing": "error",
     "effort": "fast",
     "rtol": 1e-3,
@@ -36,7 +35,6 @@ DEFAULTS = {
     "sides": "both",
     "batches": None,
     "name": None,
-    "record": "ranges",
 }
 EXCEPTIONS = {
     ("audit", "rtol"): 1e-2,

@@ -2,9 +2,10 @@
 
 import math
 
-from normscope.auditing.audit_result import Audit, Row, Variance
+from normscope.auditing.audit_result import Audit, Row
 from normscope.core.bracket import Bracket, Evidence, Scope
 from normscope.core.finding import Finding, Severity
+from normscope.doctor.facts.layers_over_data import Variance
 
 
 def bracket(lower, upper, *, method="folded", evidence=Evidence.PROVEN, **more):

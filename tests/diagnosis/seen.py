@@ -6,11 +6,13 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.auditing.audit_result import Row, Variance
+from normscope.auditing.audit_result import Row
+from normscope.auditing.audited import Audited, AuditedRow, examined_rows
+from normscope.auditing.findings import look_at_audit
 from normscope.core.bracket import Bracket, Evidence
 from normscope.core.finding import Finding, Severity
-from normscope.doctor.checking.examined import DataSeen, Examined, ExaminedRow, NormalizerOverData
-from normscope.doctor.findings import look
+from normscope.doctor.facts.data import DataSeen
+from normscope.doctor.facts.layers_over_data import NormalizerOverData, Variance
 
 INFO, WARNING, ERROR = Severity.INFO, Severity.WARNING, Severity.ERROR
 
@@ -22,7 +24,7 @@ def variance(eps: float, log10: float = 0.0, **known: float) -> Variance:
 
 def normalizer(
     path: str = "norm", kind: str = "layer", *, log10: float = 0.0, row: dict | None = None, **known
-) -> ExaminedRow:
+) -> AuditedRow:
     shares = {name: known.pop(name) for name in ("share_below_one", "share_eps") if name in known}
     eps = known.pop("eps", 1e-5)
     seen = NormalizerOverData(
@@ -30,22 +32,21 @@ def normalizer(
         samples=known.pop("samples", 64), variance=variance(eps, log10, **shares), **known,
     )  # fmt: skip
     line = Row(path=path, kind="Norm", operator=f"{kind}_norm", role="normalizer", parameters=0, **(row or {}))
-    return ExaminedRow(row=line, normalizer=seen)
+    return AuditedRow(row=line, normalizer=seen)
 
 
-def weight(path: str, log10_norm: float) -> ExaminedRow:
+def weight(path: str, log10_norm: float) -> AuditedRow:
     norm = Bracket(log10_lower=log10_norm, log10_upper=log10_norm, evidence=Evidence.PROVEN, method="given")
-    return ExaminedRow(row=Row(path=path, kind="Linear", operator="linear", role="weight", parameters=1, norm=norm))
+    return AuditedRow(row=Row(path=path, kind="Linear", operator="linear", role="weight", parameters=1, norm=norm))
 
 
-def examined(*places: ExaminedRow, model: nn.Module | None = None, mode: str = "eval", **data) -> Examined:
-    return Examined(
-        model=model or nn.Identity(), mode=mode, places=places, data=DataSeen(**{"samples": 256, "batches": 4, **data})
-    )
+def examined(*rows: AuditedRow, model: nn.Module | None = None, mode: str = "eval", **data) -> Audited:
+    seen = DataSeen(**{"samples": 256, "batches": 4, **data})
+    return Audited(model=model or nn.Identity(), mode=mode, places=examined_rows(rows), rows=rows, data=seen)
 
 
-def codes(*places: ExaminedRow, **known) -> list[tuple[str, str, Severity]]:
-    return [(finding.code, finding.where, finding.severity) for finding in look(examined(*places, **known))]
+def codes(*places: AuditedRow, **known) -> list[tuple[str, str, Severity]]:
+    return [(finding.code, finding.where, finding.severity) for finding in look_at_audit(examined(*places, **known))]
 
 
 def audited(model: nn.Module, batch: Tensor, code: str, **known) -> list[Finding]:

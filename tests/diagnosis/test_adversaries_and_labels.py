@@ -15,7 +15,8 @@ from normscope.core.untouched import with_tensors
 from normscope_faults.data import table, text
 from normscope_faults.models import PARTS
 from normscope_faults.models.tuned import rarer as cases
-from normscope_faults.models.tuned.healthy_images import of_discriminator
+from normscope_faults.models.tuned.healthy_generators import of_discriminator
+from normscope_faults.models.tuned.sequences import Speaker
 from normscope_faults.networks import GPT
 
 NAMES = """
@@ -200,9 +201,9 @@ def test_the_pooler_of_a_body_that_offers_it_is_no_fault_where_nobody_reads_it()
     assert (findings["unused-parameter"].where, findings["unused-parameter"].severity) == ("bert.pooler", "info")
 
 
-def speaker(causal: bool) -> cases.Speaker:
+def speaker(causal: bool) -> Speaker:
     torch.manual_seed(0)
-    return cases.Speaker(causal)
+    return Speaker(causal)
 
 
 IDS = text(16, 12)[0]
@@ -222,7 +223,7 @@ def test_a_model_that_takes_its_labels_is_asked_whether_it_reads_them_ahead(hidd
 
 
 def test_steps_without_a_label_may_read_ahead() -> None:
-    class Prefixed(cases.Speaker):
+    class Prefixed(Speaker):
         """Words of the prompt see all of it, the others those before them."""
 
         def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
@@ -249,7 +250,7 @@ def test_where_it_cannot_be_asked_whether_labels_are_read_ahead_the_result_says_
         ({"input_ids": IDS, "labels": IDS, "extra": torch.randn(3)}, "a row for each"),
     ):
 
-        class Open(cases.Speaker):
+        class Open(Speaker):
             def forward(self, input_ids: Tensor, labels: Tensor, extra: Tensor | None = None) -> dict[str, Tensor]:  # type: ignore[override]
                 return super().forward(input_ids, labels)
 
@@ -257,7 +258,7 @@ def test_where_it_cannot_be_asked_whether_labels_are_read_ahead_the_result_says_
         skipped = dict(ns.check(Open(False), data).skipped)
         assert reason in skipped["whether labels are read ahead"]
 
-    class OwnLoss(cases.Speaker):
+    class OwnLoss(Speaker):
         """Takes a loss that nobody knows."""
 
         def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:  # type: ignore[override]

@@ -60,7 +60,7 @@ def test_an_audit_with_a_loss_looks_at_outputs_and_targets() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 5), nn.Softmax(dim=1))
     audit = ns.audit(model, (x, y), loss="cross_entropy")
     assert "activation-before-loss" in {finding.code for finding in audit.findings}
-    assert audit.signal.gradient_of == "the loss"
+    assert audit.signal.objective.gradient_of == "the loss"
     assert audit.lipschitz is not None
     with pytest.raises(InputError, match="there is no loss 'cosine'"):
         ns.audit(model, (x, y), loss="cosine")

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.auditing.branches import branch_lines, main_line, standings
 from normscope.core.finding import Severity
-from normscope.doctor.checking.rows import branch_lines, main_line, standings
 
 from .audits import weight
 from .seen import randn

@@ -67,7 +67,7 @@ class TestCost:
         check, seen, back = self.counted(monkeypatch, None, loss=lambda made: made.square().mean())
         assert (check.cost.forwards, check.cost.backwards) == (5, 2)
         assert (seen - check.cost.small, back) == (6, 3)  # one pass by halves
-        assert check.signal.gradient_of == "the loss"
+        assert check.signal.objective.gradient_of == "the loss"
 
 
 class TestVerdict:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.auditing import rows
 from normscope.bounds import lower as working
 from normscope.bounds.captured import Bounding, Captured
 from normscope.bounds.linalg import operator_norms
@@ -19,8 +20,7 @@ from normscope.bounds.rungs import upper_sides
 from normscope.core import budget as clocks
 from normscope.core.budget import Budget, Cost
 from normscope.core.errors import InputError
-from normscope.doctor.checking import rows
-from normscope.doctor.checking.data_pass import watch_data
+from normscope.doctor.facts.data import run_over_data
 
 
 class Stream(nn.Module):
@@ -109,7 +109,7 @@ def test_no_folded_gain_is_begun_once_time_is_over(monkeypatch):
     model, batch = mlp(), torch.randn(8, 6)
     captured = Captured.of(model, batch)
     values = upper_sides(captured).nodes
-    data = watch_data(model, [batch], mode=None, written={}, budget=Budget())
+    data = run_over_data(model, [batch], mode=None, written={}, budget=Budget())
     begun = []
     monkeypatch.setattr(rows, "folded_gain", lambda *given: begun.append(given))
     for seconds, count in ((None, 1), (0.0, 0)):

@@ -8,15 +8,14 @@ import torch
 from torch import nn
 
 import normscope as ns
+from normscope.auditing.findings import look_at_audit, loose
 from normscope.core.bracket import Bracket, Evidence
-from normscope.doctor.findings import look
-from normscope.doctor.findings.facts import loose
 
 from .seen import INFO, WARNING, examined, normalizer, randn
 
 
 def told(places):
-    return [finding for finding in look(examined(*places)) if finding.code == "expanding-normalizer"]
+    return [finding for finding in look_at_audit(examined(*places)) if finding.code == "expanding-normalizer"]
 
 
 def test_a_thousandfold_gain_is_a_warning_whatever_was_observed():
@@ -50,7 +49,7 @@ def bound(upper):
 def test_a_millionfold_is_the_line(upper, observed, expected):
     assert loose(upper, observed) is expected
     seen = dataclasses.replace(examined(), bounds={"best": bound(upper), "observed": bound(observed)})
-    assert [finding.code for finding in look(seen)] == (["loose-bound"] if expected else [])
+    assert [finding.code for finding in look_at_audit(seen)] == (["loose-bound"] if expected else [])
 
 
 class Block(nn.Module):
@@ -91,7 +90,7 @@ def test_what_makes_a_bound_useless_is_named(model, batch, words):
         item for block in shown if hasattr(block, "items") for item in block.items if item.term == "Lipschitz constant"
     )
     assert (figure.value, figure.note) == ("no useful bound", words)
-    assert "`ns.domain`" in found.advice
+    assert 'scope="ball"' in found.advice
 
 
 @pytest.mark.slow

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.doctor.checking.examined import ExaminedRow, UnitsOverData
-from normscope.doctor.findings import look
+from normscope.auditing.audited import AuditedRow
+from normscope.doctor.facts.layers_over_data import UnitsOverData
+from normscope.doctor.symptoms.registry import diagnose_model
 from normscope.listening.not_finite import Origin
 
 from .seen import ERROR, INFO, WARNING, audited, codes, examined, normalizer, randn, weight
@@ -33,7 +34,7 @@ def test_non_finite_weights_are_named_and_counted():
         model[2].weight[0, :2] = math.inf
         model[2].bias[0] = math.nan
         model[1].running_mean[1] = math.nan
-    (finding,) = look(examined(model=model))
+    (finding,) = diagnose_model(examined(model=model))
     assert (finding.code, finding.where, finding.severity) == ("non-finite-weights", "2.weight", ERROR)
     assert finding.numbers == {"values": 2, "nan": 0, "size": 9, "count": 3}
 
@@ -41,7 +42,7 @@ def test_non_finite_weights_are_named_and_counted():
 def test_infinite_masks_are_no_broken_weights():
     model = nn.Linear(3, 3)
     model.register_buffer("mask", torch.full((2, 2), -math.inf))
-    assert not look(examined(model=model))
+    assert not diagnose_model(examined(model=model))
     model.register_buffer("table", torch.tensor([math.nan]))
     assert codes(model=model) == [("non-finite-weights", "table", ERROR)]
 
@@ -170,7 +171,7 @@ def test_small_batch(known, found):
     assert codes(normalizer(kind="batch", **known), mode="train") == expected
 
 
-def batch_norm(path: str = "norm", *, mean: float = 0.0, ratio: float = 1.0, **known) -> ExaminedRow:
+def batch_norm(path: str = "norm", *, mean: float = 0.0, ratio: float = 1.0, **known) -> AuditedRow:
     return normalizer(
         path, "batch", uses_running=True, channel_mean=torch.full((8,), mean).double(),
         channel_variance=torch.full((8,), 3.0 * ratio).double(), running_mean=torch.zeros(8).double(),
@@ -197,7 +198,7 @@ def test_stale_statistics_are_told_from_chance(known, samples, found):
 
 
 def test_stale_statistics_name_the_first_of_many():
-    (finding,) = look(examined(batch_norm("a"), batch_norm("b", ratio=9.0), batch_norm("c", ratio=9.0)))
+    (finding,) = diagnose_model(examined(batch_norm("a"), batch_norm("b", ratio=9.0), batch_norm("c", ratio=9.0)))
     assert (finding.where, finding.numbers["count"]) == ("b", 2)
     assert finding.numbers["log2_variance"] == pytest.approx(math.log2(9.0), rel=1e-3)
 
@@ -244,7 +245,7 @@ def test_stored_variances_decide_in_eval_mode():
     quiet = torch.tensor([1e-5] * 6 + [1.0] * 2).double()
     place = batch_norm(share_eps=0.0)
     seen = dataclasses.replace(place.normalizer, running_variance=quiet, channel_variance=quiet)
-    (found,) = look(examined(dataclasses.replace(place, normalizer=seen)))
+    (found,) = diagnose_model(examined(dataclasses.replace(place, normalizer=seen)))
     assert (found.code, found.numbers["share"]) == ("eps-dominated", 0.75)
 
 
@@ -294,7 +295,7 @@ def test_dead_channels_by_constant_input_are_the_fault_of_what_comes_before():
     values = torch.ones(8).double()
     values[:3] = 0.0
     place = normalizer(kind="batch", channel_variance=values, share_eps=3 / 8)
-    (finding,) = look(examined(place, mode="train"))
+    (finding,) = diagnose_model(examined(place, mode="train"))
     assert (finding.code, finding.severity, finding.numbers["dead"]) == ("dead-channels", INFO, 3)
     assert finding.numbers["share"] == pytest.approx(3 / 8)
     assert [code for code, _, _ in codes(place, mode="train", samples=4)] == ["eps-dominated"], "too few samples"
@@ -473,6 +474,5 @@ class Square(nn.Module):
 def test_not_lipschitz():
     (finding,) = audited(nn.Sequential(nn.Linear(4, 4), Square()).eval(), randn(64, 4), "not-lipschitz")
     assert (finding.where, finding.severity) == ("1", INFO)
-    assert "`ns.domain`" in finding.advice
-    assert "`normscope bound domain`" in finding.advice
+    assert 'scope="ball"' in finding.advice
     assert not audited(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), Square()).eval(), randn(64, 4), "not-lipschitz")

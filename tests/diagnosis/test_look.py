@@ -1,4 +1,4 @@
-"""What `look` does with many findings: order, joins, caps, and consequences that are dropped."""
+"""What `diagnose_model` does with many findings: order, joins, caps, and consequences that are dropped."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.core.finding import KINDS, Finding
-from normscope.doctor.findings import look
-from normscope.doctor.findings.causes import ANYWHERE, BEYOND, NEXT, SAME
+from normscope.core.finding import Finding
+from normscope.doctor.symptoms import precedence
+from normscope.doctor.symptoms.registry import FINDING_WORDS, diagnose_model
 
 from .seen import INFO, WARNING, codes, examined, normalizer, randn, weight
 
@@ -41,7 +41,7 @@ def test_most_serious_first_then_causes_then_depth():
 
 
 def test_every_layer_with_a_fault_has_its_finding_in_order():
-    found = look(examined(*(normalizer(f"n{k}", share_eps=0.5, log10=-4.2) for k in range(53))))
+    found = diagnose_model(examined(*(normalizer(f"n{k}", share_eps=0.5, log10=-4.2) for k in range(53))))
     assert [finding.where for finding in found] == [f"n{k}" for k in range(53)]
 
 
@@ -77,7 +77,7 @@ def test_what_lies_behind_a_dead_layer_is_its_consequence_but_not_what_lies_besi
 
 
 def test_a_healthy_place_says_nothing():
-    assert look(examined(normalizer(), normalizer("b", "batch"), weight("c", 0.3))) == ()
+    assert diagnose_model(examined(normalizer(), normalizer("b", "batch"), weight("c", 0.3))) == ()
 
 
 def test_a_model_that_cannot_be_traced_still_gets_findings():
@@ -96,12 +96,17 @@ def test_a_model_that_cannot_be_traced_still_gets_findings():
 
 
 def test_findings_survive_json_and_hold_no_nan():
-    for finding in look(examined(normalizer(log10=-math.inf, share_eps=1.0), weight("b", -math.inf))):
+    for finding in diagnose_model(examined(normalizer(log10=-math.inf, share_eps=1.0), weight("b", -math.inf))):
         assert Finding.from_json(finding.to_json()) == finding
         assert not any(isinstance(number, float) and math.isnan(number) for number in finding.numbers.values())
 
 
 def test_the_tables_of_causes_name_findings_that_exist():
-    for table in (SAME, NEXT, BEYOND, ANYWHERE):
-        assert set(table) <= set(KINDS)
-        assert {cause for causes in table.values() for cause in causes} <= set(KINDS)
+    for table in (
+        precedence.EXPLAINED_AT_SAME_LAYER,
+        precedence.EXPLAINED_AT_NEXT_LAYER,
+        precedence.EXPLAINED_BEYOND_LAYER,
+        precedence.EXPLAINED_ANYWHERE,
+    ):
+        assert set(table) <= set(FINDING_WORDS)
+        assert {cause for causes in table.values() for cause in causes} <= set(FINDING_WORDS)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.doctor.checking.normalizer_effects import NormalizerEffect, NormalizerEffects
+from normscope.auditing.normalizer_effects import NormalizerEffect, NormalizerEffects
 
 TRAINED_BATCHES = 20
 """Passes after which running statistics are those of the data."""

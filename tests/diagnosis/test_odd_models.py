@@ -123,8 +123,8 @@ class _Keywords(nn.Module):
 def test_labels_among_named_arguments_find_their_loss(loss):
     found = ns.check(_Keywords(), {"x": X, "labels": Y}, loss=loss)
     assert codes(found) == []
-    assert found.signal.gradient_of == "the loss"
-    assert found.signal.loss_value == pytest.approx(nn.functional.cross_entropy(_Keywords().net(X), Y).item())
+    assert found.signal.objective.gradient_of == "the loss"
+    assert found.signal.objective.loss_value == pytest.approx(nn.functional.cross_entropy(_Keywords().net(X), Y).item())
     assert "first-loss" in codes(ns.check(_Keywords(1e4), {"x": X, "labels": Y}, loss=loss))
 
 
@@ -151,8 +151,8 @@ def test_t5_with_labels():
     batch = {"input_ids": torch.randint(1, 50, (8, 12)), "labels": torch.randint(1, 50, (8, 7))}
     for loss in (None, "cross_entropy", lambda made: made.loss):
         found = ns.check(model, batch, loss=loss)
-        assert found.signal.gradient_of == "the loss"
-        assert found.signal.loss_value == pytest.approx(model(**batch).loss.item(), rel=1e-4)
+        assert found.signal.objective.gradient_of == "the loss"
+        assert found.signal.objective.loss_value == pytest.approx(model(**batch).loss.item(), rel=1e-4)
 
 
 class _Recurrent(nn.Module):
@@ -301,5 +301,5 @@ def test_an_input_with_a_gradient_is_no_weight_in_place_of_a_layers_own() -> Non
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), AddMM(), nn.Tanh(), nn.Linear(8, 2))
     model[2].requires_grad_(False)
     check = ns.check(model, torch.randn(16, 8))
-    assert check.signal.replaced == ()
+    assert check.signal.weights.replaced == ()
     assert "frozen-layer" in [finding.code for finding in check.findings]

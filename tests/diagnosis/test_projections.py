@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
+from normscope.auditing.rows import projection_names
 from normscope.bounds.rungs import is_weight
-from normscope.doctor.checking.rows import projection_names
 
 
 def names(model, *batch):

@@ -175,7 +175,7 @@ def test_a_module_may_return_what_layers_before_its_end_have_read():
     checked = ns.check(AroundReadEarly(), torch.randn(64, 8))
     assert not [finding for finding in checked.findings if finding.severity != "info"]
     assert [row.path for row in checked.signal.rows][-2:] == ["block", "head"]
-    assert all(feed < number for number, feeds in enumerate(checked.signal.feeds) for feed in feeds)
+    assert all(feed < number for number, feeds in enumerate(checked.signal.flow.feeds) for feed in feeds)
 
 
 class WithoutGraph(nn.Module):
@@ -244,11 +244,11 @@ def test_a_loss_of_the_users_gets_what_the_model_returns():
     torch.manual_seed(0)
     model = Pair()
     checked = ns.check(model, TABLE, loss=lambda o: o[0].square().sum())
-    assert checked.signal.loss_value == pytest.approx(float(model(TABLE)[0].square().sum()))
+    assert checked.signal.objective.loss_value == pytest.approx(float(model(TABLE)[0].square().sum()))
     named = ns.check(model, TABLE, loss=lambda o: o[0].square().sum(), output=0)
-    assert named.signal.loss_value == pytest.approx(float(model(TABLE)[0][0].square().sum()))
+    assert named.signal.objective.loss_value == pytest.approx(float(model(TABLE)[0][0].square().sum()))
     by_torch = ns.check(model, (TABLE, CLASSES % 3), loss=nn.CrossEntropyLoss())
-    assert by_torch.signal.loss_value == pytest.approx(float(F.cross_entropy(model(TABLE)[0], CLASSES % 3)))
+    assert by_torch.signal.objective.loss_value == pytest.approx(float(F.cross_entropy(model(TABLE)[0], CLASSES % 3)))
 
 
 def test_a_parameter_that_the_model_returns_keeps_no_hook():

@@ -13,11 +13,14 @@ from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import normscope as ns
-from normscope.doctor.checking.descent_pass import StepFacts
-from normscope.doctor.checking.examined import DataSeen, Examined
-from normscope.doctor.checking.loss_facts import LossFacts, is_fresh
-from normscope.doctor.checking.signal import Signal
-from normscope.doctor.findings.steps import _is_too_long, next_step
+from normscope.doctor.facts.data import DataSeen
+from normscope.doctor.facts.examined import Examined
+from normscope.doctor.facts.freshness import is_fresh
+from normscope.doctor.facts.loss import LossFacts
+from normscope.doctor.facts.objective import ObjectiveFacts
+from normscope.doctor.facts.pass_facts import PassFacts
+from normscope.doctor.facts.steps import StepFacts
+from normscope.doctor.symptoms.optimizer_steps import _is_too_long, check_next_step
 
 
 def warned(model: nn.Module, batch: Any, **options: Any) -> dict[str, Any]:
@@ -212,11 +215,19 @@ def test_a_small_loss_that_grows_by_less_than_a_blind_guess_has_not_risen_far() 
     assert _is_too_long(StepFacts(loss=0.01, next_loss=1.5), facts)
     assert _is_too_long(StepFacts(loss=0.01, next_loss=0.5), replace(facts, blind=None))
     steps = StepFacts(loss=0.01, next_loss=0.5, optimizer="SGD", rate=0.1)
-    signal = Signal(rows=(), gradient_of="the loss", samples=8, forwards=1, backwards=1, loss=facts, steps=steps)
+    signal = PassFacts(
+        rows=(),
+        objective=ObjectiveFacts(gradient_of="the loss"),
+        samples=8,
+        forwards=1,
+        backwards=1,
+        loss=facts,
+        steps=steps,
+    )
     examined = Examined(
         model=nn.Identity(), mode="train", places=(), data=DataSeen(samples=8, batches=1), signal=signal
     )
-    assert not list(next_step(examined))
+    assert not list(check_next_step(examined))
 
 
 @pytest.mark.parametrize("loss", [lambda o, y: nn.functional.cross_entropy(o["logits"], y), nn.CrossEntropyLoss()])

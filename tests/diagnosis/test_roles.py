@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.doctor.checking.bare_weights import ORDER, audit_weights, role_of
+from normscope.auditing.bare_weights import ORDER, audit_weights, role_of
 
 NAMES = {
     "embedding": [

@@ -1,4 +1,4 @@
-"""DATA and DOMAIN in an audit: the four headline figures, and what they cost."""
+"""DATA in an audit: the headline figures, and what they cost."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ from torch import nn
 
 import normscope as ns
 from normscope.auditing import auditing
-from normscope.auditing.scope_shares import BRIEF_SAMPLES, FRESH, ONCE, WHAT
+from normscope.auditing.data_share import FEWEST_NORMS, ONCE, WHAT
 from normscope.bounds import rungs
-from normscope.bounds.captured import Captured
-from normscope.bounds.curve.curve import HELD_OUT, MARGINS, QUANTILES
-from normscope.bounds.domain.domain_bounds import domain_sides
-from normscope.bounds.domain.recording import FigureRecorder
-from normscope.choosing.audit_comparison import compare_document
 from normscope.core.errors import InputError
-from normscope.report.document import Chart, Figures, Table
+from normscope.report.document import Chart, Figures
 
 
 def normed(seed: int = 0) -> nn.Module:
@@ -39,28 +34,19 @@ def batches(count: int = 320, seed: int = 1) -> list[torch.Tensor]:
     return list(data(count, 4, seed=seed).split(64))
 
 
-@pytest.fixture(scope="module")
-def rerun() -> list[int]:
-    """How many samples the graph was run at with other roundings, by run: filled while `thorough` is made."""
-    return []
-
-
-@pytest.fixture(scope="module")
-def thorough(rerun: list[int]) -> ns.Audit:
-    """A thorough audit, without its other parts."""
-    outputs = FigureRecorder._outputs
-
-    def noted(self: FigureRecorder, points: torch.Tensor) -> torch.Tensor:
-        rerun.append(len(points))
-        return outputs(self, points)
-
+def thorough_audit(loader: object) -> ns.Audit:
+    """Return a thorough audit, without its other parts."""
     with (
-        mock.patch.object(FigureRecorder, "_outputs", noted),
         mock.patch.object(auditing, "audited_radii", return_value=None),
         mock.patch.object(auditing, "sensitivities", return_value={}),
         mock.patch.object(rungs, "optimise_certificate", return_value=rungs.OptimisedCertificate()),
     ):
-        return ns.audit(normed(), batches()[0], loader=batches(), effort="thorough")
+        return ns.audit(normed(), batches()[0], loader=loader, effort="thorough")
+
+
+@pytest.fixture(scope="module")
+def thorough() -> ns.Audit:
+    return thorough_audit(batches())
 
 
 def labels(audit: ns.Audit) -> list[str]:
@@ -68,55 +54,47 @@ def labels(audit: ns.Audit) -> list[str]:
     return [item.label for item in figures.items]
 
 
-@pytest.mark.slow
-def test_the_headline_has_four_figures_from_the_data_to_all_inputs(thorough: ns.Audit) -> None:
-    assert labels(thorough)[:4] == [
+def test_the_headline_goes_from_the_data_to_all_inputs(thorough: ns.Audit) -> None:
+    assert labels(thorough)[:3] == [
         "A small change of your data grows at most",
         "At 99 % of data like yours a small change grows at most",
-        "At any input in the ranges of your data a small change grows at most",
         "Any change of any input grows at most",
     ]
-    curve = thorough.curve
-    inside = curve.domain(0.99).bracket.log10_upper
-    assert thorough.observed.log10_upper <= max(curve.data.log10_norms) + 1e-9 <= inside + 1e-9
-    assert inside <= thorough.lipschitz.log10_upper
-    assert len(curve.domains) == len(QUANTILES) + len(MARGINS)
+    assert thorough.observed.log10_upper <= max(thorough.quantile.log10_norms) + 1e-9
+    assert thorough.quantile.log10_upper <= thorough.lipschitz.log10_upper
     sentences = str(thorough)
-    assert sentences.index("(POINT)") < sentences.index("(DATA)") < sentences.index("(DOMAIN;")
+    assert sentences.index("(POINT)") < sentences.index("(DATA)")
 
 
-@pytest.mark.slow
-def test_one_more_pass_over_the_samples_and_the_jacobians_at_three_hundred(
-    thorough: ns.Audit, rerun: list[int]
-) -> None:
-    """320 samples in float64 beside the model's own output, and Jacobian norms of 64 at a time, seven forwards each.
-
-    Where the two outputs are apart by more than a few units in the last place, runs of the graph with other roundings
-    show how much rounding explains: how many it takes depends on the machine, and one or two are enough.
-    """
-    assert thorough.cost.passes["shares"] == 320 * 2 + 320 * 7 + sum(rerun)
-    assert sum(rerun) <= 320 * 2
+def test_the_jacobians_are_taken_at_three_hundred_samples(thorough: ns.Audit) -> None:
+    """Jacobian norms of 64 samples at a time, seven forwards each."""
+    assert thorough.cost.passes["shares"] == 320 * 7
     assert thorough.cost.backwards["shares"] == 320 * (3 + 1)
-    assert thorough.curve.data.samples == 320
+    assert thorough.quantile.samples == 320
 
 
-def test_the_curve_is_in_the_page_and_in_json(thorough: ns.Audit) -> None:
+def test_it_is_that_of_the_scope_data(thorough: ns.Audit) -> None:
+    alone = ns.lipschitz(normed(), batches(), scope="data", rtol=1e-2)
+    assert thorough.quantile.log10_norms == alone.log10_norms
+    assert thorough.quantile.log10_upper == alone.log10_upper
+
+
+def test_it_is_in_the_page_and_in_json(thorough: ns.Audit) -> None:
     titles = [block.title for block in thorough.document().blocks if isinstance(block, Chart)]
-    assert "How much a small change grows, by the share of the data" in titles
+    assert "Jacobian norm by share of the data" in titles
     again = ns.Audit.from_json(thorough.to_json())
-    assert again.curve.to_json() == thorough.curve.to_json()
-    assert list(thorough.curve.to_pandas()["scope"].unique()) == ["data", "domain", "global"]
-    older = {key: value for key, value in thorough.to_json().items() if key != "curve"}
-    assert ns.Audit.from_json(older).curve is None
-    with pytest.raises(InputError, match=r"damaged audit \(curve\.schema_version is missing\)"):
-        ns.Audit.from_json({**thorough.to_json(), "curve": {"type": "share_curve"}})
+    assert again.quantile.to_json() == thorough.quantile.to_json()
+    older = {key: value for key, value in thorough.to_json().items() if key != "quantile"}
+    assert ns.Audit.from_json(older).quantile is None
+    with pytest.raises(InputError, match=r"damaged audit \(quantile\.schema_version is missing\)"):
+        ns.Audit.from_json({**thorough.to_json(), "quantile": {"type": "data_bracket"}})
 
 
 def test_a_fast_audit_leaves_it_out_and_says_how_to_get_it() -> None:
     audit = ns.audit(normed(), batches()[0], loader=batches())
-    assert audit.curve is None
+    assert audit.quantile is None
     assert "shares" not in audit.cost.seconds
-    assert any("DATA and DOMAIN" in note for note in audit.notes)
+    assert any("(DATA)" in note for note in audit.notes)
     assert len(labels(audit)) == 4
 
 
@@ -132,57 +110,23 @@ def deep() -> nn.Module:
 
 
 @pytest.mark.slow
-def test_a_fast_audit_of_a_small_network_without_a_useful_bound_takes_one_domain_from_few_samples() -> None:
+def test_a_fast_audit_of_a_small_network_without_a_useful_bound_takes_it_from_few_samples() -> None:
     audit = ns.audit(deep(), batches()[0], loader=batches())
-    (point,) = audit.curve.domains
-    assert point.margin == 0.3
-    assert point.coverage.samples == BRIEF_SAMPLES // HELD_OUT
-    assert audit.observed.log10_lower <= point.bracket.log10_upper < audit.lipschitz.log10_upper - 6
-    assert "At any input in the ranges of your data a small change grows at most" in labels(audit)
-    assert audit.curve.samples == BRIEF_SAMPLES - point.coverage.samples
-    others = {"deep": audit, "shallow": ns.audit(normed(), batches()[0], loader=batches())}
-    table = next(block for block in compare_document(others).blocks if isinstance(block, Table))
-    column = [item.title for item in table.columns].index("in the data's ranges")
-    assert [row[column] for row in table.rows] == [
-        point.bracket.log10_upper, others["shallow"].lipschitz.log10_upper,
-    ]  # fmt: skip
-    with mock.patch("normscope.auditing.scope_shares.SMALL", 1.0):
-        assert ns.audit(deep(), batches()[0], loader=batches()).curve is None
-    assert ns.audit(deep(), batches()[0]).curve is None
-
-
-@pytest.mark.slow
-def test_a_domain_that_was_recorded_before_is_one_point() -> None:
-    model = normed()
-    domain = ns.domain(model, batches(), margin=0.5)
-    audit = ns.audit(model, batches()[0], loader=batches(64, seed=2), domain=domain)
-    (point,) = audit.curve.domains
-    assert (point.margin, point.coverage) == (0.5, domain.coverage(batches(64, seed=2)))
-    bound = domain_sides(Captured.of(model, batches()[0]), domain)["best"]
-    assert point.bracket.log10_upper == pytest.approx(bound.log10_upper, abs=1e-2)  # audits take norms to 1 %
-    assert audit.curve.data is None
-    assert FRESH in audit.curve.notes
-    assert "At any input in the ranges of your data a small change grows at most" in labels(audit)
-    alone = ns.audit(model, batches()[0], domain=domain)
-    assert alone.curve.domains[0].coverage is None
-    assert "was not measured" in str(alone)
-
-
-def test_a_domain_of_another_network_is_refused() -> None:
-    domain = ns.domain(normed(seed=5), batches(64))
-    with pytest.raises(InputError, match="another network"):
-        ns.audit(normed(), batches()[0], domain=domain)
+    assert audit.quantile.samples == FEWEST_NORMS
+    assert "At 90 % of data like yours a small change grows at most" in labels(audit)
+    with mock.patch("normscope.auditing.data_share.SMALL", 1.0):
+        assert ns.audit(deep(), batches()[0], loader=batches()).quantile is None
+    assert ns.audit(deep(), batches()[0]).quantile is None
 
 
 def test_a_loader_that_can_be_read_once_is_said() -> None:
-    domain = ns.domain(normed(), batches(64))
-    audit = ns.audit(normed(), batches()[0], loader=iter(batches(64)), domain=domain)
-    assert audit.curve is None
+    audit = thorough_audit(iter(batches(64)))
+    assert audit.quantile is None
     assert (WHAT, ONCE) in audit.skipped
 
 
 def test_few_samples_speak_of_a_smaller_share() -> None:
-    found = ns.curve(normed(), batches(64), margins=(0.0,), quantiles=())
-    assert found.reach(0.99) == 0.95
-    assert found.reach(0.5) == 0.5
-    assert ns.curve(normed(), [data(3, 4)], margins=(0.0,), quantiles=()).reach(0.99) is None
+    few = ns.lipschitz(normed(), batches(64), scope="data")
+    assert few.reach(0.99) == 0.95
+    assert few.reach(0.5) == 0.5
+    assert ns.lipschitz(normed(), [data(3, 4)], scope="data").reach(0.99) is None

@@ -10,10 +10,11 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from normscope.core.errors import InputError
-from normscope.doctor.checking.data_pass import watch_data
-from normscope.doctor.checking.signal import Signal
-from normscope.doctor.checking.signal_pass import watch_signal
-from normscope.doctor.checking.signal_statistics import MAX_DOUBLE_ENTRIES, _parameter_statistics, statistics_of
+from normscope.doctor.facts.data import run_over_data
+from normscope.doctor.facts.forward_backward import run_forward_backward
+from normscope.doctor.facts.layers import MAX_DOUBLE_ENTRIES, statistics_of
+from normscope.doctor.facts.parameters import parameter_statistics
+from normscope.doctor.facts.pass_facts import PassFacts
 from normscope.doctor.pages.check import signal_chart, signal_table
 
 from .seen import randn
@@ -42,7 +43,7 @@ class TestFigures:
         for layer in model:
             made.append(layer(made[-1]))
         gradients = torch.autograd.grad(made[-1], made, signs(made[-1]))
-        rows = watch_signal(model, x).rows
+        rows = run_forward_backward(model, x).rows
         assert [row.path for row in rows] == ["input", "0", "1", "2", "3", "4", "5"]
         assert [row.kind for row in rows] == ["input", "linear", "layer_norm", "relu", "linear", "tanh", "linear"]
         for row, values, gradient in zip(rows, made, gradients, strict=True):
@@ -61,11 +62,11 @@ class TestFigures:
         weight = nn.Parameter(randn(300, 257) * scale + torch.linspace(-scale, scale, 257))
         wide = weight.detach().double()
         assert weight.numel() > MAX_DOUBLE_ENTRIES
-        size, least, greatest, between, share = _parameter_statistics(weight).tolist()
+        size, least, greatest, between, share = parameter_statistics(weight).tolist()
         assert size == pytest.approx(float(wide.square().mean().sqrt()), rel=1e-5)
         assert (least, greatest) == (float(wide.min()), float(wide.max()))
         assert between == pytest.approx(float(wide.var(0, correction=0).mean().sqrt()), rel=1e-5)
-        assert share == pytest.approx(float(_parameter_statistics(nn.Parameter(wide))[-1]), rel=1e-5)
+        assert share == pytest.approx(float(parameter_statistics(nn.Parameter(wide))[-1]), rel=1e-5)
 
     @pytest.mark.parametrize("scale", [3.4e38, 1.0, 1e-30])
     def test_large_float32_tensors_over_the_whole_range(self, scale: float) -> None:
@@ -79,7 +80,7 @@ class TestFigures:
 
     def test_shares_below_half_precision_and_the_room_above(self) -> None:
         x = torch.tensor([[0.0, 1e-5, 1e-39, 3.0, -2e4, 6e-5, 7e-5, 1.0]])
-        (row, _) = watch_signal(nn.Linear(8, 2), x).rows
+        (row, _) = run_forward_backward(nn.Linear(8, 2), x).rows
         assert row.below_float16 == pytest.approx(3 / 8)
         assert row.below_bfloat16 == pytest.approx(1 / 8)
         assert row.log10_room_float16 == pytest.approx(math.log10(65504 / 2e4))
@@ -100,22 +101,22 @@ class TestFigures:
     )
     def test_saturation(self, layer: nn.Module, flat) -> None:
         x = 4.0 * randn(16, 9)
-        row = watch_signal(layer, x).rows[-1]
+        row = run_forward_backward(layer, x).rows[-1]
         assert row.saturated == pytest.approx(float(flat(x).double().mean()))
         assert 0.0 < row.saturated < 1.0
 
     def test_a_softmax_over_one_entry_is_not_saturated(self) -> None:
-        assert watch_signal(nn.Softmax(dim=1), randn(4, 1)).rows[-1].saturated is None
+        assert run_forward_backward(nn.Softmax(dim=1), randn(4, 1)).rows[-1].saturated is None
 
     def test_dead_share_is_that_of_the_data(self) -> None:
         model = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
         nn.init.constant_(model[0].bias[:6], -100.0)
-        seen = watch_data(model, [randn(64, 4)])
-        rows = watch_signal(model, randn(64, 4), units=seen.units).rows
+        seen = run_over_data(model, [randn(64, 4)])
+        rows = run_forward_backward(model, randn(64, 4), units=seen.units).rows
         assert [row.dead for row in rows] == [None, None, pytest.approx(6 / 8)]
 
     def test_values_beyond_float32_squares(self) -> None:
-        row = watch_signal(nn.Identity(), 1e30 * randn(50, 4)).rows[0]
+        row = run_forward_backward(nn.Identity(), 1e30 * randn(50, 4)).rows[0]
         assert row.deviation == pytest.approx(1e30, rel=0.2)
 
     def test_gradients_far_below_float32_squares_are_measured(self) -> None:
@@ -123,19 +124,19 @@ class TestFigures:
         nn.init.eye_(model[1].weight)
         with torch.no_grad():
             model[1].weight *= 1e-30
-        assert watch_signal(model, randn(2, 4)).rows[1].log10_gradient == pytest.approx(-30.0, abs=1e-4)
+        assert run_forward_backward(model, randn(2, 4)).rows[1].log10_gradient == pytest.approx(-30.0, abs=1e-4)
 
     def test_a_network_that_ends_in_a_normalizer_has_gradients(self) -> None:
         """The norm of such an output is constant; a random direction of it is not."""
         model = nn.Sequential(*(nn.Linear(32, 32) for _ in range(5)), nn.LayerNorm(32))
-        assert min(row.log10_gradient for row in watch_signal(model, randn(8, 32)).layers) > -3.0
+        assert min(row.log10_gradient for row in run_forward_backward(model, randn(8, 32)).layers) > -3.0
 
     def test_values_that_are_not_finite_have_no_figures(self) -> None:
         class Logarithm(nn.Module):
             def forward(self, x: Tensor) -> Tensor:
                 return torch.log(x)
 
-        rows = watch_signal(nn.Sequential(Logarithm(), nn.Linear(3, 3)), torch.zeros(2, 3)).rows
+        rows = run_forward_backward(nn.Sequential(Logarithm(), nn.Linear(3, 3)), torch.zeros(2, 3)).rows
         assert [row.finite for row in rows] == [True, False, False]
         assert rows[1].mean is None
         assert rows[1].largest is None
@@ -153,7 +154,7 @@ class TestWhatIsHeard:
                 x = torch.sigmoid(x @ self.weight)
                 return F.layer_norm(F.gelu(F.linear(x, self.weight)), (4,))
 
-        kinds = [row.kind for row in watch_signal(Functional(), randn(3, 4)).rows]
+        kinds = [row.kind for row in run_forward_backward(Functional(), randn(3, 4)).rows]
         assert kinds == ["input", "linear", "sigmoid", "linear", "gelu", "layer_norm"]
 
     def test_in_place_functions_and_blocks_written_in_place(self) -> None:
@@ -168,7 +169,7 @@ class TestWhatIsHeard:
                 return y
 
         model, x = nn.Sequential(Block(), nn.ReLU(inplace=True), nn.Linear(4, 2)), randn(3, 4)
-        rows = watch_signal(model, x).rows
+        rows = run_forward_backward(model, x).rows
         assert [row.kind for row in rows] == ["input", "linear", "Block", "relu", "linear"]
         layer = model[0].layer(x).detach()
         assert rows[1].mean == pytest.approx(float(layer.double().mean()), abs=1e-6)
@@ -185,7 +186,9 @@ class TestWhatIsHeard:
             def forward(self, x: Tensor) -> Tensor:
                 return self.out(self.norm(self.conv(x)) + x)
 
-        rows = watch_signal(nn.Sequential(Block(), nn.Flatten(), nn.Identity()), randn(4, 1, 8, 8), mode="train").rows
+        rows = run_forward_backward(
+            nn.Sequential(Block(), nn.Flatten(), nn.Identity()), randn(4, 1, 8, 8), mode="train"
+        ).rows
         assert [row.path for row in rows] == ["input", "0.conv", "0.norm", "0.out"]
 
     def test_tokens_start_at_their_embeddings(self) -> None:
@@ -196,7 +199,9 @@ class TestWhatIsHeard:
         )
         model = GPT2LMHeadModel(config).eval().requires_grad_(False)
         ids = torch.arange(12)[None] + torch.arange(16)[:, None]
-        rows = watch_signal(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, output="logits").rows
+        rows = run_forward_backward(
+            model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, output="logits"
+        ).rows
         assert rows[0].kind == "embedding"
         assert all(row.log10_gradient is not None for row in rows)
         assert any(row.kind == "GPT2Block" for row in rows)
@@ -211,7 +216,7 @@ class TestWhatIsHeard:
                 return self.head(self.cell(x)[0])
 
         for cell, kind in ((nn.LSTM, "lstm"), (nn.GRU, "gru"), (nn.RNN, "rnn")):
-            rows = watch_signal(Tagger(cell), randn(3, 5, 4)).rows
+            rows = run_forward_backward(Tagger(cell), randn(3, 5, 4)).rows
             assert [row.kind for row in rows] == ["input", kind, "linear"]
             assert all(row.log10_gradient is not None for row in rows)
 
@@ -224,12 +229,12 @@ class TestWhatIsHeard:
             def forward(self, x: Tensor, y: Tensor) -> Tensor:
                 return self.a(x) + self.b(y)
 
-        rows = watch_signal(Two(), {"x": randn(2, 4), "y": randn(2, 3)}).rows
+        rows = run_forward_backward(Two(), {"x": randn(2, 4), "y": randn(2, 3)}).rows
         assert [row.path for row in rows] == ["input x", "input y", "a", "b", ""]
 
     def test_a_module_that_runs_twice_has_two_rows(self) -> None:
         layer = nn.Linear(4, 4)
-        rows = watch_signal(nn.Sequential(layer, nn.ReLU(), layer), randn(3, 4)).rows
+        rows = run_forward_backward(nn.Sequential(layer, nn.ReLU(), layer), randn(3, 4)).rows
         assert [(row.path, row.kind) for row in rows[1:]] == [("0", "linear"), ("1", "relu"), ("0", "linear")]
 
 
@@ -264,7 +269,7 @@ class TestOneForwardAndOneBackward:
         monkeypatch.setattr(Passed, "count", 0)
         model, forwards = Counted(net()), itertools.count()  # what Python can put back is put back, an iterator not
         model.register_forward_hook(lambda *_: (next(forwards), None)[1])
-        signal = watch_signal(model, randn(4, 6))
+        signal = run_forward_backward(model, randn(4, 6))
         assert (next(forwards), Passed.count) == (1, 1) == (signal.forwards, signal.backwards)
 
     def test_nothing_waits_for_the_device(self) -> None:
@@ -280,7 +285,7 @@ class TestOneForwardAndOneBackward:
 
         model = nn.Sequential(*(nn.Linear(6, 6) if k % 2 else nn.Tanh() for k in range(40)))
         with Reads():
-            signal = watch_signal(model, randn(4, 6))
+            signal = run_forward_backward(model, randn(4, 6))
         assert len(signal.rows) == 41
         assert not reads
 
@@ -288,8 +293,8 @@ class TestOneForwardAndOneBackward:
 class TestWhatIsDifferentiated:
     def test_a_loss_with_the_labels_of_the_batch(self) -> None:
         model, x, y = net(), randn(5, 6), torch.tensor([0, 1, 2, 0, 1])
-        signal = watch_signal(model, (x, y), loss=F.cross_entropy)
-        assert signal.gradient_of == "the loss"
+        signal = run_forward_backward(model, (x, y), loss=F.cross_entropy)
+        assert signal.objective.gradient_of == "the loss"
         made: list[Tensor] = [x.clone().requires_grad_()]
         for layer in model:
             made.append(layer(made[-1]))
@@ -298,13 +303,13 @@ class TestWhatIsDifferentiated:
         assert [row.log10_gradient for row in signal.rows] == pytest.approx(expected, abs=1e-5)
 
     def test_a_loss_of_the_output_alone(self) -> None:
-        signal = watch_signal(net(), randn(5, 6), loss=lambda made: made.square().mean())
+        signal = run_forward_backward(net(), randn(5, 6), loss=lambda made: made.square().mean())
         assert signal.rows[0].log10_gradient is not None
 
     @pytest.mark.parametrize("loss", [lambda made: made, lambda made: 3.0, lambda made, labels: made.sum()])
     def test_a_loss_that_is_none(self, loss) -> None:
         with pytest.raises(InputError, match="the loss"):
-            watch_signal(net(), randn(5, 6), loss=loss)
+            run_forward_backward(net(), randn(5, 6), loss=loss)
 
     def test_several_outputs_count_together_unless_one_is_chosen(self) -> None:
         class Several(nn.Module):
@@ -315,17 +320,17 @@ class TestWhatIsDifferentiated:
             def forward(self, x: Tensor) -> dict[str, Tensor]:
                 return {"one": self.one(x), "other": self.other(x)}
 
-        both = watch_signal(Several(), randn(3, 4)).rows
+        both = run_forward_backward(Several(), randn(3, 4)).rows
         assert [row.log10_gradient is not None for row in both] == [True, True, True]
-        one = watch_signal(Several(), randn(3, 4), output="one").rows
+        one = run_forward_backward(Several(), randn(3, 4), output="one").rows
         assert [row.log10_gradient is not None for row in one] == [True, True, False]
         with pytest.raises(InputError, match="no float output"):
-            watch_signal(Several(), randn(3, 4), output="neither")
+            run_forward_backward(Several(), randn(3, 4), output="neither")
 
     def test_frozen_weights_and_callers_without_gradients(self) -> None:
         model = net().requires_grad_(False)
         with torch.no_grad():
-            rows = watch_signal(model, randn(3, 6)).rows
+            rows = run_forward_backward(model, randn(3, 6)).rows
         assert all(row.log10_gradient is not None for row in rows)
 
 
@@ -335,7 +340,7 @@ class TestWithoutGradients:
             def forward(self, x: Tensor) -> Tensor:
                 return torch.from_numpy(x.numpy() * 2.0)
 
-        signal = watch_signal(nn.Sequential(nn.Linear(4, 4), Numpy(), nn.Linear(4, 2)), randn(3, 4))
+        signal = run_forward_backward(nn.Sequential(nn.Linear(4, 4), Numpy(), nn.Linear(4, 2)), randn(3, 4))
         assert [row.kind for row in signal.rows] == ["input", "linear", "Numpy", "linear"]
         assert (signal.forwards, signal.backwards) == (2, 0)
         assert "autograd cannot follow" in signal.reason
@@ -355,7 +360,7 @@ class TestWithoutGradients:
             def forward(self, x: Tensor) -> Tensor:
                 return Broken.apply(x)
 
-        signal = watch_signal(nn.Sequential(nn.Linear(4, 4), Middle(), nn.Linear(4, 2)), randn(3, 4))
+        signal = run_forward_backward(nn.Sequential(nn.Linear(4, 4), Middle(), nn.Linear(4, 2)), randn(3, 4))
         assert len(signal.rows) == 4
         assert "no way back" in signal.reason
         assert all(row.log10_gradient is None for row in signal.rows)
@@ -365,21 +370,21 @@ class TestWithoutGradients:
             def forward(self, x: Tensor) -> Tensor:
                 return x.detach() * 2.0
 
-        assert "does not depend" in watch_signal(Detached(), randn(3, 4)).reason
+        assert "does not depend" in run_forward_backward(Detached(), randn(3, 4)).reason
 
     def test_a_model_that_raises_is_an_error(self) -> None:
         with pytest.raises(InputError, match="model\\(batch\\) must work"):
-            watch_signal(nn.Linear(4, 4), randn(3, 5))
+            run_forward_backward(nn.Linear(4, 4), randn(3, 5))
 
 
 class TestForms:
     def test_json_and_back(self) -> None:
         for model, batch in ((net(), randn(4, 6)), (nn.Sequential(nn.Linear(6, 6), nn.Sigmoid()), torch.zeros(2, 6))):
-            signal = watch_signal(model, batch)
-            assert Signal.from_json(signal.to_json()) == signal
+            signal = run_forward_backward(model, batch)
+            assert PassFacts.from_json(signal.to_json()) == signal
 
     def test_chart_and_table(self) -> None:
-        signal = watch_signal(net(), randn(4, 6))
+        signal = run_forward_backward(net(), randn(4, 6))
         chart, table = signal_chart(signal), signal_table(signal)
         assert chart.labels == tuple(row.path for row in signal)
         assert [series.name.split()[0] for series in chart.series] == ["deviation", "largest", "gradient,"]
@@ -392,11 +397,11 @@ class TestForms:
 
     def test_a_long_network_is_cut_for_a_terminal(self) -> None:
         model = nn.Sequential(*(layer for _ in range(30) for layer in (nn.Linear(4, 4), nn.ReLU())))
-        signal = watch_signal(model, randn(2, 4))
+        signal = run_forward_backward(model, randn(2, 4))
         brief = signal_table(signal, brief=True)
         assert len(signal_table(signal).rows) == 61
         assert [row[1] for row in brief.rows] == ["input", *["linear"] * 30, "relu"]
 
     def test_float16_is_marked_where_it_is_near(self) -> None:
-        chart = signal_chart(watch_signal(nn.Linear(4, 4), 1e4 * torch.ones(2, 4)))
+        chart = signal_chart(run_forward_backward(nn.Linear(4, 4), 1e4 * torch.ones(2, 4)))
         assert chart.rules == (("largest float16", pytest.approx(math.log10(65504.0))),)

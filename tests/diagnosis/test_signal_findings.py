@@ -10,11 +10,17 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.finding import Finding
 from normscope.core.untouched import Mode
-from normscope.doctor.checking.examined import DataSeen, Examined, WeightOverData
-from normscope.doctor.checking.signal import Signal, SignalRow
-from normscope.doctor.findings.depth import gradient_explosion, gradient_vanishing, no_gradient
-from normscope.doctor.findings.scale import half_precision, input_scale
-from normscope.doctor.findings.units import saturated_units
+from normscope.doctor.facts.data import DataSeen
+from normscope.doctor.facts.examined import Examined
+from normscope.doctor.facts.layers import LayerRow
+from normscope.doctor.facts.layers_over_data import WeightOverData
+from normscope.doctor.facts.objective import ObjectiveFacts
+from normscope.doctor.facts.pass_facts import PassFacts
+from normscope.doctor.symptoms.gradient_depth import check_gradient_explosion, check_gradient_vanishing
+from normscope.doctor.symptoms.gradient_reach import check_no_gradient
+from normscope.doctor.symptoms.half_precision import check_half_precision
+from normscope.doctor.symptoms.inputs import check_input_scale
+from normscope.doctor.symptoms.units import check_saturated_units
 
 from .seen import INFO, WARNING, randn
 
@@ -343,8 +349,10 @@ class TestSaturated:
 class TestByHand:
     """Thresholds, on rows written by hand."""
 
-    def examined(self, *rows: SignalRow, rms_input: float | None = None) -> Examined:
-        signal = Signal(rows=rows, gradient_of="the loss", samples=4, forwards=1, backwards=1)
+    def examined(self, *rows: LayerRow, rms_input: float | None = None) -> Examined:
+        signal = PassFacts(
+            rows=rows, objective=ObjectiveFacts(gradient_of="the loss"), samples=4, forwards=1, backwards=1
+        )
         site = ("0", "linear", 0)
         shapes = {"input_shape": (4, 4), "output_shape": (4, 4)}
         weights = {} if rms_input is None else {
@@ -353,34 +361,41 @@ class TestByHand:
         data = DataSeen(samples=4, batches=1, order=tuple(weights), weights=weights)
         return Examined(model=nn.Identity(), mode="eval", places=(), data=data, signal=signal)
 
-    def row(self, path: str, kind: str = "linear", **known) -> SignalRow:
+    def row(self, path: str, kind: str = "linear", **known) -> LayerRow:
         usual = {"mean": 0.0, "deviation": 1.0, "least": -3.0, "greatest": 3.0, "below_float16": 0.0}
-        return SignalRow(path=path, kind=kind, shape=(4, 4), **{"dtype": "float32", **usual, **known})
+        return LayerRow(path=path, kind=kind, shape=(4, 4), **{"dtype": "float32", **usual, **known})
 
     def profile(self, *decades: float) -> Examined:
         return self.examined(*(self.row(str(k), log10_gradient=value) for k, value in enumerate(decades)))
 
     def test_a_fall_of_three_decades(self) -> None:
-        assert not list(gradient_vanishing(self.profile(*(0.58 * k - 2.9 for k in range(6)))))
-        assert list(gradient_vanishing(self.profile(*(0.61 * k - 3.05 for k in range(6)))))
-        assert not list(gradient_vanishing(self.profile(-9.0, -6.0, -3.0)))  # three layers are no depth
-        assert not list(gradient_vanishing(self.profile(0.0, -9.0, 0.0, -9.0, 0.0, -9.0, 0.0)))  # branches
+        assert not list(check_gradient_vanishing(self.profile(*(0.58 * k - 2.9 for k in range(6)))))
+        assert list(check_gradient_vanishing(self.profile(*(0.61 * k - 3.05 for k in range(6)))))
+        assert not list(check_gradient_vanishing(self.profile(-9.0, -6.0, -3.0)))  # three layers are no depth
+        assert not list(check_gradient_vanishing(self.profile(0.0, -9.0, 0.0, -9.0, 0.0, -9.0, 0.0)))  # branches
 
     def test_a_rise_of_five_decades(self) -> None:
-        assert not list(gradient_explosion(self.profile(*(4.9 - 0.98 * k for k in range(6)))))
-        assert list(gradient_explosion(self.profile(*(5.05 - 1.01 * k for k in range(6)))))
+        assert not list(check_gradient_explosion(self.profile(*(4.9 - 0.98 * k for k in range(6)))))
+        assert list(check_gradient_explosion(self.profile(*(5.05 - 1.01 * k for k in range(6)))))
 
     def test_what_was_not_measured_says_nothing(self) -> None:
         nothing = self.examined(*(self.row(str(k), log10_gradient=None) for k in range(6)))
-        for look in (gradient_vanishing, gradient_explosion, no_gradient, saturated_units, half_precision, input_scale):
+        for look in (
+            check_gradient_vanishing,
+            check_gradient_explosion,
+            check_no_gradient,
+            check_saturated_units,
+            check_half_precision,
+            check_input_scale,
+        ):
             assert not list(look(nothing))
             assert not list(look(self.examined()))
             assert not list(look(Examined(model=nn.Identity(), mode="eval", places=(), data=nothing.data)))
 
     def test_all_gradients_zero_or_none_is_not_a_place(self) -> None:
-        assert not list(no_gradient(self.profile(*[-math.inf] * 6)))
-        assert not list(no_gradient(self.profile(*[0.0] * 6)))
-        (finding,) = no_gradient(self.profile(-math.inf, -math.inf, 0.0, 0.0, 0.0))
+        assert not list(check_no_gradient(self.profile(*[-math.inf] * 6)))
+        assert not list(check_no_gradient(self.profile(*[0.0] * 6)))
+        (finding,) = check_no_gradient(self.profile(-math.inf, -math.inf, 0.0, 0.0, 0.0))
         assert finding.where == "1"  # the last one without: nothing is wrong with the weights of "2"
 
     def test_shares_of_saturation(self) -> None:
@@ -388,8 +403,8 @@ class TestByHand:
         for kind, share, silent in (("sigmoid", 0.5, True), ("sigmoid", 0.51, False), ("softmax", 0.75, True),
                                     ("softmax", 0.76, False), ("tanh", 0.6, False)):  # fmt: skip
             rows = (self.row("0", kind, saturated=share), last)
-            assert bool(list(saturated_units(self.examined(*rows)))) is not silent, (kind, share)
-            assert not list(saturated_units(self.examined(last, rows[0])))
+            assert bool(list(check_saturated_units(self.examined(*rows)))) is not silent, (kind, share)
+            assert not list(check_saturated_units(self.examined(last, rows[0])))
 
     def test_a_quarter_of_the_range_is_close(self) -> None:
         for dtype, largest, severity in (
@@ -397,15 +412,15 @@ class TestByHand:
             ("float32", 1e9, INFO), ("bfloat16", 1e9, None), ("bfloat16", 3e38, WARNING),
         ):  # fmt: skip
             row = self.row("0", dtype=dtype, greatest=largest)
-            told = [finding.severity for finding in half_precision(self.examined(row))]
+            told = [finding.severity for finding in check_half_precision(self.examined(row))]
             assert told == ([] if severity is None else [severity]), (dtype, largest)
 
     def test_the_first_layer_must_read_the_input_as_it_is(self) -> None:
         rows = self.row("input", "input", mean=0.0, deviation=100.0, least=-300.0, greatest=300.0), self.row("0")
-        assert list(input_scale(self.examined(*rows, rms_input=100.0)))
-        assert not list(input_scale(self.examined(*rows, rms_input=1.0)))
-        assert not list(input_scale(self.examined(*rows, rms_input=1e4)))  # some other input
-        assert not list(input_scale(self.examined(*rows)))
+        assert list(check_input_scale(self.examined(*rows, rms_input=100.0)))
+        assert not list(check_input_scale(self.examined(*rows, rms_input=1.0)))
+        assert not list(check_input_scale(self.examined(*rows, rms_input=1e4)))  # some other input
+        assert not list(check_input_scale(self.examined(*rows)))
 
 
 class Mixture(nn.Module):

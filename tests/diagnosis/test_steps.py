@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.doctor.checking.descent_pass import StepFacts
+from normscope.doctor.facts.steps import StepFacts
 
 
 def classifier() -> tuple[nn.Module, tuple[Tensor, Tensor]]:

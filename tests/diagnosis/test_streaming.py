@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.doctor.checking.data_pass import watch_data
+from normscope.doctor.facts.data import run_over_data
 
 EPS = 1e-5
 
@@ -37,7 +37,7 @@ def check(seen, variances, eps=EPS):
 def test_batchnorm_channels_are_pooled_over_all_batches_in_eval_mode():
     norm = nn.BatchNorm2d(3).eval()
     batches = [draw(n, 3, 4, 5, seed=n, scale=n) + n for n in (2, 5, 3)]
-    (seen,) = watch_data(norm, batches).normalizers.values()
+    (seen,) = run_over_data(norm, batches).normalizers.values()
     everything = torch.cat(batches).double().transpose(0, 1).reshape(3, -1)
     assert torch.allclose(seen.channel_mean, everything.mean(1))
     assert torch.allclose(seen.channel_variance, everything.var(1, correction=0))
@@ -49,7 +49,7 @@ def test_batchnorm_variances_are_those_within_batches_in_train_mode():
     norm = nn.BatchNorm1d(3).train()
     before = {name: value.clone() for name, value in norm.state_dict().items()}
     batches = [draw(16, 3, seed=n) + 10 * n for n in range(5)]
-    (seen,) = watch_data(norm, batches).normalizers.values()
+    (seen,) = run_over_data(norm, batches).normalizers.values()
     within = torch.stack([batch.double().var(0, correction=0) for batch in batches])
     assert torch.allclose(seen.channel_variance, within.mean(0))
     assert seen.batch_spread == pytest.approx(float((within.std(0) / within.mean(0)).median()))
@@ -69,7 +69,7 @@ def test_batchnorm_variances_are_those_within_batches_in_train_mode():
 )
 def test_sets_of_the_other_normalizers(norm, shape, sets):
     batches = [draw(*shape, seed=n, scale=10.0**-n) for n in range(3)]
-    (seen,) = watch_data(norm, batches).normalizers.values()
+    (seen,) = run_over_data(norm, batches).normalizers.values()
     rows = torch.cat([sets(batch) for batch in batches]).double()
     assert seen.variance.sets == len(rows)
     assert seen.entries == rows.shape[1]
@@ -79,7 +79,7 @@ def test_sets_of_the_other_normalizers(norm, shape, sets):
 def test_rms_norm_counts_mean_squares():
     norm = nn.RMSNorm(7, eps=1e-3)
     batch = draw(4, 7) + 3
-    (seen,) = watch_data(norm, [batch]).normalizers.values()
+    (seen,) = run_over_data(norm, [batch]).normalizers.values()
     check(seen, batch.double().square().mean(1), eps=1e-3)
 
 
@@ -98,7 +98,7 @@ class Functional(nn.Module):
 
 
 def test_functions_are_seen_with_the_module_that_calls_them():
-    seen = watch_data(Functional(), [draw(5, 3, 8, 8)])
+    seen = run_over_data(Functional(), [draw(5, 3, 8, 8)])
     assert set(seen.normalizers) == {("", "layer_norm", 0), ("", "group_norm", 0)}
     assert set(seen.weights) == {("", "convolution", 0), ("head", "linear", 0), ("head", "linear", 1)}
     assert set(seen.units) == {("", "relu", 0), ("", "relu", 1)}
@@ -107,7 +107,7 @@ def test_functions_are_seen_with_the_module_that_calls_them():
 def test_gains_of_weight_layers_are_root_mean_squares_over_all_batches():
     layer = nn.Linear(6, 3)
     batches = [draw(4, 6, seed=n, scale=n + 1) for n in range(3)]
-    (seen,) = watch_data(layer, batches).weights.values()
+    (seen,) = run_over_data(layer, batches).weights.values()
     given = torch.cat(batches)
     assert seen.rms_input == pytest.approx(float(given.square().mean().sqrt()), rel=1e-5)
     assert seen.rms_output == pytest.approx(float(layer(given).detach().square().mean().sqrt()), rel=1e-5)
@@ -127,7 +127,7 @@ def test_units_that_never_fire_are_dead(shape):
         def forward(self, x):
             return self.relu(self.first(x))
 
-    (seen,) = watch_data(Net(), [draw(*shape, seed=n) for n in range(4)]).units.values()
+    (seen,) = run_over_data(Net(), [draw(*shape, seed=n) for n in range(4)]).units.values()
     assert seen.dead.tolist() == [False, False, True, False, False]
 
 
@@ -137,14 +137,14 @@ def test_the_first_module_that_breaks_is_named():
             return x.log()
 
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Sequential(nn.Identity(), Log()), nn.Linear(3, 3))
-    seen = watch_data(model, [draw(4, 3)])
+    seen = run_over_data(model, [draw(4, 3)])
     assert seen.not_finite is not None
     assert (seen.not_finite.where, seen.not_finite.function) == ("2.1", "log")
-    assert watch_data(model[:2], [draw(4, 3)]).not_finite is None
+    assert run_over_data(model[:2], [draw(4, 3)]).not_finite is None
 
 
 def test_a_model_that_raises_is_told_with_the_batch():
-    seen = watch_data(nn.Linear(3, 3), [draw(4, 3), draw(4, 5)])
+    seen = run_over_data(nn.Linear(3, 3), [draw(4, 3), draw(4, 5)])
     assert seen.error is not None
     assert "batch 2" in seen.error
     assert seen.batches == 1
@@ -156,14 +156,14 @@ def test_an_empty_loader_is_refused():
 
 
 def test_labels_and_generators_are_taken():
-    seen = watch_data(nn.Linear(3, 3), ((draw(4, 3), torch.zeros(4)) for _ in range(3)))
+    seen = run_over_data(nn.Linear(3, 3), ((draw(4, 3), torch.zeros(4)) for _ in range(3)))
     assert (seen.samples, seen.batches) == (12, 3)
 
 
 def test_statistics_do_not_depend_on_how_the_data_is_cut():
     model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.LayerNorm(6)).eval()
     data = draw(60, 6)
-    whole, cut = watch_data(model, [data]), watch_data(model, data.split(7))
+    whole, cut = run_over_data(model, [data]), run_over_data(model, data.split(7))
     for one, other in zip(whole.normalizers.values(), cut.normalizers.values(), strict=True):
         assert summary(one) == pytest.approx(summary(other), abs=1e-4)
 
@@ -172,7 +172,7 @@ def test_statistics_do_not_depend_on_how_the_data_is_cut():
 def test_compiled_modules_are_watched_eagerly():
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
     model.compile()
-    assert set(watch_data(model, [draw(4, 3)]).normalizers) == {("1", "layer_norm", 0)}
+    assert set(run_over_data(model, [draw(4, 3)]).normalizers) == {("1", "layer_norm", 0)}
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
@@ -188,20 +188,20 @@ def test_dropout_counts_as_off_in_train_mode_wherever_it_is(norm_first):
             return self.norm(F.dropout(self.encoder(x) + y, 0.5, self.training))
 
     model, batch = Dropping(), draw(4, 5, 8)
-    train, eval_ = watch_data(model, [batch], mode="train"), watch_data(model, [batch], mode="eval")
+    train, eval_ = run_over_data(model, [batch], mode="train"), run_over_data(model, [batch], mode="eval")
     for site, seen in train.normalizers.items():
         assert summary(seen) == pytest.approx(summary(eval_.normalizers[site]), abs=1e-4)
 
 
 def test_a_relu_that_changes_its_width_is_left_out():
-    assert not watch_data(nn.ReLU(), [-draw(4, 5).abs(), draw(4, 6)]).units
-    (seen,) = watch_data(nn.ReLU(), [-draw(4, 5).abs(), draw(4, 5).abs()]).units.values()
+    assert not run_over_data(nn.ReLU(), [-draw(4, 5).abs(), draw(4, 6)]).units
+    (seen,) = run_over_data(nn.ReLU(), [-draw(4, 5).abs(), draw(4, 5).abs()]).units.values()
     assert not seen.dead.any()
 
 
 def test_root_mean_squares_of_half_precision_do_not_overflow():
     layer = nn.Linear(4096, 8).half()
-    (seen,) = watch_data(layer, [torch.full((64, 4096), 200.0, dtype=torch.float16)]).weights.values()
+    (seen,) = run_over_data(layer, [torch.full((64, 4096), 200.0, dtype=torch.float16)]).weights.values()
     assert seen.rms_input == pytest.approx(200.0)
 
 

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from normscope.auditing import bare_weights
 from normscope.auditing.audit_result import Audit
+from normscope.auditing.bare_weights import WEIGHTS_ONLY, audit_weights
+from normscope.bounds.linalg import weight_norms
+from normscope.bounds.linalg.weight_norms import kernel_norm, matrix_norm, matrix_norms
 from normscope.core.bracket import Evidence
 from normscope.core.budget import Budget
 from normscope.core.errors import InputError
-from normscope.doctor.checking import bare_weights, weight_norms
-from normscope.doctor.checking.bare_weights import WEIGHTS_ONLY, audit_weights
-from normscope.doctor.checking.weight_norms import kernel_norm, matrix_norm, matrix_norms
 
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -477,7 +478,7 @@ import sys
 from pathlib import Path
 import torch
 from normscope.cli.stored import stored_weights
-from normscope.doctor.checking.bare_weights import audit_weights
+from normscope.auditing.bare_weights import audit_weights
 
 
 def peak():  # not ru_maxrss, which a process inherits from the one that started it

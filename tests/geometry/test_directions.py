@@ -9,8 +9,8 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.bounds.geometry import directions as room
 from normscope.bounds.geometry import normalized
-from normscope.bounds.geometry.objective import Objective
 from normscope.bounds.graph import capturing
+from normscope.products.objective import Objective
 
 from .hessians import CROSS_ENTROPY
 

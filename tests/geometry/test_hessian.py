@@ -9,7 +9,7 @@ from torch import nn
 import normscope as ns
 from normscope.calls.batches import loss_function
 from normscope.core.errors import InputError
-from normscope.doctor.checking.loss_facts import resolve_loss
+from normscope.doctor.facts.loss import resolve_loss
 from normscope.theory.losses import TRAINING_LOSSES
 
 from ..soundness.networks import Function

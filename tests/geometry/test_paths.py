@@ -124,15 +124,6 @@ class TestMargins:
         radii = ns.certified_radius(model, x, mode="eval", attack=True)
         assert all(own < hit for own, hit in zip(found.normalised("global"), radii.attacked, strict=True))
 
-    @pytest.mark.slow
-    def test_a_domain_gives_larger_margins_than_all_inputs(self) -> None:
-        model, x, y = made("layer")
-        model.eval()
-        domain = ns.domain(model, [x])
-        found = ns.margins(model, (x, y), domain=domain)
-        assert found.log10_constants["domain"] < found.log10_constants["global"]
-        assert abs(found.normalised("domain")[0]) > abs(found.normalised("global")[0])
-
     @pytest.mark.parametrize(
         ("loader", "message"),
         [

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.bounds.geometry import objective as room
-from normscope.bounds.geometry.objective import Objective
+from normscope.products import objective as room
+from normscope.products.objective import Objective
 
 from .hessians import CROSS_ENTROPY, NETWORKS, Squared, made, written_out
 

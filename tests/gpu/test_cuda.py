@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.doctor.checking.bare_weights import audit_weights
+from normscope.auditing.bare_weights import audit_weights
 
 pytestmark = pytest.mark.gpu
 

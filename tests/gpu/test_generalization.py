@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.generalize import stream
 from normscope.theory.losses import probability
+from normscope_lab.generalize import stream
 
 pytestmark = pytest.mark.gpu
 

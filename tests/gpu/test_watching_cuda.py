@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.doctor.monitor.probes import weight_probe
 from normscope.doctor.monitor.watching import watch
 from normscope.listening.calls import LayerGeometry
+from normscope.products import followed_norms
 
 pytestmark = pytest.mark.gpu
 
@@ -22,9 +22,9 @@ def test_norms_are_searched_for_and_followed_without_a_wait_for_the_device():
     weights, scales = [layer.weight.detach() for layer in convolutions], torch.rand(3, 8, device="cuda") + 0.5
 
     def measure():
-        layers = weight_probe.LayerStack(geometry, weights, scales)
-        searched = weight_probe.NormSearch(layers, draw).finish()
-        return searched, weight_probe.follow_norms(layers, searched.vectors, draw)
+        layers = followed_norms.LayerStack(geometry, weights, scales)
+        searched = followed_norms.NormSearch(layers, draw).finish()
+        return searched, followed_norms.follow_norms(layers, searched.vectors, draw)
 
     measure()  # what is loaded at first
     torch.cuda.set_sync_debug_mode("error")
@@ -35,7 +35,7 @@ def test_norms_are_searched_for_and_followed_without_a_wait_for_the_device():
     eye = torch.eye(8 * 81, device="cuda").reshape(-1, 8, 9, 9)
     for estimate in estimates:
         numbers = estimate.numbers.double().cpu().numpy()
-        norms, errors = weight_probe.read_norms(numbers, layers=3, norms=2, steps=estimate.steps, size=4 * 81)
+        norms, errors = followed_norms.read_norms(numbers, layers=3, norms=2, steps=estimate.steps, size=4 * 81)
         for index, weight in enumerate(weights):
             matrix = nn.functional.conv2d(eye, weight, None, padding=1, groups=2)
             for column, factor in enumerate((1.0, scales[index].reshape(1, -1, 1, 1))):

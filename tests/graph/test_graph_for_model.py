@@ -20,7 +20,6 @@ BOUNDS: dict[str, Callable[..., Any]] = {
     "ladder": ns.ladder,
     "certified_radius": lambda *given: ns.certified_radius(*given, attack=False),
     "weight_sensitivity": ns.weight_sensitivity,
-    "domain": lambda *given: ns.domain(*given).limits,
     "audit": lambda *given: ns.audit(*given).lipschitz,
 }
 OTHERS: dict[str, Callable[..., Any]] = {
@@ -85,7 +84,7 @@ LABELLED: dict[str, Callable[[Any], Any]] = {
     "measures": lambda model: ns.measures(model, only=["norms", "outputs"]),
     "smoothness": lambda model: ns.smoothness(model, loss="cross_entropy", steps=1, trial_steps=1),
     "generalization": lambda model: ns.generalization(model, steps=0, cells=(1,)),
-    "curve": lambda model: ns.curve(model, margins=(0.0,), quantiles=(), share=0.5),
+    "data": lambda model: ns.lipschitz(model, scope="data", share=0.5),
     "compare": lambda model: ns.compare(model, model),
 }
 

@@ -10,6 +10,7 @@ import torch
 
 from normscope.bounds.captured import Captured
 from normscope.bounds.graph import capturing, samples, translate
+from normscope.bounds.graph.traits import TRAITS, Traits
 from normscope.calls import call
 from normscope.core.errors import NormscopeError
 from normscope.core.untouched import Reached
@@ -27,7 +28,7 @@ def blind(patch: Patch) -> None:
 
 
 def meeting(op: Any, planted: samples.Meeting) -> Callable[[Patch], None]:
-    return lambda patch: patch.setitem(samples.TABLE, op, planted)
+    return lambda patch: patch.setitem(TRAITS, op, Traits(samples=planted))
 
 
 def unseen_writes(patch: Patch) -> None:

@@ -60,7 +60,6 @@ FUNCTIONS = {
     "lipschitz": lambda model: ns.lipschitz(model, labelled()),
     "point": lambda model: ns.lipschitz(model, labelled(), scope="point"),
     "data": lambda model: ns.lipschitz(model, [labelled()], scope="data"),
-    "domain": lambda model: ns.domain(model, labelled()),
     "check": lambda model: ns.check(model, labelled()),
     "audit": lambda model: ns.audit(model, labelled()),
     "symmetries": lambda model: ns.symmetries(model, labelled()),
@@ -105,7 +104,7 @@ QUANTIZED = {
 def test_quantized_modules_are_refused_and_named(name: str) -> None:
     make, named = QUANTIZED[name]
     model = make().eval()
-    for function in ("lipschitz", "point", "data", "domain", "symmetries", "certified_radius", "generalization"):
+    for function in ("lipschitz", "point", "data", "symmetries", "certified_radius", "generalization"):
         with pytest.raises(NormscopeError) as raised:
             FUNCTIONS[function](model)
         kind = {"point": JacobianError, "data": JacobianError, "generalization": InputError}
@@ -132,7 +131,6 @@ def test_operators_that_do_not_run_in_float64_are_named() -> None:
     for measure in (
         lambda: ns.lipschitz(model, noise(4, 6), on_missing="inf"),
         lambda: ns.weight_sensitivity(model, noise(4, 6), on_missing="inf"),
-        lambda: ns.domain(model, noise(4, 6)),
     ):
         with pytest.raises(CaptureError, match=r"`refusals\.halve_single` in .* does not run in float64"):
             measure()
@@ -141,11 +139,8 @@ def test_operators_that_do_not_run_in_float64_are_named() -> None:
 
 def test_a_pair_of_inputs_and_labels_is_one_batch() -> None:
     model, (x, y) = network(), labelled()
-    alone = ns.domain(model, [x])
     for labels in (y, y[:, None].float(), torch.nn.functional.one_hot(y).float()):
-        assert alone.coverage((x, labels)).inside == len(x)
         assert ns.check(model, x, loader=(x, labels)).samples == len(x)
-    assert bool(alone.contains((x, y)).all())
 
 
 def test_a_tuple_of_batches_holds_batches() -> None:

@@ -103,11 +103,13 @@ class TestLocal:
         assert (found["tau_data"], found["tau_global"], found["ordered"]) == pytest.approx((1.0, -1.0, 8.0))
         assert verdict(local_constants.EXPERIMENT, "digest.local.prediction", dict(found)) == Verdict.HOLDS
         assert verdict(local_constants.EXPERIMENT, "digest.local.tighter", dict(found)) == Verdict.HOLDS
+        del found["decades_ranges"]  # as in runs of this version
+        assert verdict(local_constants.EXPERIMENT, "digest.local.tighter", dict(found)) == Verdict.NOT_TESTABLE
 
     @pytest.mark.slow
     def test_constants_of_a_real_model_are_in_order(self) -> None:
         one = local_constants.measure({**local_constants.EXPERIMENT.quick, "points": 60}, Job("layer 8 60 2"), None)
-        assert one["point"] <= one["domain"] + 1e-6 <= one["global"] + 2e-6
+        assert one["point"] <= one["global"] + 1e-6
 
 
 class TestPredicting:

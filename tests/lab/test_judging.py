@@ -176,7 +176,7 @@ def test_one_rule_about_eps_for_batch_and_layer_norm() -> None:
 def twins(losses: tuple[float, float], change: float) -> dict[Job, dict[str, float]]:
     """Return measured twins of six seeds, whose bounds differ by `change` for each normalizer."""
     settings = REDUCTION.full | {"seeds": 6}
-    names = ("global", "domain", "point", "gap", "tested", "printed", "variance")
+    names = ("global", "point", "gap", "tested", "printed", "variance")
     found = {}
     for job in REDUCTION.jobs(settings):
         kind, depth = job.kind.split()

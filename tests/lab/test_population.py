@@ -140,8 +140,8 @@ def test_every_measure_is_taken_of_every_normalizer_and_no_test_label_is_seen(sp
         assert figures["bartlett"] == pytest.approx(row.log10_value, rel=1e-5)
         assert all(torch.equal(value, state[name]) for name, value in trained.model.state_dict().items())
         tolerance = 1e-4
-        assert figures["observed-mean"] <= figures["observed-largest"] <= figures["domain"] + tolerance
-        assert figures["domain"] <= figures["global"] + tolerance <= figures["printed"] + 2 * tolerance
+        assert figures["observed-mean"] <= figures["observed-largest"] <= figures["global"] + tolerance
+        assert figures["global"] <= figures["printed"] + tolerance
         inner = trained.model.linear1, trained.model.linear2
         product = sum(math.log10(float(torch.linalg.matrix_norm(one.weight.double(), 2))) for one in inner)
         assert figures["spectral-product"] == pytest.approx(product, abs=2e-3)
@@ -152,7 +152,6 @@ def test_every_measure_is_taken_of_every_normalizer_and_no_test_label_is_seen(sp
             for now, before in zip(inner, (start.linear1, start.linear2))
         )
         assert figures["distance"] == pytest.approx(moved, rel=1e-4)
-        assert figures["domain/margin"] == pytest.approx(figures["domain"] + figures["inverse-margin"], abs=1e-4)
         rows = trained.model(data.train_images).double()
         right = rows.gather(1, data.train_labels[:, None])[:, 0]
         others = rows.scatter(1, data.train_labels[:, None], -math.inf).amax(1)

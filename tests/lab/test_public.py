@@ -6,18 +6,23 @@ import ast
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+import normscope
 import normscope_lab
+from normscope.cli import saved, training
 
 ROOT = Path(__file__).parents[2]
 LAB = Path(normscope_lab.__file__).parent
 NAMESPACES = (
-    "normscope", "normscope.commands", "normscope.data", "normscope.jobs", "normscope.networks", "normscope.optim",
-    "normscope.report", "normscope.theory", "normscope.toolkit",
+    "normscope", "normscope.commands", "normscope.data", "normscope.networks", "normscope.optim", "normscope.report",
+    "normscope.theory", "normscope.toolkit",
 )  # fmt: skip
 """Where public names stand: each of them is in `__all__` there."""
 
@@ -70,3 +75,21 @@ def test_a_namespace_has_what_it_names_and_is_documented(name: str) -> None:
     functions = [getattr(namespace, one) for one in namespace.__all__]
     assert [one for one in functions if inspect.isroutine(one) and not one.__doc__] == []
     assert re.search(rf"`{name}`|currentmodule:: {name}\n", (ROOT / "docs" / "api.md").read_text())
+
+
+def test_without_the_lab_the_front_door_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "normscope_lab"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "normscope_lab", None)
+    monkeypatch.delitem(vars(normscope), "generalization", raising=False)
+    (tmp_path / "saved.json").write_text('{"type": "generalization"}')
+    assert {name for name in normscope.__all__ if not hasattr(normscope, name)} == set()
+    model, data = nn.Linear(2, 2), (torch.eye(2), torch.arange(2))
+    assert normscope.measures(model, data, only=["norms"]).samples == 2
+    for call in (
+        lambda: normscope.generalization(model, data),
+        lambda: training.generalization("normscope.networks:mlp", "digits"),
+        lambda: saved.open_saved(tmp_path / "saved.json"),
+    ):
+        with pytest.raises(normscope.NormscopeError, match=r"pip install 'normscope\[lab\]'"):
+            call()

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from normscope.bounds.linalg.lanczos import extreme_eigenpairs
 from normscope.core.budget import Budget
+from normscope.products.spectrum_ends import extreme_eigenpairs
 
 
 def symmetric(values: torch.Tensor, seed: int = 0) -> torch.Tensor:

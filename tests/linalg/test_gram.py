@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from normscope.bounds.linalg import operator_norms
+from normscope.bounds.linalg import operator_norms, weight_norms
 from normscope.bounds.linalg.convolution_map import Convolution
 from normscope.bounds.linalg.linear_map import Matrix, Repeated
-from normscope.doctor.checking import weight_norms
 
 from .cases import matrices, sigma
 

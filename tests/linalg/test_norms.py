@@ -11,7 +11,6 @@ import torch
 from normscope.bounds.linalg import operator_norms
 from normscope.bounds.linalg.certify import below, certify, cheap_bounds
 from normscope.bounds.linalg.conv_norm import bound_matrices
-from normscope.bounds.linalg.lanczos import largest_singular_vector
 from normscope.bounds.linalg.linear_map import (
     Averaging,
     Centering,
@@ -24,6 +23,7 @@ from normscope.bounds.linalg.linear_map import (
     Repeated,
     Sum,
 )
+from normscope.bounds.linalg.singular_vector import largest_singular_vector
 from normscope.bounds.linalg.writing import write_out
 from normscope.core.bracket import Evidence
 from normscope.core.budget import Budget

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.bounds.linalg.lanczos import Quadrature, quadratures, random_units
+from normscope.bounds.linalg.quadrature import Quadrature, quadratures, random_units
 
 
 def normal(size: int, generator: torch.Generator) -> Tensor:

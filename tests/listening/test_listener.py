@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from torch.nn.modules import module as modules
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normscope.doctor.checking.data_pass import watch_data
-from normscope.doctor.monitor.forward_listening import ForwardRecord, FunctionListener
+from normscope.doctor.facts.data import run_over_data
+from normscope.doctor.monitor.forward_listening import FunctionListener
+from normscope.doctor.monitor.forward_record import ForwardRecord
 from normscope.doctor.monitor.schedule import Tier
 from normscope.listening.listener import LayerListener, Names, UnitAxis
 
@@ -68,7 +69,7 @@ def heard(model: nn.Module, x: Tensor, tier: Tier = Tier.FULL) -> ForwardRecord:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_audits_and_runs_see_the_same(name: str) -> None:
     model, x = network(name)
-    audited, run = watch_data(model, [x]), heard(model, x)
+    audited, run = run_over_data(model, [x]), heard(model, x)
     assert set(audited.normalizers) == set(run.normalizers)
     assert set(audited.weights) == set(run.weights)
     assert set(audited.units) == set(run.dead)
@@ -87,7 +88,7 @@ def hooks() -> list[int]:
     return [len(held) for held in (modules._global_forward_hooks, modules._global_forward_pre_hooks)]
 
 
-@pytest.mark.parametrize("listen", [lambda m, x: watch_data(m, [x]), heard])
+@pytest.mark.parametrize("listen", [lambda m, x: run_over_data(m, [x]), heard])
 def test_nothing_stays_behind_even_if_the_model_raises(listen: Callable[..., Any]) -> None:
     class Raises(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -214,7 +215,7 @@ class Tokens(nn.Module):
 @pytest.mark.parametrize(("recurrent", "width"), [(False, 3), (True, 6)])
 def test_embeddings_and_recurrent_layers_have_their_channels_last(recurrent: bool, width: int) -> None:
     """Also behind a convolution, and with as many tokens as the convolution has channels."""
-    data = watch_data(Tokens(recurrent), [torch.tensor([[0, 1, 2, 3]] * 3)])
+    data = run_over_data(Tokens(recurrent), [torch.tensor([[0, 1, 2, 3]] * 3)])
     (units,) = data.units.values()
     assert len(units.dead) == width
     assert recurrent or units.dead.tolist() == [False, True, False]

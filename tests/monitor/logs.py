@@ -7,8 +7,9 @@ import os
 from collections.abc import Sequence
 
 from normscope.core.finding import Finding, Severity
+from normscope.doctor.monitor.layer_record import LayerRecord
 from normscope.doctor.monitor.log import SCHEMA_VERSION, LogWriter
-from normscope.doctor.monitor.record import LayerRecord, Record
+from normscope.doctor.monitor.record import Record
 
 ALARM = Finding(
     code="effective-lr-collapse",

@@ -11,13 +11,14 @@ from dataclasses import replace
 import pytest
 
 from normscope.core.finding import Finding, Severity
-from normscope.doctor.monitor.alarms import add_record
-from normscope.doctor.monitor.alarms.loss import loss_not_finite
-from normscope.doctor.monitor.courses import Courses
 from normscope.doctor.monitor.history import History
+from normscope.doctor.monitor.layer_record import LayerRecord
 from normscope.doctor.monitor.log import LogWriter, read_log
-from normscope.doctor.monitor.probes import normalizer_probe, updates
-from normscope.doctor.monitor.record import LayerRecord, Record
+from normscope.doctor.monitor.quantities import normalizers, turning
+from normscope.doctor.monitor.record import Record
+from normscope.doctor.monitor.series import SeriesByLayer
+from normscope.doctor.symptoms.not_finite import watch_loss_not_finite
+from normscope.doctor.symptoms.registry import Rule, add_record
 
 from .alarm_runs import mlp, sgd, train, warned
 
@@ -195,7 +196,7 @@ def test_an_alarm_is_raised_once_and_again_when_it_is_worse(monkeypatch):
         step = found.records[-1].step
         yield Finding(code="x", severity=severities[step], where="a", seen="", why="", advice="", step=step)
 
-    monkeypatch.setattr("normscope.doctor.monitor.alarms.ALARMS", (alarm,))
+    monkeypatch.setattr("normscope.doctor.symptoms.registry.RULES", (Rule(watch=alarm),))
     found = History()
     raised = [[f.severity for f in add_record(found, record(step))] for step in range(6)]
     assert raised == [["info"], [], ["warning"], [], ["error"], []]
@@ -268,8 +269,14 @@ def test_a_training_in_two_parts(tmp_path):
 
 ODD = (None, math.nan, math.inf, -math.inf, 0.0, 1.0)
 QUANTITIES = {
-    "weight": ("log10_norm", "log10_folded", "log10_size", "log10_gradient", *updates.QUANTITIES),
-    "normalizer": normalizer_probe.QUANTITIES,
+    "weight": (
+        "log10_norm",
+        "log10_folded",
+        "log10_size",
+        "log10_gradient",
+        *(one.name for one in turning.Turning.quantities),
+    ),
+    "normalizer": tuple(one.name for one in normalizers.Normalizers.quantities if one.of == "normalizer"),
     "units": ("dead",),
     "block": ("log10_activation", "log10_backward"),
 }
@@ -358,7 +365,7 @@ def test_what_is_kept_does_not_grow_with_the_run(count):
 
 @pytest.mark.parametrize("every", [1, 3, 7, 9, 10, 50, 400])
 def test_a_course_keeps_a_lasting_state_however_often_is_measured(every):
-    courses = Courses()
+    courses = SeriesByLayer()
     for index in range(300):
         courses.add(index * every, [float(index)])
         course = courses.of(0)
@@ -376,7 +383,7 @@ def test_a_course_keeps_a_lasting_state_however_often_is_measured(every):
 
 
 def test_steps_that_are_done_again_leave_the_course():
-    courses = Courses()
+    courses = SeriesByLayer()
     for step in range(0, 200, 10):
         courses.add(step, [float(step)])
     courses.forget(160)
@@ -390,7 +397,7 @@ def test_steps_that_are_done_again_leave_the_course():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_layers_that_share_a_track_have_the_courses_that_each_would_have_alone(seed):
-    draw, together, alone = random.Random(seed), Courses(), [Courses() for _ in range(4)]
+    draw, together, alone = random.Random(seed), SeriesByLayer(), [SeriesByLayer() for _ in range(4)]
     step, gap, share_missing = 0, draw.choice([1, 10, 50]), draw.choice([0.0, 0.1, 0.5])
     for _ in range(40):
         column = [draw.choice([draw.gauss(0, 1), -math.inf, math.nan]) for _ in alone]
@@ -428,7 +435,9 @@ def test_alarms_are_looked_for_again_once_numbers_are_finite(monkeypatch):
     def alarm(seen):
         yield Finding(code="x", severity=Severity.INFO, where="a", seen="", why="", advice="", step=0)
 
-    monkeypatch.setattr("normscope.doctor.monitor.alarms.ALARMS", (loss_not_finite, alarm))
+    monkeypatch.setattr(
+        "normscope.doctor.symptoms.registry.RULES", (Rule(watch=watch_loss_not_finite), Rule(watch=alarm))
+    )
     found = History()
     raised = [
         [f.code for f in add_record(found, record(step, loss=math.nan if step == 0 else 1.0))] for step in range(2)
@@ -454,4 +463,4 @@ def test_figures_of_other_layers_leave_no_trace_when_a_run_goes_on_with_a_change
                       histograms={"weight": ((1.0, 1.0),)}))  # fmt: skip
     assert not found.begin(LAYERS[1:3])
     assert (found.records[0].values, found.records[0].histograms, found.records[0].loss) == ({}, {}, 1.0)
-    assert found.course("weight", "log10_norm", 0).start is None
+    assert found.value_series("weight", "log10_norm", 0).start is None

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from normscope.core.finding import Severity
-from normscope.doctor.monitor.alarms.normalizers import FALL_COUPLED_DECADES
 from normscope.doctor.monitor.watching import watch
+from normscope.doctor.symptoms.normalizer_gain import FALL_COUPLED_DECADES
 
 from .alarm_runs import data, mlp, residual, sgd, train, warned
 from .training import only_at_first

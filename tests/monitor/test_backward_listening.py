@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.doctor.monitor.hooks import BackwardListener
-from normscope.doctor.monitor.probes.loss_probe import without_factor
+from normscope.doctor.facts.loss_graph import without_factor
+from normscope.doctor.monitor.torch_hooks import BackwardListener
 
 
 def network(*layers: nn.Module) -> nn.Sequential:

@@ -65,7 +65,7 @@ def test_channels_that_are_smoothed_alike_are_not_alike() -> None:
     layers = [nn.Conv2d(3, 3, 3, padding=1, groups=3, bias=False) for _ in range(2)]
     for layer in layers:
         nn.init.constant_(layer.weight, 1 / 9)
-    standing = History().standing
+    standing = History().parameter_state
     standing.look_at_first_weights({str(i): layer for i, layer in enumerate(layers)})
     assert standing.alike == ()
 

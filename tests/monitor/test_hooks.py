@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 
-from normscope.doctor.monitor.alarms.sight import REPLACED_STEPS
 from normscope.doctor.monitor.record import Record
+from normscope.doctor.monitor.unseen_training import REPLACED_STEPS
 from normscope.doctor.monitor.watching import watch
 
 from .training import batches, losses, network, sgd, take_step, tiny_network, told

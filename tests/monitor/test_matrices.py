@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from normscope.doctor.monitor.norm_tracking import AFRESH_TURNS, READABLE_DECADES, NormReading, NormTracker
-from normscope.doctor.monitor.probes import weight_probe
-from normscope.doctor.monitor.probes.weight_probe import LayerStack, NormEstimates, eigenvectors_by_powers
+from normscope.doctor.monitor.quantities.operator_norms import AFRESH_TURNS, READABLE_DECADES, NormReading, NormTracker
 from normscope.doctor.monitor.schedule import Tier, TimeBudget
 from normscope.doctor.monitor.watching import Watch, watch
 from normscope.listening.calls import LayerGeometry
+from normscope.products import followed_norms
+from normscope.products.followed_norms import LayerStack, NormEstimates, eigenvectors_by_powers
 
 
 class Reader(nn.Module):
@@ -203,7 +203,7 @@ def test_a_weight_that_was_zero_is_followed_once_it_is_not() -> None:
 def read(layers: LayerStack, estimates: NormEstimates) -> tuple[Any, Any]:
     """Return log10 of the norms and their errors, as the host reads them."""
     numbers = estimates.numbers.double().numpy()
-    return weight_probe.read_norms(
+    return followed_norms.read_norms(
         numbers, layers=layers.count, norms=layers.norms, steps=estimates.steps, size=layers.size
     )
 
@@ -211,7 +211,7 @@ def read(layers: LayerStack, estimates: NormEstimates) -> tuple[Any, Any]:
 def search(geometry: LayerGeometry, weight: Tensor, draw: torch.Generator) -> tuple[float, float]:
     """Return log10 of the norm of a layer, and its error."""
     layers = LayerStack(geometry, [weight], None)
-    norms, errors = read(layers, weight_probe.NormSearch(layers, draw).finish())
+    norms, errors = read(layers, followed_norms.NormSearch(layers, draw).finish())
     return float(norms[0, 0]), float(errors[0, 0])
 
 
@@ -255,13 +255,13 @@ def test_layers_of_one_shape_have_the_same_norms_together_as_each_alone(case: st
     weights = [torch.randn(shape, generator=draw) * 10.0 ** (5 * power) for power in (-1, 0, 2)]
     scales = torch.rand(3, geometry.channels, generator=draw) + 0.1 if scaled else None
     together = LayerStack(geometry, weights, scales)
-    first = weight_probe.NormSearch(together, draw).finish()
+    first = followed_norms.NormSearch(together, draw).finish()
     norms, errors = read(together, first)
     assert norms.shape == errors.shape == (3, 2 if scaled else 1)
-    again, again_errors = read(together, weight_probe.follow_norms(together, first.vectors, draw))
+    again, again_errors = read(together, followed_norms.follow_norms(together, first.vectors, draw))
     for index, weight in enumerate(weights):
         alone = LayerStack(geometry, [weight], None if scales is None else scales[index : index + 1])
-        single, _ = read(alone, weight_probe.NormSearch(alone, draw).finish())
+        single, _ = read(alone, followed_norms.NormSearch(alone, draw).finish())
         assert norms[index] == pytest.approx(single[0], abs=0.01)
         eye = torch.eye(math.prod(geometry.shape[1:])).reshape(-1, *geometry.shape[1:])
         images = geometry.image(eye, weight).double()
@@ -301,7 +301,7 @@ def test_layers_of_one_shape_are_measured_together_while_their_weights_are_small
     layers[("d", "linear", 0)] = (LayerGeometry(kind="linear", shape=(1, 5), channels=9), torch.randn(9, 5))
     stacks = [tuple(site[0] for site in one.sites) for one in make_tracker_measure(NormTracker(), layers)]
     assert stacks == [("a", "b", "c"), ("d",)]
-    monkeypatch.setitem(weight_probe.MAX_STACKED_BYTES, "cpu", 2 * 5 * 9 * 4)
+    monkeypatch.setitem(followed_norms.MAX_STACKED_BYTES, "cpu", 2 * 5 * 9 * 4)
     stacks = [tuple(site[0] for site in one.sites) for one in make_tracker_measure(NormTracker(), layers)]
     assert stacks == [("a", "b"), ("c",), ("d",)]
 
@@ -340,11 +340,11 @@ def test_what_is_followed_is_the_norm_while_the_weight_turns(case: str, seed: in
         other[4:] = torch.randn(2, 2, 3, 3, generator=draw)
     scale = torch.rand(30, generator=draw) + 0.1 if case == "folded" else None
     scales = None if scale is None else scale[None]
-    known = weight_probe.NormSearch(LayerStack(geometry, [weight], scales), draw).finish().vectors
+    known = followed_norms.NormSearch(LayerStack(geometry, [weight], scales), draw).finish().vectors
     for step in range(1, 16):
         now = weight + 0.05 * step * other
         layers = LayerStack(geometry, [now], scales)
-        estimates = weight_probe.follow_norms(layers, known, draw)
+        estimates = followed_norms.follow_norms(layers, known, draw)
         known = estimates.vectors.bfloat16().float()
         eye = torch.eye(math.prod(geometry.shape[1:])).reshape(-1, *geometry.shape[1:])
         images = geometry.image(eye, now)

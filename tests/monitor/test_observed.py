@@ -12,10 +12,10 @@ from torch import nn
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.doctor.monitor.composing import WAITING_FIGURES, Observed, summarise
-from normscope.doctor.monitor.courses import Spikes
 from normscope.doctor.monitor.log import read_log
+from normscope.doctor.monitor.quantities.losses import WAITING_FIGURES, Observed, summarise
 from normscope.doctor.monitor.record import Record
+from normscope.doctor.monitor.series import Spikes
 from normscope.doctor.monitor.watching import watch
 
 from .training import losses, network
@@ -65,19 +65,19 @@ class Sent:
 
     made = 0
 
-    def __init__(self, contents: dict[int, torch.Tensor]) -> None:
-        self.numbers = {name: value.as_subclass(torch.Tensor).numpy().copy() for name, value in contents.items()}
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self.numbers = [tensor.as_subclass(torch.Tensor).numpy().copy() for tensor in tensors]
         Sent.made += 1
 
     def arrived(self) -> bool:
         return True
 
-    def open(self) -> dict[int, Any]:
+    def open(self) -> list[Any]:
         return self.numbers
 
 
 def test_losses_on_a_device_are_kept_as_they_are_and_sent_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.doctor.monitor.composing.Transfer", Sent)
+    monkeypatch.setattr("normscope.doctor.monitor.quantities.losses.Transfer", Sent)
     monkeypatch.setattr(Sent, "made", 0)
     held = Observed()
     for step in range(WAITING_FIGURES + 6):
@@ -93,7 +93,7 @@ def test_a_loss_that_is_written_over_is_left_out_and_the_next_are_copied(
     monkeypatch: pytest.MonkeyPatch, overwrite: str
 ) -> None:
     """A sum that grows in place, and the one place that a captured graph writes to, whose version stays."""
-    monkeypatch.setattr("normscope.doctor.monitor.composing.Transfer", Sent)
+    monkeypatch.setattr("normscope.doctor.monitor.quantities.losses.Transfer", Sent)
     total, copies, records = torch.zeros(()), False, []
     for record in range(2):
         held = Observed(copies=copies)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normscope.core.errors import InputError
-from normscope.doctor.monitor.alarms import add_record
 from normscope.doctor.monitor.forward_listening import compiled_functions
 from normscope.doctor.monitor.watching import watch
+from normscope.doctor.symptoms.registry import add_record
 
 from .training import only_at_first
 
@@ -255,7 +255,7 @@ def test_frozen_weights_have_a_size_and_tiny_gradients_too() -> None:
 
 
 def test_a_loop_whose_steps_are_not_seen_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.doctor.monitor.alarms.sight.STUCK_FORWARDS", 5)
+    monkeypatch.setattr("normscope.doctor.monitor.unseen_training.STUCK_FORWARDS", 5)
     model = nn.Linear(6, 4)
     with watch(model, torch.optim.SGD(model.parameters(), lr=0.1)):
         for step in range(4):
@@ -268,7 +268,7 @@ def test_the_end_of_a_run_looks_for_alarms_whatever_the_budget(monkeypatch: pyte
     only_at_first(monkeypatch, records=2)
     looked: list[bool] = []
     monkeypatch.setattr(
-        "normscope.doctor.monitor.recording.add_record",
+        "normscope.doctor.monitor.record_writer.add_record",
         lambda history, record, *, thorough=True: looked.append(thorough) or add_record(history, record),
     )
     fit(batch_normed(), noise(8, 6), watched={}, steps=8)

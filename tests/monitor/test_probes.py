@@ -11,10 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.doctor.monitor.forward_listening import ForwardRecord, FunctionListener
-from normscope.doctor.monitor.norm_tracking import READABLE_DECADES, NormTracker
-from normscope.doctor.monitor.probes import normalizer_probe, updates
-from normscope.doctor.monitor.probes.updates import HISTOGRAM_BINS, HISTOGRAM_MAX_ENTRIES, HISTOGRAM_SPAN, histogram
+from normscope.doctor.monitor.forward_listening import FunctionListener
+from normscope.doctor.monitor.forward_record import ForwardRecord
+from normscope.doctor.monitor.quantities import normalizers, turning
+from normscope.doctor.monitor.quantities.histograms import (
+    HISTOGRAM_BINS,
+    HISTOGRAM_MAX_ENTRIES,
+    HISTOGRAM_SPAN,
+    histogram,
+)
+from normscope.doctor.monitor.quantities.operator_norms import READABLE_DECADES, NormTracker
 from normscope.doctor.monitor.run import Run
 from normscope.doctor.monitor.schedule import Tier, TimeBudget
 from normscope.doctor.monitor.watching import Watch, watch
@@ -49,12 +55,12 @@ def norm(model: nn.Module, seen: ForwardRecord) -> list[float]:
 def quantities(seen: ForwardRecord) -> dict[str, float]:
     """Return the figures of the only normalizer: on the device and on the host they are the same."""
     [normalizer] = seen.normalizers.values()
-    [there] = normalizer_probe.measure([normalizer]).tolist()
+    [there] = normalizers.measure([normalizer]).tolist()
     names = [name for name in ("variance", "gamma", "running_variance") if getattr(normalizer, name) is not None]
     sent = dataclasses.replace(normalizer, **{name: getattr(normalizer, name).double().numpy() for name in names})
-    here = normalizer_probe.measure_all([sent, sent])[1].tolist()
+    here = normalizers.measure_all([sent, sent])[1].tolist()
     assert here == pytest.approx(there, abs=1e-5, nan_ok=True)
-    return dict(zip(normalizer_probe.QUANTITIES, here, strict=True))
+    return dict(zip((one.name for one in normalizers.Normalizers.quantities), here))
 
 
 def dense_norm(layer: nn.Module, shape: tuple[int, ...]) -> float:
@@ -190,10 +196,10 @@ class TestWeights:
 
 class TestUpdates:
     def found(self, before: Tensor, after: Tensor, power: int | None = 2) -> dict[str, float]:
-        [(norms, products)] = updates.StepRows({"weight": before}).split({"weight": after})
+        [(norms, products)] = turning.StepRows({"weight": before}).split({"weight": after})
         numbers = torch.cat([norms[:, 0], products]).double().numpy()
-        found = updates.measure_all([numbers, numbers], lr=[1.0, 0.1], powers=[power, power])[1]
-        return dict(zip(updates.QUANTITIES, found.tolist(), strict=True))
+        found = turning.measure_all([numbers, numbers], lr=[1.0, 0.1], powers=[power, power])[1]
+        return dict(zip((one.name for one in turning.Turning.quantities), found.tolist()))
 
     def test_a_turn(self) -> None:
         before = torch.tensor([[3.0, 0.0], [0.0, 2.0]])
@@ -220,7 +226,7 @@ class TestUpdates:
 
     def test_rows_of_transposed_convolutions_and_biases(self) -> None:
         weight, bias = torch.arange(12.0).reshape(2, 3, 2), torch.tensor([10.0, 20.0, 30.0])
-        rows = updates.group_rows([weight, bias], 3, 1)
+        rows = turning.group_rows([weight, bias], 3, 1)
         assert rows[1].tolist() == [2.0, 3.0, 8.0, 9.0, 20.0]
 
 

@@ -16,15 +16,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import normscope
 from normscope.doctor.monitor import schedule
-from normscope.doctor.monitor.norm_tracking import (
+from normscope.doctor.monitor.quantities.operator_norms import (
     DRIFT_CAUTION,
     DRIFT_MEMORY,
     PART_STEPS,
     READABLE_DECADES,
     NormFigure,
+    OperatorNorms,
     WeightNorms,
 )
-from normscope.doctor.monitor.probes.weight_probe import SEARCH_STEPS
 from normscope.doctor.monitor.schedule import (
     KEPT_SHARE,
     MAX_LEFT_OUT,
@@ -36,6 +36,7 @@ from normscope.doctor.monitor.schedule import (
     Turns,
 )
 from normscope.doctor.monitor.watching import watch
+from normscope.products.followed_norms import SEARCH_STEPS
 
 from .training import losses, only_at_first
 
@@ -465,7 +466,7 @@ def test_a_search_in_parts_has_the_norm_of_the_step_that_it_began_at(monkeypatch
             exact.append(exact_norms(model))
             optimizer.step()
         run.flush()
-        layers = list(hooks._memory.last.values())
+        layers = list(hooks._memories[OperatorNorms].last.values())
     assert [layer.step for layer in layers] == [0, needed]
     for index, layer in enumerate(layers):
         assert -1e-5 <= exact[layer.step][index] - layer.bare.log10 <= layer.bare.error
@@ -533,7 +534,7 @@ def test_a_measured_step_reads_nothing_from_the_device(monkeypatch: pytest.Monke
                 for name in ("item", "__bool__", "__float__", "__int__", "tolist", "nonzero") if step else ():
                     patched.setattr(torch.Tensor, name, refuse)
                 patched.setattr(
-                    "normscope.doctor.monitor.recording.Recorder.collect", lambda *_, **__: None
+                    "normscope.doctor.monitor.record_writer.Recorder.collect", lambda *_, **__: None
                 )  # on the host
                 loss = model(x).square().mean()
                 loss.backward()

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.core.finding import Severity
-from normscope.doctor.monitor.parameter_follower import Clearing
-from normscope.doctor.monitor.probes.batches import measure_spread
+from normscope.doctor.monitor.quantities.accumulation import Clearing
+from normscope.doctor.monitor.quantities.batch import measure_spread
 from normscope.doctor.monitor.watching import watch
 
 

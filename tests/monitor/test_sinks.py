@@ -11,7 +11,8 @@ import pytest
 
 from normscope.core.errors import InputError
 from normscope.core.finding import Finding, Severity
-from normscope.doctor.monitor.record import LayerRecord, Record
+from normscope.doctor.monitor.layer_record import LayerRecord
+from normscope.doctor.monitor.record import Record
 from normscope.doctor.monitor.sinks import TensorBoardSink, WandbSink
 from normscope.doctor.monitor.watching import watch
 

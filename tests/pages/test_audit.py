@@ -5,10 +5,11 @@ import re
 
 import pytest
 
+from normscope.auditing.headline import headline, why_useless
+from normscope.auditing.normalizer_effects import NormalizerEffect, NormalizerEffects
 from normscope.auditing.page import audit_document
 from normscope.core.finding import Severity
-from normscope.doctor.checking.normalizer_effects import NormalizerEffect, NormalizerEffects
-from normscope.doctor.pages.check import headline, merge_sentences, notices, why_useless
+from normscope.doctor.pages.check import merge_sentences, notices
 from normscope.report.document import Chart, Figures, Glossary, Notice, Table, Text
 from normscope.report.html import prose, to_fragment, to_html
 from normscope.report.terminal import render

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.domain.domain import Violation
 from normscope.core.finding import Finding, Severity
 
 ESCAPES = "\x1b[31m\x07\u202e"
@@ -58,8 +57,6 @@ def test_reasons_and_findings_write_control_characters_out() -> None:
     model, x = hostile(Bessel()), torch.randn(6, 4)
     assert_harmless(str(ns.lipschitz(model, x, on_missing="inf")))
     assert_harmless(str(ns.ladder(model, x, on_missing="inf")))
-    outside = {"operator": "relu", "what": "the input", "value": 2.0, "limit": 1.0, "excess": 1.0}
-    assert_harmless(str(Violation(sample=0, path=NAME, **outside)))
     words = {"seen": "", "why": "", "advice": ""}
     assert_harmless(str(Finding(code="dead-layer", severity=Severity.INFO, where=NAME, **words)))
 

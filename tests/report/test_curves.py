@@ -6,10 +6,11 @@ import xml.etree.ElementTree as tree
 
 import pytest
 
-from normscope.report.curves import curves_svg, places, sparkline, thinned
+from normscope.report.curves import curves_svg, places, thinned
 from normscope.report.document import Curve, Curves, Document, Mark
 from normscope.report.html import to_html
 from normscope.report.terminal import render
+from normscope.report.words import sparkline
 
 
 def many(count, points=20):

@@ -15,7 +15,7 @@ from normscope.report.glossary import MORE, USED, WORDS, glossary
 from normscope.report.html import to_html
 
 ROOT = Path(__file__).parents[2]
-ASKED = ("bracket", "printed", "folded", "closed form", "tight", "rung", "scope", "gauge", "evidence", "DATA", "DOMAIN")
+ASKED = ("bracket", "printed", "folded", "closed form", "tight", "rung", "scope", "gauge", "evidence", "DATA")
 
 
 def anchors(path: Path) -> set[str]:

@@ -13,6 +13,8 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.bounds.captured import Captured
+from normscope.bounds.graph.samples import entrywise
+from normscope.bounds.graph.traits import TRAITS
 from normscope.bounds.operators import registry
 from normscope.bounds.operators.effects import Elementwise, Gain
 from normscope.bounds.operators.registry import Operator, forget, operators
@@ -131,6 +133,21 @@ class TestUsersRule:
         norms = [float(torch.linalg.matrix_norm(model[i].weight.detach().double(), 2)) for i in (0, 2)]
         assert bracket.lower <= bracket.upper <= 3.0 * norms[0] * norms[1] * (1 + 1e-2)
         assert bracket.lower > 0.1 * bracket.upper
+
+    def test_how_it_treats_samples_is_not_known_unless_its_rule_says_so(self, bent) -> None:
+        op, batch = torch.ops.normscope_tests.bent.default, torch.randn(4, 3)
+        model = Function(lambda x: bent_op(x, 3.0)).eval()
+        bracket = ns.lipschitz(model, batch)
+        assert bracket.input_shape == (4, 3)
+        assert re.match(
+            r"nothing is known of how normscope_tests\.bent\.default in .* treats samples \(`samples=` of its "
+            r"`ns\.rule` can say\): the whole batch is measured as one input",
+            bracket.notes[0],
+        )
+        forget(op)
+        ns.rule(op, examples=bent, samples=entrywise)(lambda node, operands: Elementwise(slope=(-0.5, 3.0)))
+        assert ns.lipschitz(model, batch).input_shape == (1, 3)
+        TRAITS.pop(op)
 
 
 class Spread(nn.Module):

@@ -155,13 +155,6 @@ def test_paths_through_nearly_linear_units(slope):
         assert not false_figures(*chained(slope, *weights), [{}])
 
 
-def test_slopes_that_cancel_are_no_lower_side_of_a_domain():
-    for a, b, c in drawn(1):
-        model = nn.Sequential(biased([[a], [b], [c]]), nn.ReLU(), linear([[3.0, 7.0, 5.0]]), linear([[LARGE]])).eval()
-        question = {"scope": "domain", "domain": ns.domain(model, [BATCH])}
-        assert not false_figures(model, LARGE * abs(left(a, b, c)), [question])
-
-
 def thinned(share: float, depth: int, seed: int) -> tuple[nn.Module, float]:
     """Layers of each of which a small share is left, one after another, and the exact constant."""
     rng = random.Random(seed)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar
 
-from ..bounds.curve.curve import ShareCurve
+from ..bounds.data.quantile import DataBracket
 from ..bounds.radius.radii import Radii
 from ..core.bracket import Bracket
 from ..core.budget import Cost
@@ -14,9 +14,10 @@ from ..core.codec import JsonForm, Part, Saved
 from ..core.errors import InputError, visible
 from ..core.finding import Finding
 from ..core.shown import Shown
-from ..doctor.checking.normalizer_effects import NormalizerEffects
-from ..doctor.checking.signal import Signal
 from ..doctor.checking.verdict import Judged, verdict
+from ..doctor.facts.layers_over_data import Variance
+from ..doctor.facts.pass_facts import PassFacts
+from .normalizer_effects import NormalizerEffects
 
 if TYPE_CHECKING:
     import pandas
@@ -24,34 +25,6 @@ if TYPE_CHECKING:
 
 BRACKETS = ("norm", "sensitivity")
 """The fields of a row that hold brackets."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variance:
-    """The variance a normalizer saw at its input, over the data.
-
-    A set is what is normalized together: a channel of BatchNorm (in eval mode over all the data, in train mode the mean
-    of its variances within batches), a row of LayerNorm or RMSNorm, a group of GroupNorm, a channel of one sample for
-    InstanceNorm (of all the data where it uses running statistics). For RMSNorm it is the mean square.
-
-    Attributes:
-        log10_min, log10_median, log10_max: over the sets; `-inf` is a variance of zero.
-        share_below_one: of the sets, those with a variance below 1, where a normalizer that divides by it expands
-            (BatchNorm in eval mode divides by its stored variances instead).
-        share_eps: those with a variance below 10 eps, where eps decides the result.
-        sets: how many sets were seen.
-        entries: values in one set; for BatchNorm in one batch.
-        eps: the stabiliser.
-    """
-
-    log10_min: float
-    log10_median: float
-    log10_max: float
-    share_below_one: float
-    share_eps: float
-    sets: int
-    entries: int
-    eps: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +107,8 @@ class Audit(Judged, Saved, Shown):
         lipschitz: the GLOBAL bracket; `None` if it could not be taken (`skipped` says why).
         observed: the POINT bracket, Jacobian norms at the batch.
         ladder: every method's bracket by name.
-        curve: how much a small change grows by the share of the data, where it had a loader and was thorough (or the
-            network is small and has no useful bound over all inputs), or was given a domain; otherwise `None`.
+        quantile: DATA, how much a small change grows by the share of the data, where it had a loader and was
+            thorough (or the network is small and has no useful bound over all inputs); otherwise `None`.
         radii: of classifiers in eval mode: certified and attacked radii of the first samples, at the predicted class.
         layers: one row per weight layer and per normalizer, in the order they run.
         normalizers: what each of them does to a small change, in figures that no rescaling of weights moves; `None` if
@@ -173,10 +146,10 @@ class Audit(Judged, Saved, Shown):
     observed: Bracket | None = None
     ladder: Mapping[str, Bracket] = field(default_factory=dict)
     radii: Radii | None = None
-    curve: ShareCurve | None = None
+    quantile: DataBracket | None = None
     layers: tuple[Row, ...] = ()
     normalizers: NormalizerEffects | None = None
-    signal: Signal | None = None
+    signal: PassFacts | None = None
     findings: tuple[Finding, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()

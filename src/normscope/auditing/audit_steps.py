@@ -14,7 +14,6 @@ from torch import nn
 
 from ..bounds.captured import Bounding, Captured
 from ..bounds.derivative import Mismatch, mismatches
-from ..bounds.domain.domain import Domain
 from ..bounds.graph.capturing import NO_TIME, expected_seconds, trace_model
 from ..bounds.graph.ir import Graph, Unit
 from ..bounds.lower import OBSERVED_RTOL, OBSERVED_SAMPLES, observed
@@ -24,15 +23,15 @@ from ..calls.call import all_if_several, broken_tensors
 from ..calls.data_reader import Batches
 from ..core.bracket import Bracket
 from ..core.budget import Budget, Meter
+from ..core.effort import Effort
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.untouched import mode_of, unwrapped
 from ..doctor.checking.checking import is_other
-from ..doctor.checking.data_pass import WRONG_BATCH, watch_data
-from ..doctor.checking.descent_pass import Optimizers
-from ..doctor.checking.examined import DataSeen
-from ..doctor.checking.sample_pass import compare_samples
-from ..doctor.checking.signal import Signal
-from ..doctor.checking.signal_pass import watch_signal
+from ..doctor.facts.data import WRONG_BATCH, DataSeen, run_over_data
+from ..doctor.facts.forward_backward import run_forward_backward
+from ..doctor.facts.pass_facts import PassFacts
+from ..doctor.facts.samples import compare_samples
+from ..doctor.facts.steps import Optimizers
 
 TRACED = "bounds over all inputs, folded and cumulative gains, sensitivity to the weights"
 """What needs a traced model."""
@@ -56,7 +55,7 @@ class AuditRequest:
     Attributes:
         model, batch: unwrapped, and moved to the device of its parameters.
         device: the device of its first parameter.
-        loader, loss, optimizer, domain, output, known, rtol, seed: as for `audit`.
+        loader, loss, optimizer, output, known, rtol, seed: as for `audit`.
         asked: the mode that was asked for; None for that of the model.
         mode: the mode it is measured in.
         thorough: whether the effort is `"thorough"`.
@@ -70,7 +69,6 @@ class AuditRequest:
     loader: Batches | None
     loss: LossFunction | None
     optimizer: Optimizers | None
-    domain: Domain | None
     asked: str | None
     mode: str
     output: str | int | None
@@ -94,7 +92,8 @@ class AuditRequest:
 
     def bounding(self, budget: Budget | None = None) -> Bounding:
         """Return how norms are bounded within a part of the budget, or within all of it."""
-        return Bounding(budget=budget or self.budget, rtol=self.rtol, tightens=self.thorough)
+        effort = Effort.TIGHT if self.thorough else Effort.FAST
+        return Bounding(budget=budget or self.budget, rtol=self.rtol, effort=effort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +174,9 @@ def pass_over_data(request: AuditRequest, captured: Captured | None, skipped: Sk
     with request.meter.part("data"):
         batches = [request.batch] if request.loader is None else request.loader
         limited = request.budget.share(DATA_SHARE)
-        data = watch_data(request.model, batches, mode=request.asked, written=_written_norms(captured), budget=limited)
+        data = run_over_data(
+            request.model, batches, mode=request.asked, written=_written_norms(captured), budget=limited
+        )
     data = replace(data, other=is_other(request.loader))
     if data.error is not None:
         if not request.broken:
@@ -201,7 +202,7 @@ def _written_norms(captured: Captured | None) -> dict[str, float]:
     return found
 
 
-def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, skipped: Skipped) -> Signal | None:
+def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, skipped: Skipped) -> PassFacts | None:
     """Return values and gradients by depth, or say why not; `per_batch` has the seconds of one pass."""
     if request.broken:
         return None
@@ -210,7 +211,7 @@ def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, ski
         skipped.append(("values and gradients by depth", NOT_REACHED))
         return None
     with request.meter.part("signal"):
-        signal = watch_signal(
+        signal = run_forward_backward(
             request.model,
             request.batch,
             mode=request.asked,

@@ -13,9 +13,8 @@ from torch import nn
 
 from ..bounds.applied import multiplications, passes
 from ..bounds.captured import Bounding, Captured
-from ..bounds.curve.curve import ShareCurve
-from ..bounds.domain.domain import Domain
-from ..bounds.graph.capturing import accepts_graph, warmed
+from ..bounds.data.quantile import DataBracket
+from ..bounds.graph.capturing import warmed
 from ..bounds.linalg.operator_norms import BOUNDING
 from ..bounds.operators.invariance import FeedingLayer, feeds
 from ..bounds.radius.radii import Radii
@@ -26,23 +25,21 @@ from ..bounds.weights.jacobian import LOWER_SIDES, JacobianSearch
 from ..bounds.weights.weight_constants import measure as measure_sensitivity
 from ..calls.batches import LossFunction
 from ..calls.call import ALL_OUTPUTS
+from ..calls.stand_ins import accepts_graph
 from ..core.bracket import Bracket
 from ..core.budget import GPU, Budget, Meter
+from ..core.effort import Effort
 from ..core.errors import CaptureError, InputError, JacobianError, check_numbers, describe_error
 from ..core.finding import Finding
 from ..core.provenance import provenance
 from ..core.threads import warnings_at_callers
 from ..core.untouched import Mode, mode_of, outside_inference_mode
 from ..doctor.checking.checking import read_source, what_was_taken
-from ..doctor.checking.descent_pass import Optimizers
-from ..doctor.checking.examined import DataSeen, Examined, ExaminedRow
-from ..doctor.checking.loss_facts import check_optimizers, resolve_loss, takes_labels
-from ..doctor.checking.normalizer_effects import NormalizerEffects
-from ..doctor.checking.normalizer_pass import measure_normalizers
-from ..doctor.checking.rows import first_names, from_data, from_graph, weight_norms
-from ..doctor.checking.signal import Signal
-from ..doctor.checking.signal_pass import weigh_divergence
-from ..doctor.findings import look
+from ..doctor.facts.data import DataSeen
+from ..doctor.facts.forward_backward import weigh_divergence
+from ..doctor.facts.loss import resolve_loss, takes_labels
+from ..doctor.facts.pass_facts import PassFacts
+from ..doctor.facts.steps import Optimizers, check_optimizers
 from .audit_result import Audit
 from .audit_steps import (
     NOT_REACHED,
@@ -56,7 +53,12 @@ from .audit_steps import (
     trace,
     wrong_backwards,
 )
-from .scope_shares import WHAT, audited_curve, worth_it
+from .audited import Audited, AuditedRow, examined_rows
+from .data_share import WHAT, audited_quantile, worth_it
+from .findings import look_at_audit
+from .normalizer_effects import NormalizerEffects
+from .normalizer_pass import measure_normalizers
+from .rows import first_names, from_data, from_graph, weight_norms
 
 PARTS = (
     *("capture", "data", "signal", "Jacobians", "norms", "bounds", "shares", "radii", "sensitivity", "rows"),
@@ -64,13 +66,11 @@ PARTS = (
 )
 """What an audit does, in this order."""
 THOROUGH = ("shares", "radii", "sensitivity")
-"""Those of them that only a thorough audit does as a rule: a fast one takes shares of the data over a domain that it is
-given, and of a small network whose bound over all inputs says nothing."""
-DEPTHS = ("fast", "thorough")
-"""How much an audit measures."""
+"""Those of them that only a thorough audit does as a rule: a fast one takes shares of the data of a small network whose
+bound over all inputs says nothing."""
 LEFT_OUT = (
     "This was a fast audit. Certified radii, sensitivity to the weights, the optimised certificate and the search from "
-    'below need effort="thorough"; so does the whole curve of growth by share of the data (DATA and DOMAIN).'
+    'below need effort="thorough"; so does the growth by share of the data (DATA) of most networks.'
 )
 
 
@@ -85,7 +85,6 @@ def audit(
     loader: Any = None,
     loss: LossFunction | str | None = None,
     optimizer: Optimizers | None = None,
-    domain: Domain | None = None,
     mode: Mode | None = None,
     output: str | int | None = None,
     known: Mapping[str, float] | None = None,
@@ -112,16 +111,14 @@ def audit(
         loss: as for `check`: gradients by depth are then those of the loss, and it is looked at whether outputs and
             targets fit it.
         optimizer: as for `check`: with a loss it is looked at what its next step would do.
-        domain: what `normscope.domain` recorded with this model: the audit then has the bound over it, and the share of
-            the loader's samples inside. They must not be those that defined it.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to measure, for models with several; all of them together if not given.
         known: constants for modules nobody can see into, by module path.
         effort: `"fast"`: norms, variances, constants at the data, gains, dead units, the ladder of bounds, Jacobians at
             a few samples, findings. `"thorough"`: also the optimised certificate, the search from below, certified
-            radii, sensitivity to the weights, and with a loader the growth by share of the data (`curve`), which take
-            many times as long. A fast audit with a loader has one point of the curve where the network is small and the
-            bound over all inputs says nothing.
+            radii, sensitivity to the weights, and with a loader the growth by share of the data (`quantile`), which
+            take many times as long. A fast audit with a loader has it from few samples where the network is small and
+            the bound over all inputs says nothing.
         rtol: how tight the norms of single layers are asked to be; ten times looser than elsewhere, as every layer is
             bounded.
         max_seconds: the time limit of the whole call, but for a quarter more for closed forms (see `lipschitz`), and
@@ -131,12 +128,11 @@ def audit(
         name: how the report calls the model; its class if not given.
 
     Returns:
-        The audit: `.layers`, `.findings`, `.lipschitz`, `.observed`, `.curve`, `.ladder`, `.cost`; prints as tables,
+        The audit: `.layers`, `.findings`, `.lipschitz`, `.observed`, `.quantile`, `.ladder`, `.cost`; prints as tables,
         and has `.to_html(path)`, `.to_json(path)`, `.to_pandas()`.
 
     Raises:
-        InputError: the model does not accept the batch, or the data yield nothing, or the loss cannot be taken, or
-            the domain is of another network.
+        InputError: the model does not accept the batch, or the data yield nothing, or the loss cannot be taken.
 
     Example:
         >>> import torch, normscope as ns
@@ -159,7 +155,6 @@ def audit(
         loader=source,
         loss=resolve_loss(loss),
         optimizer=optimizer,
-        domain=domain,
         output=output,
         known=known,
         thorough=effort == "thorough",
@@ -177,8 +172,6 @@ def audit(
     observed = jacobians(request, traced.captured, skipped) if sound and traced.in_time else None
     bounds: AuditBounds | None = None
     if traced.captured is not None:
-        if domain is not None:
-            domain.check(traced.captured.double)
         try:
             bounds = bounds_of_graph(request, traced.captured, seen, observed, sound=sound, skipped=skipped)
         except CaptureError as error:  # at a point that a bound rests on the model is not its graph
@@ -187,14 +180,14 @@ def audit(
     bounds = bounds or bounds_without_graph(request, seen, observed)
     normalizers = None
     if traced.captured is not None and sound:
-        normalizers = measure_normalizers(request, traced.captured, bounds.places, bounds.feeds, skipped)
+        normalizers = measure_normalizers(request, traced.captured, bounds.rows, bounds.feeds, skipped)
     with request.meter.part("findings"):
-        examined = _examined(request, traced, seen, signal, bounds, sound=sound)
-        findings = look(examined)
+        audited = _audited(request, traced, seen, signal, bounds, sound=sound)
+        findings = look_at_audit(audited)
     return _result(
         request,
         traced.captured,
-        examined,
+        audited,
         bounds,
         observed=observed,
         normalizers=normalizers,
@@ -206,33 +199,33 @@ def audit(
 
 def _check_options(effort: str, rtol: float, loss: Any, optimizer: Any) -> None:
     """Refuse options that no audit can have."""
-    if effort not in DEPTHS:
-        raise InputError(f'effort is "fast" or "thorough", not {effort!r}; lipschitz and ladder know "tight"')
+    Effort.of(effort, Effort.FAST, Effort.THOROUGH, hint='; lipschitz and ladder know "tight"')
     if not rtol > 0:
         raise InputError(f"rtol is {rtol}: it must be positive")
     check_optimizers(optimizer)
 
 
-def _examined(
+def _audited(
     request: AuditRequest,
     traced: AuditTrace,
     data: DataSeen,
-    signal: Signal | None,
+    signal: PassFacts | None,
     bounds: AuditBounds,
     *,
     sound: bool,
-) -> Examined:
+) -> Audited:
     """Return all that findings look at."""
     captured, divergence = traced.captured, None
     if request.broken and request.loss is not None:
         divergence = weigh_divergence(
             request.model, request.batch, mode=request.asked, output=request.output, loss=request.loss
         )
-    return Examined(
+    return Audited(
         model=request.model,
         mode=request.mode,
-        places=bounds.places,
+        places=examined_rows(bounds.rows, bounds.feeds),
         data=data,
+        rows=bounds.rows,
         feeds=bounds.feeds,
         graph=None if captured is None else captured.double,
         effects={} if captured is None else captured.segments.effects,
@@ -246,7 +239,7 @@ def _examined(
 def _result(
     request: AuditRequest,
     captured: Captured | None,
-    examined: Examined,
+    audited: Audited,
     bounds: AuditBounds,
     *,
     observed: Bracket | None,
@@ -256,7 +249,7 @@ def _result(
     name: str | None,
 ) -> Audit:
     """Return everything that was found as one `Audit`."""
-    data = examined.data
+    data = audited.data
     return Audit(
         name=name or type(request.model).__name__,
         mode=request.mode,
@@ -269,20 +262,22 @@ def _result(
         observed=observed,
         ladder=bounds.rungs,
         radii=bounds.radii,
-        curve=bounds.curve,
-        layers=tuple(place.row for place in bounds.places),
+        quantile=bounds.quantile,
+        layers=tuple(one.row for one in bounds.rows),
         normalizers=normalizers,
-        signal=examined.signal,
+        signal=audited.signal,
         findings=findings,
-        skipped=tuple(skipped) + _unmatched(examined),
-        notes=_notes(request, captured, data, examined.signal),
+        skipped=tuple(skipped) + _unmatched(audited),
+        notes=_notes(request, captured, data, audited.signal),
         provenance=provenance(request.device),
         cost=request.meter.cost(),
         seconds=request.budget.elapsed,
     )
 
 
-def _notes(request: AuditRequest, captured: Captured | None, data: DataSeen, signal: Signal | None) -> tuple[str, ...]:
+def _notes(
+    request: AuditRequest, captured: Captured | None, data: DataSeen, signal: PassFacts | None
+) -> tuple[str, ...]:
     """Return what the reader is told beside the figures, each sentence once."""
     notes = [] if captured is None else [*captured.graph.notes]
     notes += what_was_taken(signal, request.output)
@@ -293,21 +288,21 @@ def _notes(request: AuditRequest, captured: Captured | None, data: DataSeen, sig
     return tuple(dict.fromkeys((*notes, *request.budget.cuts)))
 
 
-def _unmatched(examined: Examined) -> tuple[tuple[str, str], ...]:
+def _unmatched(audited: Audited) -> tuple[tuple[str, str], ...]:
     """Say which layers ran but have no row."""
-    if examined.graph is None:
+    if audited.graph is None:
         return ()
-    rows = {place.row.path for place in examined.places}
-    rows |= {place.node.path for place in examined.places if place.node is not None}
-    rows |= {first for name, first in first_names(examined.model).items() if name in rows}
+    rows = {one.row.path for one in audited.rows}
+    rows |= {one.node.path for one in audited.rows if one.node is not None}
+    rows |= {first for name, first in first_names(audited.model).items() if name in rows}
     reason = "not on the path from the input to the output"
-    if any(not place.row.path for place in examined.places):
+    if any(not one.row.path for one in audited.rows):
         reason += ", or torch.export lost its name (rows without a path)"
-    ran = dict.fromkeys(site[0] for site in (*examined.data.weights, *examined.data.normalizers))
+    ran = dict.fromkeys(site[0] for site in (*audited.data.weights, *audited.data.normalizers))
     return tuple((path or "(top level)", reason) for path in ran if path not in rows)
 
 
-BOUNDS_SHARE, CURVE_SHARE, RADII_SHARE, SENSITIVITY_SHARE, SEARCHES_SHARE = 0.6, 0.4, 0.5, 0.8, 0.8
+BOUNDS_SHARE, QUANTILE_SHARE, RADII_SHARE, SENSITIVITY_SHARE, SEARCHES_SHARE = 0.6, 0.4, 0.5, 0.8, 0.8
 """Shares of the time that is left, where it is limited: of the bounds, the shares of the data, the radii and the
 sensitivities, and what the searches of each may take of that."""
 FAST_BOUNDS_SHARE = 0.9
@@ -319,25 +314,25 @@ class AuditBounds:
     """The rows of the layers, and what was bounded of the network where it could be traced.
 
     Attributes:
-        places: one per layer, with its row.
+        rows: one per layer.
         rungs: brackets by method.
         feeds: which weight layers feed which normalizer.
-        curve: growth by share of the data.
+        quantile: growth by share of the data.
         radii: certified radii.
     """
 
-    places: tuple[ExaminedRow, ...]
+    rows: tuple[AuditedRow, ...]
     rungs: dict[str, Bracket]
     feeds: tuple[FeedingLayer, ...] = ()
-    curve: ShareCurve | None = None
+    quantile: DataBracket | None = None
     radii: Radii | None = None
 
 
 def bounds_without_graph(request: AuditRequest, data: DataSeen, observed: Bracket | None) -> AuditBounds:
     """Return the norms of the layers that ran, of a model that was not traced."""
     with request.meter.part("norms"):
-        places = from_data(request.model, data, request.bounding().bracket)
-    return AuditBounds(places=places, rungs={} if observed is None else {"observed": observed})
+        rows = from_data(request.model, data, request.bounding().bracket)
+    return AuditBounds(rows=rows, rungs={} if observed is None else {"observed": observed})
 
 
 def bounds_of_graph(
@@ -355,9 +350,10 @@ def bounds_of_graph(
     with meter.part("norms"):
         norms = weight_norms(captured, bounding)
     with meter.part("bounds"):
-        effort = "tight" if request.thorough else "fast"
+        effort = Effort.TIGHT if request.thorough else Effort.FAST
         rungs = climb(captured, bounding, observed, request.seed, effort, search=request.thorough, proofs=False)
-    curve = _curve(request, captured, rungs, skipped) if sound and _wants_curve(request, captured, rungs) else None
+    wanted = sound and (request.thorough or worth_it(captured, rungs))
+    quantile = _quantile(request, captured, skipped) if wanted else None
     radii: Radii | None = None
     sensitivity: dict[str, Bracket] = {}
     if request.thorough and sound:
@@ -367,7 +363,7 @@ def bounds_of_graph(
             sensitivity = _sensitivity(request, captured, skipped)
     fed = feeds(captured.graph)  # not of the doubled graph, whose shared tensors are copies
     with meter.part("rows"):
-        places = from_graph(
+        rows = from_graph(
             captured,
             request.bounding(),
             data,
@@ -377,34 +373,19 @@ def bounds_of_graph(
             values=rungs.nodes,
             sensitivity=sensitivity,
         )
-    return AuditBounds(places=places, rungs=dict(rungs), feeds=fed, curve=curve, radii=radii)
+    return AuditBounds(rows=rows, rungs=dict(rungs), feeds=fed, quantile=quantile, radii=radii)
 
 
-def _wants_curve(request: AuditRequest, captured: Captured, rungs: Mapping[str, Bracket]) -> bool:
-    """Say whether growth by share of the data is measured: over a domain, or over a loader where that is worth it."""
-    if request.domain is not None:
-        return True
-    return request.loader is not None and (request.thorough or worth_it(captured, rungs))
+def _quantile(request: AuditRequest, captured: Captured, skipped: Skipped) -> DataBracket | None:
+    """Return the growth by share of the data; say that there was no time for it."""
+    loader = request.loader
+    if loader is None:
+        return None
+    limited = request.budget.share(QUANTILE_SHARE)
 
-
-def _curve(
-    request: AuditRequest, captured: Captured, rungs: Mapping[str, Bracket], skipped: Skipped
-) -> ShareCurve | None:
-    """Return the growth by share of the data, or say that there was no time for it."""
-    limited = request.budget.share(CURVE_SHARE)
-
-    def taken() -> tuple[ShareCurve | None, ...]:
-        curve = audited_curve(
-            captured,
-            request.loader,
-            rungs["best"],
-            skipped,
-            domain=request.domain,
-            brief=not request.thorough,
-            bounding=request.bounding(limited),
-            seed=request.seed,
-        )
-        return (curve,)
+    def taken() -> tuple[DataBracket | None, ...]:
+        brief, bounding = not request.thorough, request.bounding(limited)
+        return (audited_quantile(captured, loader, skipped, brief=brief, bounding=bounding, seed=request.seed),)
 
     with request.meter.part("shares"):
         found = limited.attempt(taken, lambda: ())

@@ -8,23 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from ..bounds.pages.radii import radii_blocks
-from ..doctor.checking.normalizer_effects import NormalizerEffects
-from ..doctor.checking.rows import branch_lines, main_line
-from ..doctor.findings.facts import useful
-from ..doctor.pages.check import (
-    NO_BOUND,
-    briefly_useless,
-    cuts,
-    figures,
-    headline,
-    loss_words,
-    notices,
-    signal_chart,
-    signal_table,
-    steps,
-    to_see_more,
-    why_useless,
-)
+from ..doctor.pages.check import loss_words, notices, signal_chart, signal_table, steps
 from ..report.document import (
     Block,
     Chart,
@@ -37,13 +21,18 @@ from ..report.document import (
     Series,
     Table,
     Text,
+    part,
     read_from,
     tabulate,
 )
 from ..report.glossary import glossary
 from ..report.words import bracket_chart, bracket_table, format_cell, listed, pluralise, shape
 from .audit_result import Audit, Row
-from .share_curve import curve_part
+from .branches import branch_lines, main_line
+from .data_share import quantile_part
+from .findings import useful
+from .headline import NO_BOUND, briefly_useless, cuts, figures, headline, to_see_more, why_useless
+from .normalizer_effects import NormalizerEffects
 
 
 def row_table(rows: Sequence[Row], titles: Sequence[str], *, title: str = "", caption: str = "") -> Table | None:
@@ -241,7 +230,7 @@ def _details(audit: Audit) -> list[Block]:
             bracket_table(audit.ladder, title="Bounds by method (log10)", caption=READING_THE_LADDER, noted=audit.notes)
             if audit.ladder
             else None,
-            *curve_part(audit.curve),
+            *quantile_part(audit.quantile),
             term="ladder of bounds",
             folded=True,
         ),
@@ -291,12 +280,6 @@ def _brief(audit: Audit) -> list[Block]:
         *(Text(body=f"Note: {note}") for note in audit.notes if note not in shown_above),
     ]
     return [block for block in blocks if block is not None]
-
-
-def part(heading: str, *blocks: Block | None, term: str = "", folded: bool = False) -> list[Block]:
-    """Return blocks under a heading, or nothing at all where every block is None."""
-    shown = [block for block in blocks if block is not None]
-    return [Text(heading=heading, term=term, folded=folded), *shown] if shown else []
 
 
 def cut_short(audits: Mapping[str, Audit]) -> list[Notice]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 from ..calls.call import arguments
 from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget
+from ..core.effort import Effort
 from ..core.errors import CaptureError, InputError, describe_error
 from ..core.log10 import ceiling10
 from ..core.rounding import Upper
@@ -39,12 +40,12 @@ class Bounding:
     Attributes:
         budget: of all these bounds.
         rtol: how tight the norms of single maps are asked to be.
-        tightens: whether an upper side that is looser than `rtol` is tightened; that can take longer than the rest.
+        effort: how hard to tighten the norm of a map whose upper side is looser than `rtol`.
     """
 
     budget: Budget = field(default_factory=Budget)
     rtol: float = 1e-3
-    tightens: bool = True
+    effort: Effort = Effort.TIGHT
 
     @classmethod
     def within(cls, max_seconds: float | None, *, rtol: float = 1e-3) -> Bounding:
@@ -61,13 +62,13 @@ class Bounding:
         """The budget of everything else that takes no search: it comes before the clock, too."""
         return self.budget.closed_forms("the evaluation of closed forms")
 
-    def efforts(self, effort: str) -> tuple[tuple[str, Budget], ...]:
+    def efforts(self, effort: Effort) -> tuple[tuple[Effort, Budget], ...]:
         """Return the efforts to make one after the other, each with its budget: closed forms, then searches.
 
         So the clock leaves at least the closed forms, and no effort gives less than a smaller one.
         """
-        closed = ("fast", self.closed_forms)
-        return (closed,) if effort == "fast" else (closed, (effort, self.budget))
+        closed = (Effort.FAST, self.closed_forms)
+        return (closed,) if effort == Effort.FAST else (closed, (effort, self.budget))
 
     def norm(self, linear: LinearMap) -> Upper:
         """Bound the norm of one linear map, within the tolerance and the budget."""
@@ -77,7 +78,7 @@ class Bounding:
     def bracket(self, linear: LinearMap) -> Bracket:
         """Bound the norm of one linear map from both sides."""
         budget = self.budget.search(BOUNDING).share(1 / 3)
-        return bracket(linear, rtol=self.rtol, budget=budget, tighten="quickly" if self.tightens else "never")
+        return bracket(linear, rtol=self.rtol, budget=budget, effort=self.effort)
 
 
 def cut_short(bracket: Bracket, *budgets: Budget) -> Bracket:
@@ -88,11 +89,8 @@ def cut_short(bracket: Bracket, *budgets: Budget) -> Bracket:
     return bracket
 
 
-Effort = Literal["fast", "tight"]
-"""How hard the upper side is worked on."""
 OnMissing = Literal["error", "inf"]
 """What to do about operators without a rule."""
-EFFORTS: tuple[str, ...] = get_args(Effort)
 TINY_PASS = 1e5
 """Whatever the clock says, Jacobians and one start of the search from below are taken where a pass takes at most this
 many multiplications."""
@@ -249,9 +247,7 @@ def float64_graph(traced: Graph, known: Mapping[str, float] | None = None) -> Gr
     return double
 
 
-def check_option(on_missing: str, effort: str = "fast") -> None:
-    """Refuse what `on_missing` and `effort` cannot be."""
+def check_option(on_missing: str) -> None:
+    """Refuse what `on_missing` cannot be."""
     if on_missing not in ("error", "inf"):
         raise InputError(f'on_missing is "error" or "inf", not {on_missing!r}')
-    if effort not in EFFORTS:
-        raise InputError(f"effort is one of {', '.join(EFFORTS)}, not {effort!r}")

@@ -122,11 +122,8 @@ class Link:
 class ChainCertificate:
     """Carries a certificate along every chain of the graph (a `Chain` for `propagate`)."""
 
-    def __init__(
-        self, start: ClosedForm, device: torch.device, budget: Budget | None = None, *, terms: bool = False
-    ) -> None:
+    def __init__(self, start: ClosedForm, device: torch.device, budget: Budget | None = None) -> None:
         self.start, self.device, self.budget = start, device, budget or Budget()
-        self.terms = terms
         self.links: dict[str, Link] = {}
         self.blocks: dict[LinearMap, MatrixBlock | None] = {}
         self.runs: dict[tuple[str, str, str], Multipliers] = {}
@@ -157,21 +154,6 @@ class ChainCertificate:
         self._note(source, name, log, ends=slope is None, cores=cores)
         bound = Upper(log + 1e-10 if log > -math.inf else log, Evidence.NUMERICAL, "closed-form")
         return bound.times(cores[link.origin])
-
-    def term(self, source: str, linear: LinearMap, cores: dict[str, Upper]) -> Upper | None:
-        """Bound one term of a sum by the chain it ends, where terms are asked for (no proof is kept of them)."""
-        return self.budget.attempt(lambda: self._term(source, linear, cores), lambda: None)
-
-    def _term(self, source: str, linear: LinearMap, cores: dict[str, Upper]) -> Upper | None:
-        link = self.links.get(source)
-        segment = self._block(linear) if self.terms and link is not None else None
-        if link is None or segment is None or link.copies != segment.copies:
-            return None
-        state = link.certificate()
-        log = math.inf if state is None else state.after(segment.weight)
-        return (
-            None if math.isinf(log) else Upper(log + 1e-10, Evidence.NUMERICAL, "closed-form").times(cores[link.origin])
-        )
 
     def _note(self, source: str, name: str, log10: float, *, ends: bool, cores: dict[str, Upper]) -> None:
         """Keep the multipliers of the chain into `name`."""

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from ..calls.agreement import agree
 from ..calls.call import Call, drawn, fresh, prepare, quantized, run, settle
 from ..core.budget import check_time, count
 from ..core.errors import CaptureError, InputError, JacobianError, RandomOperatorError
 from ..core.log10 import norm
 from ..core.threads import full_precision, math_attention
 from ..core.untouched import dropping_nothing, untouched
-from .graph.agreement import agree
 from .graph.capturing import Traces, trace_model
 from .graph.ir import Graph, Node, Ref, Unit
 from .operators.comparison import jump
@@ -662,11 +662,11 @@ class Products:
             raise JacobianError("the output does not depend on the input through differentiable operators")
         return dual, pulled
 
-    def push(self, rows: Tensor, *, again: bool = False) -> Tensor:
-        """Return the Jacobian of each sample times one row of inputs, in float64; `again` to differentiate it too."""
+    def push(self, rows: Tensor) -> Tensor:
+        """Return the Jacobian of each sample times one row of inputs, in float64."""
         dual, pulled = self.tangents
         self._took()
-        (product,) = torch.autograd.grad(pulled, dual, rows.to(self.point), retain_graph=True, create_graph=again)
+        (product,) = torch.autograd.grad(pulled, dual, rows.to(self.point), retain_graph=True)
         return product.double()
 
     def normal(self, rows: Tensor, scale: Tensor, lift: Tensor | float = 1.0) -> Tensor:

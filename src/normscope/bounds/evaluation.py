@@ -30,7 +30,7 @@ from ..core.budget import attempt
 from ..core.log10 import ceiling10, log10
 from ..core.log10 import norm as l2
 from ..core.rounding import UNIT, gamma, inward
-from .graph.ir import Graph, Node
+from .graph.ir import Graph, Node, Unit
 from .linalg.convolution_map import Convolution
 from .linalg.linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .linalg.operator_norms import absolute, applied, upper
@@ -41,29 +41,20 @@ from .operators.local.local import Affine, Enclosure, Primitive, UnrolledStep, f
 from .operators.local.products import MatrixProduct, Multiply
 from .operators.local.scalar import Scalar
 from .operators.ranges import Opaque
-from .operators.registry import effect_of
+from .operators.registry import effect_of, family_of, multiplied
 from .operators.units import COMPLEX
 from .segments import GraphSteps, evaluate
 
-aten = torch.ops.aten
 ULPS = 8.0
 """Units in the last place by which one operator of torch (erf, tanh, exp, a root) may be off."""
 SAFETY = 2.0**14
 """Errors that are estimated and not bounded are multiplied by this margin."""
-RECURRENT = ("lstm", "gru", "rnn")
-"""Operators that run many steps, whose roundings travel through the later ones: they are given the margin too."""
 TINY = 2.0**-1022
 """A number that is flushed to zero is off by at most this much."""
 UP = 1 + 2.0**-40
 """Room for the rounding of the error bounds themselves."""
 WIDE = 2**18
 """Factors of a matrix product with more entries than this are bounded by their Frobenius norm."""
-BILINEAR = {
-    aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, aten.conv_transpose1d.default,
-    aten.conv_transpose2d.input, aten.conv_transpose3d.input, aten.convolution.default, aten.linear.default,
-    aten.matmul.default, aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default,
-}  # fmt: skip
-"""Operators whose value is a sum of products of two factors, plus a bias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +79,7 @@ def behind(
     """Return what a primitive makes of the error of its operands, its own rounding, and the l2 norm of the first."""
     if isinstance(primitive, MatrixProduct):
         return _product(operands[0], operands[1], norms)
-    if isinstance(primitive, Opaque) and primitive.node.op in BILINEAR and len(operands) <= 2:
+    if isinstance(primitive, Opaque) and _is_bilinear(primitive.node) and len(operands) <= 2:
         return _bilinear(primitive.node, operands)
     own = _own(primitive, [operand.value for operand in operands], value)
     if all(not bool(operand.error.any()) for operand in operands):
@@ -138,7 +129,8 @@ def _own(primitive: Primitive, values: Sequence[Tensor], value: Tensor) -> Tenso
     # known by its gains alone: as if all its operands were added up in every entry
     size = sum((flat(operand).abs().sum(1) for operand in values), torch.zeros_like(flat(value)[:, 0]))
     entries = float(sum(flat(operand).shape[1] for operand in values))
-    many = SAFETY if isinstance(primitive, Opaque) and primitive.node.operator.startswith(RECURRENT) else 1.0
+    # The roundings of a recurrent layer travel through its later steps: it is given the margin too.
+    many = SAFETY if isinstance(primitive, Opaque) and family_of(primitive.node) == "recurrent" else 1.0
     return many * gamma(64.0 * (entries + 64.0)) * (value.abs() + wide(size, value)) + TINY
 
 
@@ -170,6 +162,12 @@ def _scaled(x: Tensor) -> tuple[Tensor, Tensor]:
     return (x / top).nan_to_num(0.0), top[..., 0, 0]
 
 
+def _is_bilinear(node: Node) -> bool:
+    """Whether a node is an operator of torch whose first two arguments are the factors of its products."""
+    factors = None if isinstance(node.op, Unit) else multiplied(node)
+    return factors is not None and factors.left is node.args[0] and factors.right is node.args[1]
+
+
 def _bilinear(node: Node, operands: Sequence[Certain]) -> tuple[Tensor, Tensor, Tensor]:
     """Return the error of a sum of products of factors (one of them may be a constant), entry by entry."""
     absolute = (a.double().abs() if isinstance(a, Tensor) and a.is_floating_point() else a for a in node.args)
@@ -192,8 +190,8 @@ def _bilinear(node: Node, operands: Sequence[Certain]) -> tuple[Tensor, Tensor, 
     count = float(max(operand.value[0].numel() for operand in operands))
     own = gamma(count + 16.0) * run(*reached) + count * TINY
     if bias is not None:
-        channels = node.operator not in ("linear", "matmul", "mm", "bmm", "mv", "dot")
-        own = own + 4 * UNIT * bias.double().abs().reshape(-1, *(1,) * (len(node.shape) - 2 if channels else 0))
+        behind_channels = len(node.shape) - 2 if family_of(node) == "convolution" else 0
+        own = own + 4 * UNIT * bias.double().abs().reshape(-1, *(1,) * behind_channels)
     return moved, own, l2(flat(moved), 1)
 
 

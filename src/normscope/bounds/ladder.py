@@ -10,19 +10,18 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from ..calls.data_reader import Batches
+from ..calls.stand_ins import accepts_graph
 from ..core.bracket import HELD_CONSTANT, Bracket, Evidence
 from ..core.codec import JsonForm, Part, encode, save_json
+from ..core.effort import SEARCHING, Effort
 from ..core.errors import InputError, visible
 from ..core.shown import Shown
 from ..core.untouched import Mode, outside_inference_mode
-from .captured import Bounding, Captured, Effort, OnMissing, check_option
-from .domain.domain import Domain
-from .domain.domain_bounds import domain_sides, with_steepest
-from .graph.capturing import accepts_graph
+from .captured import Bounding, Captured, OnMissing, check_option
 from .graph.ir import Graph, Shape
 from .lower import observed_if_any
 from .operators.effects import Linear
-from .rungs import climb, is_normalizer, is_weight, shared, upper_sides
+from .rungs import climb, is_normalizer, is_weight, upper_sides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +30,7 @@ class Ladder(Part, Shown, Mapping[str, Bracket]):
 
     Names: `printed`, `printed-exact` (formulas of the paper; `holds` says whether they bound this network), `product`,
     `folded`, `closed-form`, `tight` (with `effort="tight"`), `best`, and `observed` (POINT, at the given batch) where
-    it could be measured. Over a domain there are no printed formulas; `global` is the best bound over all inputs, and
-    `gains` the product of the blocks' gains where they were recorded.
+    it could be measured.
 
     Attributes:
         rungs: the brackets by name.
@@ -78,8 +76,7 @@ def ladder(
     data: Any = None,
     *,
     labels: Any = None,
-    domain: Domain | None = None,
-    effort: Effort = "fast",
+    effort: Literal["fast", "tight"] = "fast",
     sides: Literal["both", "upper"] = "both",
     mode: Mode | None = None,
     output: str | int | None = None,
@@ -97,7 +94,6 @@ def ladder(
         model: any `torch.nn.Module` (or its captured graph).
         data: as for `lipschitz`, and so are all options that are not explained here; the first batch is measured.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
-        domain: what `normscope.domain` recorded: every rung then speaks of the inputs inside, and `global` of all.
         effort: `"fast"`, or `"tight"`, which adds the rung of the optimised certificate.
         sides: `"both"`, or `"upper"` to save the search from below: the lower sides are then 0, and there is no rung
             `observed`.
@@ -123,23 +119,17 @@ def ladder(
         >>> rungs["best"].log10_upper <= rungs["product"].log10_upper
         True
     """
-    check_option(on_missing, effort)
+    check_option(on_missing)
+    asked = Effort.of(effort, *SEARCHING)
     if sides not in ("both", "upper"):
         raise InputError(f'sides is "both" or "upper", not {sides!r}')
     bounding = Bounding.within(max_seconds, rtol=rtol)
     batches = Batches(model, data, labels=labels)
     captured = Captured.of(model, batches.first, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
-    if sides == "upper" and domain is None:
-        rungs = upper_sides(captured, bounding, effort)
-    elif domain is None:
-        rungs = climb(captured, bounding, observed_if_any(captured, bounding, seed), seed, effort)
-    elif sides == "upper":
-        rungs = domain_sides(captured, domain, bounding, effort)
+    if sides == "upper":
+        rungs = upper_sides(captured, bounding, asked)
     else:
-        observed = observed_if_any(captured, bounding, seed)
-        inside = domain_sides(captured, domain, bounding, effort)
-        best = with_steepest(captured, domain, bounding, inside["best"], seed)
-        rungs = shared(inside, best, bounding.budget, observed)
+        rungs = climb(captured, bounding, observed_if_any(captured, bounding, seed), seed, asked)
     return Ladder(rungs=dict(rungs), layers=layer_constants(captured), graph=batches.noted(captured.graph))
 
 

@@ -10,16 +10,15 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from ..calls.data_reader import Batches
+from ..calls.stand_ins import accepts_graph
 from ..core.bracket import Bracket, Evidence, Scope
+from ..core.effort import SEARCHING, Effort
 from ..core.errors import InputError, check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import Mode, outside_inference_mode
 from .balls.ball_bracket import ball_bracket
-from .captured import Bounding, Captured, Effort, OnMissing, check_option
+from .captured import Bounding, Captured, OnMissing, check_option
 from .data.streaming import data_quantile
-from .domain.domain import Domain
-from .domain.domain_bounds import domain_sides, with_steepest
-from .graph.capturing import accepts_graph
 from .lower import lower_side, observed_if_any
 from .outputs import per_output
 from .point import jacobian_norms
@@ -37,12 +36,11 @@ def lipschitz(
     data: Any = None,
     *,
     labels: Any = None,
-    scope: Literal["global", "domain", "point", "ball", "data"] | Scope = Scope.GLOBAL,
+    scope: Literal["global", "point", "ball", "data"] | Scope = Scope.GLOBAL,
     radius: float | None = None,
-    domain: Domain | None = None,
-    effort: Effort = "fast",
+    effort: Literal["fast", "tight"] = "fast",
     sides: Sides = "both",
-    per: Literal["output", "difference", "class", "layer"] | None = None,
+    per: Literal["output", "difference", "class"] | None = None,
     share: float = 0.99,
     confidence: float = 0.95,
     samples: int | None = None,
@@ -59,12 +57,9 @@ def lipschitz(
     GLOBAL: over all inputs of the batch's shape; the upper side is the best of all methods (named in `method`), the
     lower side a pair of inputs confirmed in float64 (`witness`). In eval mode the function is the map of one sample.
     POINT: the Jacobian norm at each sample of the batch. BALL: over all inputs within `radius` (l2) of a sample, one
-    bracket for each (`per_sample`); the lower side is a pair inside the ball, and no ball exceeds GLOBAL. DOMAIN: the
-    largest Jacobian norm at inputs whose inner values stay in recorded ranges (`normscope.domain`), by every method of
-    GLOBAL; it bounds the change of the output between two inputs if the whole segment between them lies inside. The
-    lower side is a point inside and a direction, and no domain exceeds GLOBAL. DATA: the Jacobian norm that a share of
-    the data's distribution does not exceed, with confidence, from the norms at samples of a loader. It speaks of fresh
-    independent draws, not of shifted or adversarial inputs.
+    bracket for each (`per_sample`); the lower side is a pair inside the ball, and no ball exceeds GLOBAL. DATA: the
+    Jacobian norm that a share of the data's distribution does not exceed, with confidence, from the norms at samples of
+    a loader. It speaks of fresh independent draws, not of shifted or adversarial inputs.
 
     Args:
         model: any `torch.nn.Module` (or its captured graph).
@@ -72,18 +67,16 @@ def lipschitz(
             `DataLoader`, or a data set; token models start at their embeddings. The first batch is measured; for DATA
             as many as it takes. None for the batch of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
-        scope: `"global"`, `"domain"`, `"point"`, `"ball"` or `"data"`.
+        scope: `"global"`, `"point"`, `"ball"` or `"data"`.
         radius: of the balls, in the units of the model's input.
-        domain: what `normscope.domain(model, data)` recorded, for `scope="domain"`.
         effort: `"fast"`: norms and closed forms; `"tight"`: also the optimised certificate, until it settles or has
             taken its steps. Over balls `"tight"` relaxes every unit.
-        sides: `"upper"` or `"lower"`: that side of GLOBAL or DOMAIN alone, without the work on the other one, which is
-            then 0 or `+inf`. The search from below is most of the work on small networks.
+        sides: `"upper"` or `"lower"`: that side of GLOBAL alone, without the work on the other one, which is then 0 or
+            `+inf`. The search from below is most of the work on small networks.
         per: `"output"` or `"difference"`: also one bracket for every output, or for every difference of two outputs
             (logits i < j in the order of `itertools.combinations`), in `per_output`, for GLOBAL. For DATA `"class"`:
             also the quantiles of the samples of each class, for which the data have labels and are read to
-            their end (`per_class`); or `"layer"`: also those of the gains of each layer (`per_layer`), at some
-            150 passes a sample.
+            their end (`per_class`).
         mode: `"train"`, `"eval"`, or None for the mode the model is in. Train mode is a map of the whole batch.
         output: which output to measure, for models with several.
         on_missing: `"error"`: operators without a rule raise one error that lists them; `"inf"`: go on with `+inf`.
@@ -123,10 +116,11 @@ def lipschitz(
     try:
         scope = Scope(scope)
     except ValueError:
-        raise InputError(f'scope is "global", "domain", "point", "ball" or "data", not {scope!r}') from None
-    check_option(on_missing, effort)
+        raise InputError(f'scope is "global", "point", "ball" or "data", not {scope!r}') from None
+    check_option(on_missing)
+    asked = Effort.of(effort, *SEARCHING)
     check_numbers(radius=radius, rtol=rtol, max_seconds=max_seconds, seed=seed)
-    _check_scope(scope, radius=radius, domain=domain, per=per)
+    _check_scope(scope, radius=radius, per=per)
     _check_sides(sides, scope, per=per)
     if scope is Scope.DATA:
         return data_quantile(
@@ -152,27 +146,16 @@ def lipschitz(
         return batches.noted(norms)
     captured = Captured.of(model, batch, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
     if radius is not None:
-        return batches.noted(_over_balls(captured, bounding, radius, effort, seed))
-    if domain is not None:
-        if sides == "lower":
-            domain.check(captured.double)
-            inside = _not_asked(captured, scope)
-        else:
-            inside = domain_sides(captured, domain, bounding, effort)["best"]
-        if sides == "upper":
-            return batches.noted(_without_lower(inside))
-        return batches.noted(with_steepest(captured, domain, bounding, inside, seed))
-    return batches.noted(_over_all_inputs(captured, bounding, effort, sides, per, seed))
+        return batches.noted(_over_balls(captured, bounding, radius, asked, seed))
+    return batches.noted(_over_all_inputs(captured, bounding, asked, sides, per, seed))
 
 
-def _check_scope(scope: Scope, *, radius: float | None, domain: Domain | None, per: str | None) -> None:
+def _check_scope(scope: Scope, *, radius: float | None, per: str | None) -> None:
     """Refuse options that the scope does not have, and ask for those that it needs."""
     if per is not None and scope not in (Scope.GLOBAL, Scope.DATA):
         raise InputError('per= splits GLOBAL and DATA figures: use scope="global" or scope="data"')
     if (radius is None) == (scope is Scope.BALL):
         raise InputError('scope="ball" needs radius=, and the other scopes have none')
-    if (domain is None) == (scope is Scope.DOMAIN):
-        raise InputError('scope="domain" needs domain=normscope.domain(model, data), and the other scopes have none')
 
 
 def _check_sides(sides: str, scope: Scope, *, per: str | None) -> None:
@@ -181,27 +164,19 @@ def _check_sides(sides: str, scope: Scope, *, per: str | None) -> None:
         raise InputError(f'sides is "both", "upper" or "lower", not {sides!r}')
     if sides == "both":
         return
-    if scope not in (Scope.GLOBAL, Scope.DOMAIN):
-        raise InputError(
-            f'sides={sides!r} is for scope="global" and scope="domain": the other scopes find both at once'
-        )
+    if scope is not Scope.GLOBAL:
+        raise InputError(f'sides={sides!r} is for scope="global": the other scopes find both at once')
     if per is not None:
         raise InputError('per= works on both sides together: leave sides="both"')
 
 
-def _without_lower(bracket: Bracket) -> Bracket:
-    """Return an upper side alone, which says so."""
-    return replace(bracket, notes=(*bracket.notes, "the lower side was not asked for: 0 stands in its place"))
-
-
-def _not_asked(captured: Captured, scope: Scope) -> Bracket:
+def _not_asked(captured: Captured) -> Bracket:
     """Return the bracket of a lower side alone before that is known."""
     return Bracket(
         log10_lower=-math.inf,
         log10_upper=math.inf,
         evidence=Evidence.PROVEN,
         method="none",
-        scope=scope,
         mode=captured.graph.mode,
         reason="the upper side was not asked for",
         input_shape=captured.graph.input_shape,
@@ -210,16 +185,17 @@ def _not_asked(captured: Captured, scope: Scope) -> Bracket:
 
 
 def _over_all_inputs(
-    captured: Captured, bounding: Bounding, effort: str, sides: str, per: str | None, seed: int
+    captured: Captured, bounding: Bounding, effort: Effort, sides: str, per: str | None, seed: int
 ) -> Bracket:
     """Return the bracket of scope GLOBAL."""
     if sides == "lower":
         at_data = observed_if_any(captured, bounding, seed)
-        return lower_side(captured, bounding, at_data, seed).under(_not_asked(captured, Scope.GLOBAL))
+        return lower_side(captured, bounding, at_data, seed).under(_not_asked(captured))
     rungs = upper_sides(captured, bounding, effort)
+    best = rungs["best"]
     if sides == "upper":
-        return _without_lower(rungs["best"])
-    best, observed = rungs["best"], observed_if_any(captured, bounding, seed)
+        return replace(best, notes=(*best.notes, "the lower side was not asked for: 0 stands in its place"))
+    observed = observed_if_any(captured, bounding, seed)
     bracket = lower_side(captured, bounding, observed, seed, enough=best.log10_upper).under(best)
     if per is None:
         return bracket
@@ -227,7 +203,7 @@ def _over_all_inputs(
     return replace(bracket, per_output=each)
 
 
-def _over_balls(captured: Captured, bounding: Bounding, radius: float, effort: str, seed: int) -> Bracket:
+def _over_balls(captured: Captured, bounding: Bounding, radius: float, effort: Effort, seed: int) -> Bracket:
     """Return the bracket of scope BALL: every sample is measured with its own masks and ids."""
     groups = captured.groups(bounding)
     if len(groups) == 1:
@@ -251,7 +227,7 @@ def _over_balls(captured: Captured, bounding: Bounding, radius: float, effort: s
     )
 
 
-def _balls_of(captured: Captured, bounding: Bounding, radius: float, effort: str, seed: int) -> Bracket:
+def _balls_of(captured: Captured, bounding: Bounding, radius: float, effort: Effort, seed: int) -> Bracket:
     """Return the bracket over balls; every ball has what a checker needs: the network, the centre, the radius.
 
     The model must give what the graph gives at the centres.

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget
+from ..core.effort import Effort
 from ..core.errors import InputError
 from .applied import passes
 from .captured import Bounding, Captured, cut_short
@@ -46,11 +47,11 @@ def directions(per: str, outputs: int) -> Tensor:
 
 
 def per_output(
-    captured: Captured, bounding: Bounding, values: Bounds, bracket: Bracket, *, per: str, effort: str, seed: int
+    captured: Captured, bounding: Bounding, values: Bounds, bracket: Bracket, *, per: str, effort: Effort, seed: int
 ) -> tuple[Bracket, ...]:
     """Return a bracket for every output or difference, none above what the whole output's bracket implies.
 
-    An effort above `"fast"` optimises the certificate for all of them together.
+    An effort above FAST optimises the certificate for all of them together.
     """
     rows = directions(per, math.prod(captured.graph.output_shape) // math.prod(captured.graph.output_shape[:-1]))
     if math.prod(captured.graph.output_shape[:-1]) != 1:
@@ -97,12 +98,12 @@ def _below(captured: Captured, row: Tensor, budget: Budget, seed: int, enough: f
     )
 
 
-def _along(captured: Captured, budget: Budget, values: Bounds, rows: Tensor, effort: str) -> Tensor:
+def _along(captured: Captured, budget: Budget, values: Bounds, rows: Tensor, effort: Effort) -> Tensor:
     """Return log10 of the constants along the rows by one certificate; infinite where there is none."""
     written = plan(captured.segments, values)
     dense = None
     if written is not None:
-        rows, steps = rows.to(written.output.device), 1 if effort == "fast" else None
+        rows, steps = rows.to(written.output.device), 1 if effort == Effort.FAST else None
         dense = optimise(written, steps=steps, budget=budget.share(0.5), directions=rows)
     if written is None or dense is None:
         return torch.full((len(rows),), math.inf, dtype=torch.float64)

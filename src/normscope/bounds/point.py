@@ -22,10 +22,10 @@ from ..core.errors import JacobianError, describe_error
 from ..core.log10 import log10, norm
 from ..core.threads import math_attention
 from ..core.untouched import mode_of, outside_inference_mode, untouched
+from ..products.lanczos import lanczos
 from .derivative import DIRECTIONS, BatchFunction, Products, candidates, captured, compare, find_bends, reach_of
 from .graph.capturing import Traces
 from .graph.ir import Graph
-from .linalg.lanczos import lanczos
 
 FEW = 32
 """With up to this many outputs (or inputs) a sample the whole Jacobian is taken, and its norm is exact up to rounding.

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ..core.bracket import Bracket, Evidence
-from ..core.budget import Budget, Progress
+from ..core.budget import Progress
+from ..core.effort import Effort
 from ..core.log10 import log10, power10
 from ..core.rounding import Upper, smallest
 from ..theory.normalizers import lemma1, lemma2, lemma3
@@ -28,7 +29,7 @@ from .graph.ir import Node, Unit
 from .linalg.linear_map import LinearMap
 from .lower import lower_side
 from .operators.effects import Effect, Elementwise, Gain, Linear, Norm, Unbounded
-from .operators.registry import lookup, sets_of
+from .operators.registry import is_normalizer, is_weight, sets_of
 from .proofs.proof import Multipliers, Proof
 from .segments import Bounds, Joints, Segments, propagate
 
@@ -60,36 +61,33 @@ class Rungs(Mapping[str, Bracket]):
 def upper_sides(
     captured: Captured,
     bounding: Bounding | None = None,
-    effort: str = "fast",
+    effort: Effort = Effort.FAST,
     *,
     proofs: bool = True,
-    everywhere: bool = True,
 ) -> Rungs:
     """Return the upper side of every method that the effort allows, and the best of them.
 
-    `proofs` keeps what a checker needs, which takes stock of all weights. Without `everywhere` the segments are those
-    of a domain: the printed products are left out, and chains that end in a sum are used as well, since no proof is
-    written.
+    `proofs` keeps what a checker needs, which takes stock of all weights.
     """
     bounding = bounding or Bounding()
-    node_bounds, chains = _composed(captured, bounding, terms=not everywhere)
+    node_bounds, chains = _composed(captured, bounding)
     output = captured.graph.output
     uppers = {name: bounds[output] for name, bounds in node_bounds.items()}
     values = {name: smallest([bounds[name] for bounds in node_bounds.values()]) for name in node_bounds["folded"]}
     proof = Proof(graph=captured.double, effects=captured.segments.effects) if proofs else None
     proof_of: dict[str, Proof | None] = dict.fromkeys(uppers, proof)
     proof_of["closed-form"] = None if proof is None else replace(proof, multipliers=chains)
-    tight = OptimisedCertificate() if effort == "fast" else optimise_certificate(captured, bounding, values)
+    tight = OptimisedCertificate() if effort == Effort.FAST else optimise_certificate(captured, bounding, values)
     least = min(uppers, key=lambda name: uppers[name].log10)
     if tight.upper is not None and tight.upper.log10 <= uppers[least].log10:
         uppers["tight"], proof_of["tight"] = tight.upper, None if proof is None else tight.proof(proof)
     elif tight.upper is not None or tight.cut:  # what is known without it
         uppers["tight"], proof_of["tight"] = uppers[least], proof_of[least]
-    brackets: dict[str, Bracket] = {}
-    if everywhere:  # the formulas of the paper cover all inputs
-        brackets["printed"] = printed(captured.segments, bounding.norm, exact=False)
-        brackets["printed-exact"] = printed(captured.segments, bounding.norm, exact=True)
-    brackets |= _brackets(captured, bounding, uppers, proof_of)
+    brackets = {
+        "printed": printed(captured.segments, bounding.norm, exact=False),
+        "printed-exact": printed(captured.segments, bounding.norm, exact=True),
+        **_brackets(captured, bounding, uppers, proof_of),
+    }
     norms, chained, whole = bounding.norms, bounding.closed_forms, bounding.budget
     later = {"closed-form": chained, "tight": whole, "best": whole}
     brackets = {name: cut_short(rung, norms, later.get(name, norms)) for name, rung in brackets.items()}
@@ -102,41 +100,34 @@ def climb(
     bounding: Bounding,
     observed: Bracket | None,
     seed: int,
-    effort: str = "fast",
+    effort: Effort = Effort.FAST,
     *,
     search: bool = True,
     proofs: bool = True,
 ) -> Rungs:
-    """Return every rung, with one lower side shared by all that bound the network.
+    """Return every rung, with one lower side shared by all that bound the network, and `observed` as the last.
 
     Without `search` the lower side comes from pairs at the batch alone; `proofs` keeps what a checker needs.
     """
     rungs = upper_sides(captured, bounding, effort, proofs=proofs)
     lower = lower_side(captured, bounding, observed, seed, enough=rungs["best"].log10_upper, search=search)
     best = lower.under(rungs["best"])
-    return shared(rungs, best, lower.search, observed)
-
-
-def shared(rungs: Rungs, best: Bracket, search: Budget, observed: Bracket | None) -> Rungs:
-    """Return rungs with the lower side of the best one; Jacobian norms `observed` at the batch are the last rung."""
     brackets = {
         name: replace(b, log10_lower=best.log10_lower, witness=best.witness, notes=best.notes) if b.holds else b
         for name, b in rungs.items()
         if name != "best"
     }
-    brackets = {name: cut_short(rung, search) for name, rung in brackets.items()} | {"best": best}
+    brackets = {name: cut_short(rung, lower.search) for name, rung in brackets.items()} | {"best": best}
     return replace(rungs, brackets=brackets if observed is None else brackets | {"observed": observed})
 
 
-def _composed(
-    captured: Captured, bounding: Bounding, *, terms: bool
-) -> tuple[dict[str, Bounds], tuple[Multipliers, ...]]:
+def _composed(captured: Captured, bounding: Bounding) -> tuple[dict[str, Bounds], tuple[Multipliers, ...]]:
     """Return the bounds of all nodes by every method that composes, and the multipliers of the best closed form."""
     segments, output = captured.segments, captured.graph.output
     joints: Joints = {}
     with torch.no_grad(), Progress("bounding") as progress:
         norm = partial(_shown, bounding.norm, progress)
-        chained = partial(_chained, captured, bounding, norm, joints, terms)
+        chained = partial(_chained, captured, bounding, norm, joints)
         bounds = {"product": propagate(segments, norm, fold=False)}
         with bounding.norms.timing():
             bounds["folded"] = propagate(segments, norm, fold=True, joints=joints)
@@ -157,11 +148,11 @@ def _shown(norm: Norm, progress: Progress, linear: LinearMap) -> Upper:
 
 
 def _chained(
-    captured: Captured, bounding: Bounding, norm: Norm, joints: Joints, terms: bool, start: ClosedForm
+    captured: Captured, bounding: Bounding, norm: Norm, joints: Joints, start: ClosedForm
 ) -> tuple[Bounds, tuple[Multipliers, ...]]:
     """Return the bounds of all nodes by a certificate that follows chains, and its multipliers."""
     device = captured.double.inputs[0].value.device
-    chain = ChainCertificate(start, device, bounding.closed_forms, terms=terms)
+    chain = ChainCertificate(start, device, bounding.closed_forms)
     with bounding.closed_forms.timing():
         bounds = propagate(captured.segments, norm, fold=True, chain=chain, joints=joints)
     return bounds, chain.proof()
@@ -223,9 +214,8 @@ def _not_attempted(captured: Captured, written: EllipsoidPlan | None, inputs: se
     late = [name for name in written.start if name not in inputs]
     if not late:
         return ()
-    nodes = [name.partition("~")[0] for name in late]  # parts of an operator over a domain are named behind a tilde
     places = " and ".join(
-        f"`{path}`" for path in dict.fromkeys(captured.graph.node(name).path or name for name in nodes)
+        f"`{path}`" for path in dict.fromkeys(captured.graph.node(name).path or name for name in late)
     )
     return (
         f"the optimised certificate begins behind {places}: values before that are out of its reach, {limit}; "
@@ -275,21 +265,6 @@ def _reason(captured: Captured, bounding: Bounding) -> str:
     reasons += [bound.reason for bound in map(bounding.norm, maps) if bound.reason]
     reasons = list(dict.fromkeys(reasons))
     return "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
-
-
-WEIGHTS = ("linear", "convolution")
-
-
-def is_weight(node: Node) -> bool:
-    """Whether a node is a layer with a weight: a matrix or a convolution."""
-    record = lookup(node)
-    return record is not None and record.family in WEIGHTS
-
-
-def is_normalizer(node: Node) -> bool:
-    """Whether a node is a normalization layer."""
-    record = lookup(node)
-    return record is not None and record.family == "normalization" and node.index in (None, 0)
 
 
 def printed_constant(node: Node, effect: Effect) -> float:

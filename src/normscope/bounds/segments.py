@@ -8,7 +8,7 @@ norm(operator in that operand) * L(operand), a root sum of squares where the ope
 (concatenation). Folded: a value that is a sum of linear maps A_j of sources u_j has L <= sum of norm(A_j) L(u_j), and
 L <= norm([A_j/t_j]) (sum of t_j^2 L(u_j)^2)^(1/2) for any t_j > 0.
 
-For balls, domains and rounding errors the graph is unrolled into steps (`GraphSteps`): affine maps and primitives.
+For balls and rounding errors the graph is unrolled into steps (`GraphSteps`): affine maps and primitives.
 """
 
 from __future__ import annotations
@@ -162,10 +162,6 @@ class Chain(Protocol):
         """Return a bound on a form from its chain, and remember the chain behind activation `name`."""
         ...
 
-    def term(self, source: str, linear: LinearMap, cores: dict[str, Upper]) -> Upper | None:
-        """Return a bound on one term of a sum from the chain it ends, if one is known."""
-        ...
-
 
 def propagate(
     segments: Segments,
@@ -261,16 +257,10 @@ class _Propagation:
         """Bound a value that is a sum of linear maps of sources; independent inputs are a root sum of squares."""
         norms = {source: self.norm(linear) for source, linear in form.items()}
         direct = [norms[source].times(self.cores[source]) for source in form if source in self.inputs]
-        others = [self._term(source, form[source], norms[source]) for source in form if source not in self.inputs]
+        others = [norms[source].times(self.cores[source]) for source in form if source not in self.inputs]
         plain = total([*([root_sum_squares(direct)] if direct else []), *others])
         joint = _joint(form, self.cores, norms, self.side, self.joints)
         return plain if joint is None else smallest([plain, joint])
-
-    def _term(self, source: str, linear: LinearMap, norm: Upper) -> Upper:
-        """Bound one map of a nonlinear source."""
-        plain = norm.times(self.cores[source])
-        tighter = None if self.chain is None else self.chain.term(source, linear, self.cores)
-        return smallest([plain] if tighter is None else [plain, tighter])
 
 
 def _joint(form: Form, cores: Bounds, norms: Bounds, side: int, joints: Joints) -> Upper | None:

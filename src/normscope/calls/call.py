@@ -21,8 +21,6 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import SUPPORTED_NODES, GetAttrKey, keystr, tree_flatten_with_path, tree_leaves, tree_map
 
-from ..bounds.graph.agreement import agree
-from ..bounds.graph.ir import Shape
 from ..core.budget import count
 from ..core.errors import CaptureError, InputError, NotFiniteError, RandomOperatorError, describe_error
 from ..core.threads import warnings_at_callers
@@ -36,6 +34,7 @@ from ..core.untouched import (
 )
 from ..listening.calls import float_tensors
 from ..report.words import shape
+from .agreement import agree
 
 PREFERRED = ("logits", "last_hidden_state")
 """The outputs that are measured where a model has several and none was chosen."""
@@ -286,7 +285,7 @@ def names_arguments(model: nn.Module, entries: Mapping[Any, Any]) -> bool:
     return bool(taken) and named and needed.issubset(entries) and not takes_dict(model, entries)
 
 
-def sample_shapes(call: Call, earlier: tuple[Shape, ...] = ()) -> tuple[Shape, ...]:
+def sample_shapes(call: Call, earlier: tuple[tuple[int, ...], ...] = ()) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of the tensors of one sample, for figures that pool the samples of several batches."""
     shapes = tuple(tuple(leaf.shape[1:]) for leaf in call.leaves if isinstance(leaf, Tensor))
     if earlier and shapes != earlier:

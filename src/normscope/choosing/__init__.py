@@ -1,1 +1,1 @@
-"""Short training runs of a model's twins, and which normalizer to choose."""
+"""Short training runs of a model's twins, which normalizer to choose, and the processes and ledgers of long jobs."""

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from ..auditing.audit_result import Audit, Row
-from ..auditing.page import cut_short, not_measured, own_gain, part, sensitivity_lower, useful_bound
-from ..auditing.scope_shares import SHARE
+from ..auditing.findings import useful
+from ..auditing.headline import to_see_more, why_useless
+from ..auditing.page import cut_short, not_measured, own_gain, sensitivity_lower, useful_bound
 from ..bounds.pages.radii import compared_curves, compared_radii
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
 from ..core.finding import Finding, Severity
-from ..doctor.checking.verdict import groups, places, sentence
-from ..doctor.findings.facts import useful
-from ..doctor.pages.check import NAMED, notices, steps, tally, to_see_more, why_useless
+from ..doctor.checking.verdict import groups, places
+from ..doctor.pages.check import NAMED, notices, steps, tally
 from ..report.document import (
     Block,
     Cell,
@@ -28,11 +27,12 @@ from ..report.document import (
     Series,
     Table,
     Text,
+    part,
     read_from,
     tabulate,
 )
 from ..report.glossary import glossary
-from ..report.words import PLAIN, factor, format_cell, listed, pluralise
+from ..report.words import PLAIN, factor, format_cell, listed, pluralise, sentence
 from .comparison import Key, difference, find_changes, match_rows
 
 
@@ -89,10 +89,6 @@ def compared_findings(audits: Mapping[str, Audit]) -> list[Block]:
     return blocks
 
 
-INSIDE = "in the data's ranges"
-"""The column of bounds over domains."""
-
-
 def headline_table(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) -> Table:
     """Return how much a change grows in each audited network, at the data, near it and anywhere, and what was found."""
     columns: list[ReadColumn[tuple[str, Audit]]] = [
@@ -105,13 +101,6 @@ def headline_table(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) -
             "log10 of how much a small change of the data grows at most: the largest Jacobian norm seen.",
         ),
         ReadColumn(
-            INSIDE,
-            "log10",
-            lambda named: _inside(named[1]),
-            "log10 of how much a small change grows at most at any input whose values lie in the ranges of "
-            "the data, a little widened. Where that was not measured, what holds for any input.",
-        ),
-        ReadColumn(
             "for any input",
             "log10",
             lambda named: _any_input(named[1]),
@@ -120,22 +109,8 @@ def headline_table(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) -
         ),
         ReadColumn("findings", "text", lambda named: tally(named[1].findings)),
     ]
-    absent = {"accuracy"} if not accuracy else set()
-    absent |= set() if any(_domain(audit) is not None for audit in audits.values()) else {INSIDE}
-    kept = [column for column in columns if column.title not in absent]
+    kept = [column for column in columns if accuracy or column.title != "accuracy"]
     return tabulate(audits.items(), kept, title="Side by side (log10: 1 is ten times)")
-
-
-def _domain(audit: Audit) -> float | None:
-    """Return the bound over the domain of an audit, if there is a finite one."""
-    point = None if audit.curve is None else audit.curve.domain(SHARE)
-    return None if point is None or point.bracket.log10_upper == math.inf else point.bracket.log10_upper
-
-
-def _inside(audit: Audit) -> float | None:
-    """Return the bound for inputs in the ranges of the data: that over the domain, or else that over all inputs."""
-    inside, anywhere = _domain(audit), _any_input(audit)
-    return anywhere if inside is None and isinstance(anywhere, float) else inside
 
 
 def _any_input(audit: Audit) -> Cell:

@@ -47,7 +47,6 @@ class RunOutcome(Part):
             was tried was stable, as happens with a batch of two.
         log10_observed: log10 of the largest Jacobian norm at held-out samples.
         log10_data: log10 of the Jacobian norm that 95 % of the data's distribution does not exceed, at 95 % confidence.
-        log10_domain: log10 of the bound over all inputs whose inner values stay in the ranges of the samples.
         noise: how much BatchNorm's variances change from batch to batch: the relative standard deviation, the median
             over channels, of the layer where it is largest.
         noise_law: the smallest possible noise, `sqrt(2/(m-1))` for m independent Gaussian values.
@@ -67,7 +66,6 @@ class RunOutcome(Part):
     stable_lr: float | None = None
     log10_observed: float | None = None
     log10_data: float | None = None
-    log10_domain: float | None = None
     noise: float | None = None
     noise_law: float | None = None
     findings: tuple[str, ...] = ()

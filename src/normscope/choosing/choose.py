@@ -12,25 +12,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..bounds.domain.domain import domain as record_domain
 from ..bounds.geometry.smoothness import smoothness
-from ..bounds.graph.capturing import accepts_graph
 from ..bounds.lipschitz import lipschitz
 from ..bounds.networks.twin import twin
 from ..calls.batches import Batch, LossFunction, loss_function, loss_of
 from ..calls.call import select
+from ..calls.stand_ins import accepts_graph
 from ..core.budget import Progress
 from ..core.errors import InputError, NormscopeError, check_counts, describe_error
 from ..core.finding import Severity
 from ..core.threads import ignore_warnings
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..doctor.checking.checking import check
-from ..doctor.checking.data_pass import watch_data
+from ..doctor.facts.data import run_over_data
 from ..doctor.monitor.watching import watch
-from ..jobs.engines import runner
-from ..jobs.ledger import Ledger
 from ..theory.losses import Loss
 from .choice import NAMES, Choice, RunOutcome, Status
+from .engines import runner
+from .ledger import Ledger
 from .task import TrainingRun, TrainingTask, build_seeded_model, gather
 
 BATCH_SIZES = (2, 8, 32, 128)
@@ -343,7 +342,7 @@ def _checked(task: TrainingTask, run: TrainingRun, model: nn.Module, notes: list
 def _noise(task: TrainingTask, run: TrainingRun, model: nn.Module) -> dict[str, Any]:
     """Return how much the variances of BatchNorms change from batch to batch, and the smallest possible change."""
     batches = [_inputs(batch) for batch in task.samples.steps(run.batch_size, BATCHES, run.seed)]
-    norms = [norm for norm in watch_data(model, batches, mode="train").normalizers.values() if norm.kind == "batch"]
+    norms = [norm for norm in run_over_data(model, batches, mode="train").normalizers.values() if norm.kind == "batch"]
     spreads = [norm.batch_spread for norm in norms if norm.batch_spread is not None]
     if not spreads:
         return {}
@@ -352,23 +351,15 @@ def _noise(task: TrainingTask, run: TrainingRun, model: nn.Module) -> dict[str, 
 
 
 def _capacity(task: TrainingTask, model: nn.Module, notes: list[str]) -> dict[str, Any]:
-    """Return the three figures of how much a small change of the input grows, in eval mode."""
+    """Return two figures of how much a small change of the input grows, in eval mode."""
     samples, count = task.samples, min(task.samples.held_out, MAX_JACOBIANS)
     held_out = _inputs(samples.batch(torch.arange(samples.count - count, samples.count)))
-    rows = torch.arange(samples.count - samples.held_out)[:256]
-    training = [_inputs(samples.batch(some)) for some in rows.split(128)]
     model.eval()
     options: dict[str, Any] = {"share": SHARE, "confidence": CONFIDENCE, "samples": count}
     data = _attempt("DATA", lambda: lipschitz(model, [held_out], scope="data", **options), notes)
-
-    def over_domain() -> float:
-        recorded = record_domain(model, training)
-        return lipschitz(model, held_out, scope="domain", domain=recorded, rtol=0.05).log10_upper
-
     return {
         "log10_observed": None if data is None else max(data.log10_norms),
         "log10_data": None if data is None else data.log10_upper,
-        "log10_domain": _attempt("DOMAIN", over_domain, notes),
     }
 
 

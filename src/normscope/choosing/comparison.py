@@ -13,13 +13,13 @@ from torch import nn
 
 from ..auditing.audit_result import Audit, Row
 from ..auditing.auditing import audit as audit_model
+from ..bounds.geometry.measure_table import Measures
 from ..bounds.graph.ir import Graph
 from ..calls.batches import LossFunction
 from ..core.codec import JsonForm, decode, encode, open_json, save_json
 from ..core.errors import InputError
 from ..core.untouched import Mode
 from ..doctor.monitor.run import Run
-from ..generalize.measure_table import Measures
 from ..report.document import FigureResult, Read, figures_form, read_from
 
 Key = tuple[str, str, int]

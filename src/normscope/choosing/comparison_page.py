@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ..auditing.page import part
+from ..bounds.pages.measures import compared_measures
 from ..core.errors import InputError
 from ..core.finding import Severity
-from ..doctor.checking.verdict import sentence
 from ..doctor.monitor.run import Run
 from ..doctor.pages.check import notices, tally
 from ..doctor.pages.run import (
@@ -23,10 +22,9 @@ from ..doctor.pages.run import (
     total_curves,
     view_curves,
 )
-from ..generalize.measures_page import compared_measures
-from ..report.document import Block, Column, Curves, Document, Kind, ReadColumn, Table, Text, tabulate
+from ..report.document import Block, Column, Curves, Document, Kind, ReadColumn, Table, Text, part, tabulate
 from ..report.glossary import glossary
-from ..report.words import listed, pluralise
+from ..report.words import listed, pluralise, sentence
 from .audit_comparison import compare_document, compare_values, compared_columns
 from .comparison import Comparison, merged_order
 

@@ -45,14 +45,14 @@ def _brief_table(choice: Choice) -> Table:
         "loss": ReadColumn("loss", "name", lambda cell: format_loss(cell) if cell.lr is not None else None),
         "observed": ReadColumn("log10 capacity", "name", _capacity),
     }
-    kept = [column for column in CELL_COLUMNS if column.title not in ("±", "DATA", "DOMAIN")]
+    kept = [column for column in CELL_COLUMNS if column.title not in ("±", "DATA")]
     columns = [narrow.get(column.title, column) for column in kept]
-    caption = "Capacity: observed, DATA, DOMAIN. What the columns mean stands on the page (--html)."
+    caption = "Capacity: observed, DATA. What the columns mean stands on the page (--html)."
     return tabulate(choice.cells, columns, caption=caption)
 
 
 def _capacity(cell: Cell) -> str:
-    values = [cell.mean_of(f"log10_{name}") for name in ("observed", "data", "domain")]
+    values = [cell.mean_of(f"log10_{name}") for name in ("observed", "data")]
     return " ".join("-" if value is None else f"{value:.1f}" for value in values)
 
 
@@ -86,7 +86,6 @@ CELL_COLUMNS: tuple[ReadColumn[Cell], ...] = (
     ),
     ReadColumn("observed", "log10", lambda cell: cell.mean_of("log10_observed")),
     ReadColumn("DATA", "log10", lambda cell: cell.mean_of("log10_data")),
-    ReadColumn("DOMAIN", "log10", lambda cell: cell.mean_of("log10_domain")),
     ReadColumn(
         "noise", "percent", lambda cell: cell.mean_of("noise"), "of BatchNorm's variances from batch to batch, relative"
     ),

@@ -14,8 +14,8 @@ from ..calls.batches import Batch, LossFunction, placed_batches
 from ..calls.call import Call
 from ..core.errors import InputError, describe_error
 from ..core.untouched import unwrapped
-from ..jobs.ledger import hashed
 from ..theory.losses import Loss
+from .ledger import hashed
 
 HELD_OUT = 0.2
 """The share of the samples on which the runs are compared, and not trained."""
@@ -87,7 +87,7 @@ class TrainingTask:
         steps: how many steps every run takes.
         momentum: the momentum of SGD.
         groups: the number of groups of GroupNorms.
-        capacity: whether to measure how much trained models amplify a change (observed, DATA and DOMAIN).
+        capacity: whether to measure how much trained models amplify a change (observed and DATA).
     """
 
     model: nn.Module | Callable[[], nn.Module]

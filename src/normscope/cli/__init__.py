@@ -45,13 +45,13 @@ app = typer.Typer(
 VERBS = {
     "check": "auditing", "audit": "auditing", "show": "saved", "compare": "saved", "choose": "training",
     "curvature": "training", "generalization": "training", "measures": "training", "demo": "demo",
-    "bound lipschitz": "bounding", "bound domain": "bounding", "bound curve": "bounding", "bound radius": "bounding",
+    "bound lipschitz": "bounding", "bound radius": "bounding",
     "bound symmetries": "training", "bound verify": "bounding", "bound ops": "bounding",
 }  # fmt: skip
 """The verbs of Normscope, each a function of a file in this folder; those of a group have its name before theirs."""
 GROUPS = {
     "bound": "Bounds that hold for all inputs, for a share of the data or within a radius, and how they are checked: "
-    "lipschitz, domain, curve, radius, symmetries, verify, ops."
+    "lipschitz, radius, symmetries, verify, ops."
 }
 
 

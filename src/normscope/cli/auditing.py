@@ -14,13 +14,13 @@ from torch import Tensor
 from ..auditing.audit_result import Audit
 from ..auditing.auditing import PARTS, THOROUGH
 from ..auditing.auditing import audit as audit_model
+from ..auditing.bare_weights import audit_weights
 from ..core.budget import Parts
 from ..core.codec import encode
 from ..core.errors import InputError, visible
 from ..core.files import write_text
 from ..core.finding import Finding, Severity
 from ..core.version import __version__
-from ..doctor.checking.bare_weights import audit_weights
 from ..doctor.checking.checked import Check
 from ..doctor.checking.checking import check as check_model
 from .data_forms import Batches, open_data, open_with_labels

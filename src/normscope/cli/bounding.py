@@ -1,11 +1,10 @@
-"""The verbs that bound: `lipschitz`, `radius`, `domain`, `curve`, and `verify` and `ops`, which say what to trust."""
+"""The verbs that bound: `lipschitz`, `radius`, and `verify` and `ops`, which say what to trust."""
 
 from __future__ import annotations
 
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,32 +13,24 @@ import torch
 import typer
 from torch.utils._pytree import tree_map
 
-from ..bounds.curve.curve import SAMPLES
-from ..bounds.curve.curve import curve as measure_curve
 from ..bounds.data.quantile import DataBracket
-from ..bounds.domain.domain import Coverage, Domain
-from ..bounds.domain.domain import domain as record_domain
-from ..bounds.ladder import Ladder, ladder
 from ..bounds.lipschitz import lipschitz as measure_lipschitz
 from ..bounds.operators.registry import Operator, operators
 from ..bounds.pages.radii import radii_document
 from ..bounds.radius.radius import certified_radius
 from ..core.bracket import Bracket
 from ..core.errors import InputError
-from ..report.document import Document, ReadColumn, Text, read_from, tabulate
+from ..report.document import Document, ReadColumn, read_from, tabulate
 from ..report.words import bracket_table
 from .data_forms import open_data, open_labelled
 from .messages import PlainResult, check_targets, measuring, one_line, show_result
 from .model_forms import GivenModel, open_runnable
 from .options import (
-    BatchSize,
-    Data,
     DataOrNoise,
     Device,
     Html,
     Json,
     MaxSeconds,
-    Mode,
     Model,
     Output,
     Seed,
@@ -60,17 +51,6 @@ normscope bound radius normscope.networks:mlp --data digits --samples 20 --html 
 normscope bound radius mypackage.models:cnn --data mnist:~/data --effort tight --at 0.5 --at 1
 normscope bound radius mypackage.models:cnn --data mypackage.data:test_loader --json radii.json
 """
-DOMAIN_EXAMPLES = """
-normscope bound domain normscope.networks:mlp --data digits
-
-normscope bound domain mypackage.models:vit --data cifar10:~/data --quantile 0.01 --save domain.npz
-normscope bound domain mypackage.models:vit --data mypackage.data:loader --record gains --json domain.json
-"""
-CURVE_EXAMPLES = """
-normscope bound curve normscope.networks:mlp --data digits --html curve.html
-
-normscope bound curve mypackage.models:vit --data cifar10:~/data --samples 500 --json curve.json
-"""
 VERIFY_EXAMPLES = """
 python -c "import torch, normscope as ns; ns.spectral_norm(torch.randn(8, 8)).save('norm.npz')"
 normscope bound verify norm.npz
@@ -80,17 +60,10 @@ python tools/verify norm.npz           # the same, from a checkout, where Normsc
 OPS_EXAMPLES = """
 normscope bound ops
 """
-Recorded = Annotated[
-    Literal["ranges", "gains"],
-    typer.Option(help="gains: also the gain of each block at the data; some 100 passes per sample."),
-]
-Effort = Annotated[Literal["fast", "tight"], typer.Option(help="How hard to work on the bounds.")]
 NAMED = ("digits", "mnist", "cifar10", "npz")
 """Data sets from which samples are drawn at random, since their order may have a meaning."""
 MANY = 1_000_000
 """How many samples of such a data set are read at most, to draw from."""
-HELD_OUT = 5
-"""The last of every this many batches does not define the domain: the coverage is measured on it."""
 
 
 def lipschitz(
@@ -108,10 +81,7 @@ def lipschitz(
         ),
     ] = None,
     per: Annotated[
-        Literal["class", "layer"] | None,
-        typer.Option(
-            help="With --scope data: also by class (of all samples), or by layer (some 150 passes per sample)."
-        ),
+        Literal["class"] | None, typer.Option(help="With --scope data: also by class (of all samples).")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples that go through the model at a time.")] = 32,
     html: Html = None,
@@ -269,152 +239,6 @@ def radius(
         )
     radii = dataclasses.replace(radii, name=subject.name, notes=(*labelled.notes, *subject.notes, *radii.notes))
     show_result(radii, html, json, page=radii_document(radii, brief=True, at=at))
-
-
-def domain(
-    model: Model,
-    data: Data,
-    margin: Annotated[float, typer.Option(min=0.0, help="Widen every range by this share.")] = 0.0,
-    quantile: Annotated[
-        float, typer.Option(min=0.0, max=0.99, help="The share of samples that each limit may leave outside.")
-    ] = 0.0,
-    record: Recorded = "ranges",
-    effort: Effort = "fast",
-    save: Annotated[Path | None, typer.Option(help="Write the domain here, for Domain.load.")] = None,
-    html: Html = None,
-    json: Json = None,
-    mode: Mode = None,
-    output: Output = None,
-    batch_size: BatchSize = None,
-    device: Device = None,
-    trust: Trust = False,
-) -> None:
-    """Record where the data lives inside a network, and bound the network there.
-
-    Four of five batches define the domain: the least variance of each normalizer, the range of every channel before an
-    activation, the gains of attention. The domain is the set of ALL inputs that stay in these ranges. The result is the
-    bound on the Jacobian norm over the domain, by every method, beside the bound over all inputs; and the share of the
-    other batches that lies inside, with its lower limit at a confidence of 95 %.
-
-    MODEL and DATA are what `normscope audit` takes, but for weights alone.
-    """
-    with measuring(model, data, save, html, json):
-        subject = open_runnable(model, trust=trust, device=device, mode=mode)
-        opened = open_data(data, subject, batch_size=batch_size, seed=0)
-        defining, held_out = _split([opened.first] if opened.loader is None else opened.loader)
-        recorded = record_domain(
-            subject.module,
-            defining,
-            margin=margin,
-            quantile=quantile,
-            record=record,
-            mode=mode,
-            output=output_of(output),
-        )
-        coverage = recorded.coverage(held_out) if held_out else None
-        rungs = ladder(
-            subject.module, opened.first, domain=recorded, effort=effort, mode=mode, output=output_of(output)
-        )
-    if save is not None:
-        recorded.save(save)
-    page = _domain_document(subject.name, recorded, coverage, rungs, (*opened.notes, *subject.notes))
-    show_result(PlainResult(page, _plain(subject.name, recorded, coverage, rungs)), html, json, save)
-
-
-def _split(batches: Iterable[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the batches that define the domain, and those on which the coverage is measured."""
-    defining: list[Any] = []
-    held_out: list[Any] = []
-    for number, batch in enumerate(batches, 1):
-        (defining if number % HELD_OUT else held_out).append(batch)
-    return defining, held_out
-
-
-def _domain_document(
-    name: str, recorded: Domain, coverage: Coverage | None, rungs: Ladder, notes: tuple[str, ...]
-) -> Document:
-    """Return what is printed: first the figure that matters, then the coverage, then every method."""
-    best, everywhere = rungs["best"], rungs["global"]
-    unit = "inputs (whole batches)" if recorded.mode == "train" else "samples"
-    headline = (
-        f"At every input whose inner values stay in the ranges of {recorded.samples} {unit}, a small change grows at "
-        f"most 10^{best.log10_upper:.2f} times; over all inputs the bound is 10^{everywhere.log10_upper:.2f}."
-    )
-    share = (
-        "No batch was left to measure the coverage on." if coverage is None else f"Of the data kept aside, {coverage}."
-    )
-    return Document(
-        title=f"Where the data lives: {name}",
-        blocks=(
-            Text(body=headline),
-            Text(body=share),
-            bracket_table(
-                rungs,
-                title="Bounds",
-                caption="Exponents of ten. The domain need not be convex: between two inputs the bound holds if the "
-                "whole segment lies inside.",
-            ),
-            *(Text(body=note) for note in notes),
-        ),
-    )
-
-
-def _plain(name: str, recorded: Domain, coverage: Coverage | None, rungs: Ladder) -> dict[str, Any]:
-    """Return the figures as plain data."""
-    return {
-        "schema_version": 1,
-        "name": name,
-        "samples": recorded.samples,
-        "skipped": recorded.skipped,
-        "margin": recorded.margin,
-        "quantile": recorded.quantile,
-        "record": recorded.record,
-        "mode": recorded.mode,
-        "coverage": None if coverage is None else coverage.to_json(),
-        "rungs": {key: rung.to_json() for key, rung in rungs.items()},
-    }
-
-
-def curve(
-    model: Model,
-    data: Data,
-    samples: Annotated[int, typer.Option(min=2, help="How many samples to read at most.")] = SAMPLES,
-    record: Recorded = "ranges",
-    effort: Effort = "fast",
-    html: Html = None,
-    json: Json = None,
-    mode: Mode = None,
-    output: Output = None,
-    batch_size: BatchSize = None,
-    max_seconds: MaxSeconds = None,
-    seed: Seed = 0,
-    device: Device = None,
-    trust: Trust = False,
-) -> None:
-    """Measure how much a small change of the input grows, by the share of the data.
-
-    There are two answers, each with confidence 95 %. DATA: for that share of fresh data, the growth at the input itself
-    is at most this. DOMAIN: that share lies in a set of inputs, and at ALL inputs of the set, also at those that are no
-    data, the growth is at most this. The data are read once: four of five samples define domains of several widths,
-    each inside the next, and the fifth measures how much fresh data lies in each.
-
-    MODEL and DATA are what `normscope audit` takes, but for weights alone. The order of the data must have no meaning.
-    """
-    with measuring(model, data, html, json):
-        subject = open_runnable(model, trust=trust, device=device, mode=mode)
-        opened = open_data(data, subject, batch_size=batch_size, seed=seed)
-        result = measure_curve(
-            subject.module,
-            [opened.first] if opened.loader is None else opened.loader,
-            samples=samples,
-            record=record,
-            effort=effort,
-            mode=mode,
-            output=output_of(output),
-            max_seconds=max_seconds,
-            seed=seed,
-        )
-    show_result(result, html, json)
 
 
 def verify(

@@ -27,9 +27,9 @@ from urllib.request import getproxies
 import torch
 from torch import Tensor, nn
 
+from ..auditing.reading_ahead import Stored
 from ..bounds.graph.capturing import load_program
 from ..core.errors import InputError, describe_error
-from ..doctor.checking.reading_ahead import Stored
 from .stored import INDEX, PICKLES, stored_weights
 
 FORMS = (

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from .. import load_from_lab
 from ..auditing.audit_result import Audit
 from ..auditing.auditing import audit as audit_model
-from ..bounds.curve.curve import ShareCurve
 from ..bounds.data.quantile import DataBracket
 from ..bounds.geometry.curvature import KINDS as MEASURED
 from ..bounds.geometry.curvature import Curvature
+from ..bounds.geometry.measure_table import Measures
 from ..bounds.geometry.symmetries import Symmetries
 from ..bounds.radius.radii import Radii
 from ..bounds.weights.sensitivity import WeightSensitivity
@@ -27,8 +28,6 @@ from ..doctor.checking.checked import Check
 from ..doctor.monitor.log import FILE
 from ..doctor.monitor.run import Run
 from ..doctor.pages.live import Followed, LiveServer
-from ..generalize.generalization_table import Generalization
-from ..generalize.measure_table import Measures
 from .data_forms import open_data
 from .messages import check_targets, one_line, show_result
 from .model_forms import open_runnable
@@ -70,10 +69,8 @@ def open_saved(path: Path) -> Shown:
         "radii": Radii,
         "run": Run,
         "data_bracket": DataBracket,
-        "share_curve": ShareCurve,
         "symmetries": Symmetries,
         "curvature": Curvature,
-        "generalization": Generalization,
         "measures": Measures,
         "comparison": Comparison,
         "choice": Choice,
@@ -81,7 +78,8 @@ def open_saved(path: Path) -> Shown:
         **MEASURED,
     }
     kind = _type(path)
-    result: Shown = kinds.get(kind if isinstance(kind, str) else "", Audit).from_json(path)
+    form = load_from_lab("Generalization") if kind == "generalization" else Audit
+    result: Shown = kinds.get(kind if isinstance(kind, str) else "", form).from_json(path)
     return result
 
 
@@ -123,7 +121,7 @@ def show(
     """Show a saved result, or a training run.
 
     The file is one that `normscope audit`, `check`, `choose`, `compare`, `curvature`, `generalization`, `measures`,
-    `bound radius`, `bound curve`, `bound symmetries` or `bound lipschitz --scope data` wrote with `--json FILE`, or
+    `bound radius`, `bound symmetries` or `bound lipschitz --scope data` wrote with `--json FILE`, or
     `to_json(path)` of such a result; the folder is one that `ns.watch(..., log=FOLDER)` writes to, also while the run
     goes on. Nothing is measured again.
 

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..auditing.reading_ahead import Stored
 from ..core.errors import InputError, describe_error
 from ..core.files import MAX_TABLE_BYTES, SMALL_BYTES, read_json
 from ..core.npz import open_zip, unpacked_limit
 from ..core.threads import ignore_warnings
-from ..doctor.checking.reading_ahead import Stored
 
 PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 INDEX = ".safetensors.index.json"

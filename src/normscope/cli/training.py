@@ -12,10 +12,13 @@ from typing import Annotated, Any, Literal
 import typer
 from torch import nn
 
+from .. import load_from_lab
 from ..bounds.geometry.curvature import Curvature
 from ..bounds.geometry.flatness import flatness
 from ..bounds.geometry.hessian import hessian
 from ..bounds.geometry.margins import margins
+from ..bounds.geometry.measures import GROUPS
+from ..bounds.geometry.measures import measures as take_measures
 from ..bounds.geometry.smoothness import smoothness
 from ..bounds.geometry.symmetries import symmetries as find_symmetries
 from ..choosing.choice import NAMES
@@ -24,10 +27,6 @@ from ..choosing.choose import choose as run_choice
 from ..choosing.task import MOST_SAMPLES
 from ..core.errors import InputError
 from ..doctor.monitor.run import Run
-from ..generalize.bounding import CELLS
-from ..generalize.bounding import generalization as bound_generalization
-from ..generalize.measures import GROUPS
-from ..generalize.measures import measures as take_measures
 from ..theory.losses import LOSSES
 from .data_forms import open_data, open_split, open_with_labels
 from .messages import measuring, show_result
@@ -248,12 +247,14 @@ def generalization(
     The bounds are Theorem 20 of Than 2025 with its corollaries, VC, the norms and margins of Bartlett 2017, Neyshabur
     2018 and Golowich 2020, PAC-Bayes with an optimised posterior, and the rates that the papers quote. Each row has a
     value, its terms, its conditions and whether they hold here, and its evidence: certified, estimated, or a rate
-    without constants. A bound that is no smaller than the largest possible loss is called vacuous: most are.
+    without constants. A bound that is no smaller than the largest possible loss is called vacuous: most are. The bounds
+    stand in the lab (pip install 'normscope[lab]').
 
     MODEL is what `normscope audit` takes, trained on the training part of DATA; it is measured in eval mode. `digits`,
     `mnist:FOLDER` and `cifar10:FOLDER` have a test part of their own; for `npz:FILE` and `package.module:loader` name
     one with --test. Samples for distances come from --held-out, or one in five of DATA is set aside.
     """
+    bound_generalization = load_from_lab("generalization")
     with measuring(model, data, html, json):
         subject = open_runnable(model, trust=trust, device=device, mode="eval")
         train, fresh, notes = open_split(data, subject, samples=samples, seed=seed)
@@ -268,7 +269,6 @@ def generalization(
             held,
             delta=delta,
             loss=loss,
-            cells=tuple(cells) if cells else CELLS,
             radius=radius,
             input_range=input_range,
             steps=steps,
@@ -276,6 +276,7 @@ def generalization(
             sharpness=sharpness,
             max_seconds=max_seconds,
             seed=seed,
+            **({"cells": tuple(cells)} if cells else {}),
         )
     result = dataclasses.replace(result, name=subject.name, notes=(*notes, *more, *subject.notes, *result.notes))
     show_result(result, html, json)

@@ -38,8 +38,6 @@ class Scope(enum.StrEnum):
     """All inputs of the captured shape."""
     DATA = "data"
     """Fresh, independent draws from the same data, with a stated confidence."""
-    DOMAIN = "domain"
-    """All inputs whose inner values stay in ranges that were recorded over data."""
     POINT = "point"
     """The given samples alone."""
     BALL = "ball"

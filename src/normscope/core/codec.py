@@ -56,6 +56,8 @@ class JsonForm:
         left_out: fields that are neither written nor read.
         unread: fields that are written and not read: they are computed again.
         sparse: fields that are written only where they differ from their default.
+        always: fields that are written whatever `sparse` says of every other one.
+        inlined: fields that are parts, whose own keys stand beside the keys of the result.
         choices: the only values that a field may have, by field.
         nan: whether a figure may be NaN, which is written as null; otherwise null is refused there.
         unsound: the reason in the error where making the result raises a `SoundnessError`.
@@ -70,6 +72,8 @@ class JsonForm:
     left_out: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     sparse: Names = ()
+    always: tuple[str, ...] = ()
+    inlined: tuple[str, ...] = ()
     choices: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     nan: bool = False
     unsound: str = "its figures contradict each other"
@@ -242,7 +246,7 @@ def _stored(kind: type) -> dict[str, tuple[Field[Any], Any]]:
     """Return the fields that a file may have, by name, each with its type."""
     form, hints = _form(kind), get_type_hints(kind)
     declared = {item.name: item for item in fields(kind)}
-    named = {*form.left_out, *form.unread, *form.sparse, *form.choices} - {...}
+    named = {*form.left_out, *form.unread, *form.sparse, *form.always, *form.inlined, *form.choices} - {...}
     if not named <= declared.keys():
         raise TypeError(f"{kind.__name__} has no {', '.join(map(str, named - declared.keys()))}")
     return {name: (item, hints[name]) for name, item in declared.items() if name not in form.left_out}
@@ -265,11 +269,11 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
     for key in _keys(kind):
         item = header[key] if key in header else getattr(value, key)
         own = stored[key][0] if key in stored else None
-        if own is not None and _names(form.sparse, own):
+        if own is not None and _is_sparse(form, own):
             default = own.default if own.default_factory is MISSING else own.default_factory()
             if item == default:
                 continue
-        yield key, item
+        yield from _items(item) if key in form.inlined else [(key, item)]
 
 
 def _dataclass(kind: Any, value: Any, where: str, nan: bool) -> Any:
@@ -294,7 +298,9 @@ def _fields(kind: Any, data: Mapping[str, Any], where: str, nan: bool) -> dict[s
     form, read = _form(kind), {}
     for name, (item, hint) in _stored(kind).items():
         inside = _inside(where, name)
-        if name in data and name not in form.unread:
+        if name in form.inlined:
+            read[name] = decode(hint, data, where, nan=nan)
+        elif name in data and name not in form.unread:
             read[name] = decode(hint, data[name], inside, nan=nan)
             if name in form.choices and read[name] not in form.choices[name]:
                 _refuse(data[name], inside)
@@ -341,14 +347,15 @@ def _header(form: JsonForm) -> dict[str, object]:
     return {"schema_version": form.version, "type": form.kind} if form.kind else {}
 
 
-def _names(names: Names, item: Field[Any]) -> bool:
-    """Whether a field is among some names, or has a default where these contain `...`."""
-    return item.name in names or (... in names and _has_default(item))
+def _is_sparse(form: JsonForm, item: Field[Any]) -> bool:
+    """Whether a field is left out of a file where it has its default."""
+    every = ... in form.sparse and item.name not in form.always
+    return item.name in form.sparse or (every and _has_default(item))
 
 
 def _may_miss(item: Field[Any], form: JsonForm) -> bool:
     """Whether a file may lack a field: one that is not read, or that has a default which claims nothing."""
-    claims = item.name in CLAIMS and not _names(form.sparse, item)
+    claims = item.name in CLAIMS and not _is_sparse(form, item)
     return not claims and (item.name in form.unread or _has_default(item))
 
 

@@ -42,8 +42,6 @@ MAX_READ_BYTES = 1 << 20
 """Bytes that are read at a time. zipfile reads the directory of an archive at once: this is also its largest size."""
 MAX_ARRAY_HEADER_BYTES = 10_000
 MAX_DIMENSIONS = 32
-MAX_ARCHIVE_JSON_BYTES = 16 << 20
-"""JSON in an array of bytes."""
 MAX_TABLE_BYTES = 16 << 20
 """The directory of a file of weights: that of 100,000 tensors takes 10 MB."""
 

@@ -12,10 +12,9 @@ import io
 import json
 import math
 import os
-import re
 import struct
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -25,7 +24,6 @@ from torch import Tensor
 
 from .errors import InputError, describe_error
 from .files import (
-    MAX_ARCHIVE_JSON_BYTES,
     MAX_ARRAY_HEADER_BYTES,
     MAX_DIMENSIONS,
     MAX_MEMBERS,
@@ -33,12 +31,10 @@ from .files import (
     MAX_READ_BYTES,
     MAX_UNPACKED_BYTES,
     SMALL_BYTES,
-    parse_json,
     write_bytes,
 )
 from .version import __version__
 
-PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 NUMBERS = "biuf"
 """The kinds of dtypes that hold plain real numbers: truth values, integers, floats."""
 
@@ -70,15 +66,13 @@ class Npz:
         self._packed = os.fstat(file.fileno()).st_size
         self._left = self._most = unpacked_limit(self._packed, max_bytes)
 
-    def array(self, name: str, *, rows: int | None = None, dtypes: Collection[str] | None = None) -> np.ndarray:
+    def array(self, name: str, *, rows: int | None = None) -> np.ndarray:
         """Return one array of plain numbers."""
         member = self._members[name]
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"{name!r:.40} is packed in a way that NumPy does not use")
         with self._archive.open(member) as stream:
             shape, by_columns, dtype, start = _array_header(stream, name)
-            if dtypes is not None and (by_columns or dtype.str not in dtypes):
-                raise ValueError(f"{name!r:.40} has dtype {dtype}{' and is stored by columns' if by_columns else ''}")
             if math.prod(shape) * dtype.itemsize != member.file_size - start:
                 raise ValueError(
                     f"{name!r:.40} has {dtype} entries of shape {shape!s:.60} by its header, which does not fit its "
@@ -119,25 +113,6 @@ def open_npz(path: str | os.PathLike[str], *, max_bytes: int = MAX_UNPACKED_BYTE
             raise
         except Exception as error:  # zipfile, zlib and NumPy raise many kinds for a damaged file
             raise ValueError(f"it is not an npz archive, or is damaged: {describe_error(error)}") from error
-
-
-def read_arrays(path: str | os.PathLike[str], dtypes: Collection[str]) -> dict[str, np.ndarray]:
-    """Return all arrays of an npz file that Normscope itself wrote."""
-    with open_npz(path) as archive:
-        for name in archive.names:
-            if not PLAIN_NAME.fullmatch(name):
-                raise ValueError(f"a member is called {name!r:.40}")
-        return {name: archive.array(name, dtypes=dtypes) for name in archive.names}
-
-
-def read_json_array(value: np.ndarray) -> Any:
-    """Return the JSON that an array of bytes holds."""
-    if value.nbytes > MAX_ARCHIVE_JSON_BYTES:
-        raise ValueError(f"its header takes {_megabytes(value.nbytes)}, more than {_megabytes(MAX_ARCHIVE_JSON_BYTES)}")
-    try:
-        return parse_json(value.tobytes())
-    except ValueError as error:
-        raise ValueError(f"its header {error}") from None
 
 
 def open_zip(file: io.FileIO, *, max_directory_bytes: int = MAX_READ_BYTES) -> zipfile.ZipFile:

@@ -1,8 +1,9 @@
 """Documents as plain data, and what shows them: on a terminal, in a notebook, as a page, as files."""
 
+from typing import TYPE_CHECKING
+
+from ..core.loading import load_when_used
 from ..core.shown import Shown
-from .axes import plot
-from .curves import thinned
 from .document import (
     Block,
     Cell,
@@ -18,9 +19,13 @@ from .document import (
     Table,
     Text,
 )
-from .export import picture, table_csv
-from .terminal import print_document
-from .words import factor, listed, pluralise
+from .words import factor, listed, pluralise, sentence
+
+if TYPE_CHECKING:
+    from .axes import plot
+    from .curves import thinned
+    from .export import picture, table_csv
+    from .terminal import print_document
 
 __all__ = [
     "Block",
@@ -43,6 +48,19 @@ __all__ = [
     "plot",
     "pluralise",
     "print_document",
+    "sentence",
     "table_csv",
     "thinned",
 ]
+
+# What draws and prints loads when it is first used.
+__getattr__ = load_when_used(
+    __name__,
+    {
+        "picture": "export",
+        "plot": "axes",
+        "print_document": "terminal",
+        "table_csv": "export",
+        "thinned": "curves",
+    },
+)

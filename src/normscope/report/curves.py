@@ -16,7 +16,7 @@ import numpy
 from ..core.errors import escaped
 from .document import Column, Curve, Curves, Mark, Table
 from .svg import Frame, arrow, grid_lines, number_text, rule_lines, scale_of, svg_tag, swatch_tag, tag, ticks
-from .words import format_cell
+from .words import format_cell, sparkline
 
 Point = tuple[float, float]
 
@@ -37,8 +37,6 @@ NAMED = 8
 
 MOST_LINES = 24
 """A terminal shows up to this many curves; of more, those that moved most."""
-
-BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def points_each(curves: int) -> int:
@@ -77,26 +75,6 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> tuple[Point, ..
         if gaps.any():
             kept.add(start + int(gaps.argmax()))
     return tuple(points[index] for index in sorted(kept))
-
-
-def sparkline(values: Sequence[float], width: int = 24) -> str:
-    """Return values as one line of block characters, as high as their own range; a NaN is a gap."""
-    count = len(values)
-    if count > width:
-        values = [values[(index + 1) * count // width - 1] for index in range(width)]
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        return " " * len(values)
-    low, high = min(finite), max(finite)
-
-    def block(value: float) -> str:
-        if math.isnan(value):
-            return " "
-        if math.isinf(value):
-            return BLOCKS[-1] if value > 0 else BLOCKS[0]
-        return BLOCKS[round((value - low) / (high - low) * (len(BLOCKS) - 1))] if high > low else BLOCKS[3]
-
-    return "".join(map(block, values))
 
 
 def as_table(curves: Curves) -> Table | None:

@@ -334,3 +334,9 @@ def figures_form(kind: str, function: str, left_out: tuple[str, ...] = (), spars
     """Return the form of a result's JSON file."""
     noun, write = f"result of normscope.{function}", "write one with to_json(path)"
     return JsonForm(kind=kind, noun=noun, write=write, left_out=left_out, sparse=sparse, nan=True)
+
+
+def part(heading: str, *blocks: Block | None, term: str = "", folded: bool = False) -> list[Block]:
+    """Return blocks under a heading, or nothing at all where every block is None."""
+    shown = [block for block in blocks if block is not None]
+    return [Text(heading=heading, term=term, folded=folded), *shown] if shown else []

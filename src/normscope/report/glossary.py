@@ -13,9 +13,6 @@ WORDS = {
     "two inputs which were found.",
     "Jacobian norm": "How much the smallest changes of one input grow at most (POINT): the largest singular value of "
     "the derivative there. It is a fact about the inputs it was taken at and says nothing about others.",
-    "domain": "A set of inputs that can be tested: all inputs whose values inside the network stay in the ranges that "
-    "were recorded over data. A bound over a domain (DOMAIN) holds at every input inside, also at inputs that are no "
-    "data; its coverage is the share of fresh data that lies inside.",
     "operator norm": "The most that a linear layer can stretch what it is given: its largest singular value, at the "
     "size of input it really gets. For a convolution this is not the norm of its kernel.",
     "folded gain": "The gain of a normalizer and the linear map before it as one map, with the variance seen in the "
@@ -53,12 +50,10 @@ WORDS = {
     "witness": "What attains the lower side of a bracket: a vector that a linear map stretches by so much, or two "
     "inputs whose outputs are so far apart.",
     "scope": "The inputs that a figure speaks of: all inputs (GLOBAL), those within a distance of a sample (BALL), "
-    "those whose inner values stay in recorded ranges (DOMAIN), fresh draws from the same data (DATA), or the given "
-    "samples alone (POINT).",
+    "fresh draws from the same data (DATA), or the given samples alone (POINT).",
     "GLOBAL": "The scope of all inputs of the captured shape, whether or not they look like data.",
     "DATA": "The scope of fresh, independent draws from the same data: with a stated confidence, a stated share of "
     "them has a Jacobian norm of at most the upper side. It says nothing about shifted or adversarial inputs.",
-    "DOMAIN": "The scope of all inputs whose values inside the network stay in ranges that were recorded over data.",
     "POINT": "The scope of the given samples alone: the Jacobian norm at each of them.",
     "BALL": "The scope of all inputs within a radius (l2) of a sample.",
     "rung": "One entry of the ladder of bounds: one method and the bracket that it gives.",
@@ -94,7 +89,6 @@ WORDS = {
 USED = {
     "Lipschitz constant": "certificates.md#over-all-inputs",
     "Jacobian norm": "certificates.md#lower-sides-and-rounding",
-    "domain": "domain.md#what-is-recorded",
     "operator norm": "api.md#functions",
     "folded gain": "architecture.md#choices",
     "growth across a normalizer": "report.md#how-to-read-it",
@@ -110,11 +104,10 @@ USED = {
     "update to weight ratio": "watching.md#what-is-measured",
     "bracket": "json.md#brackets-over-data",
     "witness": "certificates.md#lower-sides-and-rounding",
-    "scope": "domain.md#where-the-data-lives",
+    "scope": "scopes.md#where-a-bound-holds",
     "GLOBAL": "certificates.md#over-all-inputs",
-    "DATA": "domain.md#the-curve-not-one-point",
-    "DOMAIN": "domain.md#what-is-bounded",
-    "POINT": "domain.md#where-the-data-lives",
+    "DATA": "scopes.md#a-share-of-the-data",
+    "POINT": "scopes.md#where-a-bound-holds",
     "BALL": "certificates.md#over-balls",
     "rung": "certificates.md#over-all-inputs",
     "product": "certificates.md#over-all-inputs",

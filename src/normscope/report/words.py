@@ -115,6 +115,11 @@ def shape(sizes: Sequence[int] | None) -> str | None:
     return "x".join(map(str, sizes)) or "scalar"
 
 
+def sentence(text: str) -> str:
+    """Return a clause as a sentence."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def listed(names: Sequence[str], *, most: int = 3) -> str:
     """Return names joined by commas, the first `most` of them and how many more there are.
 
@@ -312,3 +317,26 @@ def _remarks(rung: Rung, noted: Collection[str]) -> str:
     if not bracket.converged:
         parts.append(f"not converged: {bracket.advice}" if bracket.advice else "not converged")
     return "; ".join(part for part in (*parts, *bracket.notes) if part and part not in noted)
+
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """Return values as one line of block characters, as high as their own range; a NaN is a gap."""
+    count = len(values)
+    if count > width:
+        values = [values[(index + 1) * count // width - 1] for index in range(width)]
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return " " * len(values)
+    low, high = min(finite), max(finite)
+
+    def block(value: float) -> str:
+        if math.isnan(value):
+            return " "
+        if math.isinf(value):
+            return BLOCKS[-1] if value > 0 else BLOCKS[0]
+        return BLOCKS[round((value - low) / (high - low) * (len(BLOCKS) - 1))] if high > low else BLOCKS[3]
+
+    return "".join(map(block, values))

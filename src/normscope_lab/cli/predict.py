@@ -36,7 +36,7 @@ HELP = """Train a population of networks and measure which quantities predict th
 
 Every combination of depth, width, normalizer, batch size, learning rate, weight decay and seed is trained to the same
 training loss, on few samples of which some have a wrong label, so that there is a gap. Every measure is taken of each
-network: norms, margins, bounds on how much it amplifies its input (over all inputs, DOMAIN, DATA), sharpness. The
+network: norms, margins, bounds on how much it amplifies its input (over all inputs, DATA), sharpness. The
 result is Kendall's tau of each measure with the measured gap: over all pairs, along each axis with the others fixed,
 and the mean over axes (Psi of Jiang et al. 2020), with bootstrap intervals that do not count seeds as independent.
 Networks that do not reach the training loss are counted and left out.

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from normscope.jobs import Ledger, runner
-from normscope.toolkit import InputError, Progress, describe_error, from_plain, to_plain
+from normscope.toolkit import InputError, Ledger, Progress, describe_error, from_plain, runner, to_plain
 
 from .base import Experiment, Job, Measured, Settings
 from .origin import origin, processor_seconds

@@ -17,13 +17,10 @@ from torch import Tensor
 
 from normscope import (
     Flatness,
-    Generalization,
     Ladder,
     Measures,
     NormscopeError,
-    domain,
     flatness,
-    generalization,
     hessian,
     ladder,
     lipschitz,
@@ -31,13 +28,14 @@ from normscope import (
 )
 from normscope.toolkit import InputError, describe_error, log10_sum
 
+from ..generalize import Generalization, generalization
 from .noisy import NoisyData
 from .stacked_training import TrainedMember
 
 POINTS = 64
 """The number of samples at which Jacobian norms are taken."""
 MOST = 1000
-"""The largest number of training samples whose margins, curvature and inner ranges are taken."""
+"""The largest number of training samples whose margins and curvature are taken."""
 BATCH = 250
 """The number of samples in a batch."""
 SHARE, CONFIDENCE = 0.95, 0.95
@@ -80,13 +78,6 @@ class MemberFigures:
     def everywhere(self) -> Ladder:
         """The bounds over all inputs by method, and the constant of every layer."""
         return ladder(self.model, self.images[:2], sides="upper", mode="eval")
-
-    @cached_property
-    def domain(self) -> float:
-        """Log10 of the bound over all inputs whose inner values stay in the ranges of the training samples."""
-        recorded = domain(self.model, [images for images, _ in self.batches], mode="eval")
-        inside = ladder(self.model, self.images[:2], domain=recorded, sides="upper", mode="eval")
-        return inside["best"].log10_upper
 
     @cached_property
     def observed(self) -> list[float]:
@@ -208,7 +199,6 @@ MEASURES: dict[str, Measure] = {
         lambda s: s.everywhere["printed"].log10_upper,
     ),
     "global": Measure("the best bound over all inputs", "capacity", lambda s: s.everywhere["best"].log10_upper),
-    "domain": Measure("the bound over the ranges of the training samples (DOMAIN)", "capacity", lambda s: s.domain),
     "data": Measure("what 95 % of fresh inputs do not exceed (DATA)", "capacity", lambda s: s.fresh),
     "observed-largest": Measure("largest Jacobian norm at training samples", "capacity", lambda s: max(s.observed)),
     "observed-mean": Measure("mean Jacobian norm at training samples", "capacity", _mean_observed),
@@ -233,7 +223,6 @@ MEASURES: dict[str, Measure] = {
         "the best bound over all inputs over the margin", "capacity over margin",
         _over_margin(lambda s: s.everywhere["best"].log10_upper),
     ),
-    "domain/margin": Measure("DOMAIN over the margin", "capacity over margin", _over_margin(lambda s: s.domain)),
     "data/margin": Measure("DATA over the margin", "capacity over margin", _over_margin(lambda s: s.fresh)),
     "observed-mean/margin": Measure(
         "mean Jacobian norm over the margin", "capacity over margin", _over_margin(_mean_observed)

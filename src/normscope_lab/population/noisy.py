@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from normscope.data import Split
-from normscope.jobs import hashed
-from normscope.toolkit import InputError
+from normscope.toolkit import InputError, hashed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from normscope.data import Split
-from normscope.jobs import Ledger, runner
-from normscope.toolkit import InputError, Progress, outside_inference_mode
+from normscope.toolkit import InputError, Ledger, Progress, outside_inference_mode, runner
 
 from .cohorts import NETWORKS, PopulationWork
 from .measures import MEASURES

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...core.budget import Budget, affordable
+from ...core.effort import SEARCHING, Effort
 from ...core.errors import InputError
 from ..applied import multiplications
 from ..captured import Bounding, Captured
@@ -134,24 +135,22 @@ class Balls:
         forms = [linear for form in self.unrolled.forms.values() for linear in form.values()]
         return any(0.0 < size < VANISHING for size in self.ceilings.values()) or not all(map(moderate, forms))
 
-    def over(self, radius: float | Tensor, *, effort: str = "fast", steps: int = SEARCH_STEPS) -> Over:
+    def over(self, radius: float | Tensor, *, effort: Effort = Effort.FAST, steps: int = SEARCH_STEPS) -> Over:
         """Return what holds over balls of a finite radius >= 0, one for all centres or `[B]`.
 
-        At `"fast"` by intervals and one pass back; `"tight"` relaxes every open unit, too, and searches for multipliers
+        At FAST by intervals and one pass back; TIGHT relaxes every open unit, too, and searches for multipliers
         in `steps` steps.
         """
         radii = torch.as_tensor(radius, dtype=torch.float64, device=self.centres.device).expand(len(self.centres))
         if not bool((radii >= 0).all() and radii.isfinite().all()):
             raise InputError(f"a radius is a finite number >= 0, not {radius}")
-        if effort not in ("fast", "tight"):
-            raise InputError(f'effort is "fast" or "tight" over a ball, not {effort!r}')
-        return Over(self, radii, effort, steps)
+        return Over(self, radii, Effort.of(effort, *SEARCHING), steps)
 
 
 class Over:
     """What holds over the balls of one radius; computed when first asked for."""
 
-    def __init__(self, balls: Balls, radius: Tensor, effort: str, steps: int) -> None:
+    def __init__(self, balls: Balls, radius: Tensor, effort: Effort, steps: int) -> None:
         self.balls, self.radius, self.effort, self.steps = balls, radius, effort, steps
         self.reaches: list[Reach] = []
         self._differences: tuple[Tensor, Tensor] | None = None
@@ -163,7 +162,7 @@ class Over:
         result = []
         with torch.no_grad():
             for values, radius in zip(balls.chunks, self.radius.split(balls.step), strict=True):
-                tight = self.effort == "tight"
+                tight = self.effort == Effort.TIGHT
                 budget = balls.bounding.budget.search("the relaxation over balls")
                 widest, limit = (WIDEST, budget) if tight else (NARROW, None)
                 self.reaches.append(Reach(balls.unrolled, len(radius), radius.device, widest=widest, budget=limit))
@@ -269,7 +268,7 @@ class Over:
         pad = 1e-12 * (values.abs() + chosen.abs()) + errors + errors.gather(1, top[:, None])
         moved = torch.where(self.radius[:, None] == 0, 0.0, self.differences(top) * self.radius[:, None])
         margins = torch.maximum(chosen - values - moved, self.low.gather(1, top[:, None]) - self.high) - pad
-        if self.effort == "tight" and self.balls.carried:
+        if self.effort == Effort.TIGHT and self.balls.carried:
             margins = torch.maximum(margins, chosen - values + self._relaxed(self._apart(top)) - pad)
         return margins.scatter(1, top[:, None], 0.0)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...core.bracket import Bracket, Evidence, Scope
 from ...core.budget import Budget, attempt, check_time
+from ...core.effort import Effort
 from ...core.errors import InputError
 from ...core.log10 import log10
 from ...core.rounding import Upper
@@ -35,7 +36,7 @@ def ball_bracket(
     bounding: Bounding | None = None,
     *,
     radius: float,
-    effort: str = "fast",
+    effort: Effort = Effort.FAST,
     global_upper: Upper | None = None,
     seed: int = 0,
 ) -> Bracket:
@@ -63,10 +64,10 @@ def ball_bracket(
     return _measured(captured, limits, size, overs, global_upper, seed)
 
 
-def _over(captured: Captured, bounding: Bounding, radius: float, effort: str) -> Over:
+def _over(captured: Captured, bounding: Bounding, radius: float, effort: Effort) -> Over:
     """Bound every ball from above."""
     balls = Balls(captured, bounding=bounding)
-    if effort == "fast":
+    if effort == Effort.FAST:
         check_time(balls.cost, balls.centres.device)
     over = balls.over(radius, effort=effort)
     _ = over.constant, over.ellipsoid, over.reason  # nothing is left to be worked out later

@@ -86,11 +86,9 @@ class DataBracket(Saved, Bracket, Shown):
         log10_norms_lower: the same of the lower sides.
         indices: where each sample stands in the data, if they were drawn in another order; None if they were not.
         per_class: the same of the samples of each class, by label, where asked for.
-        per_layer: the same of the gains of each layer, by module, where asked for; layers that stand side by side count
-            as one. Their norms are known from above alone.
     """
 
-    page = "normscope.auditing.share_curve:quantile_document"
+    page = "normscope.auditing.data_share:quantile_document"
     _rendered = Shown._rendered  # several tables, and not the line of a bracket
     _repr_html_ = Shown._repr_html_
     JSON: ClassVar[JsonForm] = replace(
@@ -106,7 +104,6 @@ class DataBracket(Saved, Bracket, Shown):
     log10_norms_lower: tuple[float, ...] = field(repr=False)
     indices: tuple[int, ...] | None = field(default=None, repr=False)
     per_class: Mapping[str, DataBracket] = field(default_factory=dict, repr=False)
-    per_layer: Mapping[str, DataBracket] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of_fields(cls, **fields: Any) -> DataBracket:
@@ -153,6 +150,11 @@ class DataBracket(Saved, Bracket, Shown):
         confidence = self.confidence if confidence is None else confidence
         check_shares(share, confidence)
         return limits(self.log10_norms_lower, self.log10_norms, share, confidence)
+
+    def reach(self, share: float) -> float | None:
+        """Return the largest share, up to some, that there are enough samples to speak of; None for none."""
+        shares = [s for s in sorted({*SHARES, share}) if s <= share and self.limits(s)[1] < math.inf]
+        return shares[-1] if shares else None
 
 
 def quantile(

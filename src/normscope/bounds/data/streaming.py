@@ -1,6 +1,6 @@
 """Jacobian norms over a loader, batch by batch, until there are enough for the asked confidence.
 
-Beside the norms of the network at all samples come those at the samples of each class, and the gains of its layers.
+Beside the norms of the network at all samples come those at the samples of each class.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ...calls.call import arguments, sample_shapes
@@ -20,15 +19,11 @@ from ...core.errors import InputError
 from ...core.log10 import log10
 from ...core.untouched import mode_of
 from ..derivative import captured
-from ..domain.gains import block_gains
-from ..domain.recording import FigureRecorder
 from ..graph.capturing import Traces
 from ..graph.ir import Graph, Shape
 from ..point import batch_norms
 from .quantile import DataBracket, check_shares, draws_needed, quantile
 
-PER = ("class", "layer")
-"""The values that the option `per` may have with scope DATA."""
 INDEPENDENT = (
     "samples count as independent draws of one distribution, on which the model was not trained: pass data that were "
     "held out, and let the loader shuffle"
@@ -134,8 +129,8 @@ def data_quantile(
     which the largest norm is then the limit. How many are read never depends on what they show, so that the confidence
     holds. One batch is in memory at a time.
 
-    Each side holds with the confidence. `per="class"` measures all samples unless `samples` says how many;
-    `per="layer"` takes some 150 passes a sample. No batch is begun after `max_seconds`. The rest is as in `lipschitz`.
+    Each side holds with the confidence. `per="class"` measures all samples unless `samples` says how many. No batch is
+    begun after `max_seconds`. The rest is as in `lipschitz`.
 
     Raises:
         InputError: there is no sample, or samples are not independent or have several shapes, or an option is not what
@@ -145,11 +140,10 @@ def data_quantile(
     check_shares(share, confidence)
     if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
         raise InputError(f"samples is a whole number from 1 on, not {samples!r}")
-    if per is not None and per not in PER:
-        raise InputError(f'per is one of {", ".join(PER)} or None for scope="data", not {per!r}')
+    if per not in (None, "class"):
+        raise InputError(f'per is "class" or None for scope="data", not {per!r}')
     norms = SampleNorms(model, mode=mode, output=output, rtol=rtol, seed=seed)
     classes: list[int] = []
-    layers: LayerGains | None = None
     needed = samples or (math.inf if per == "class" else draws_needed(share, confidence))
     budget = Budget(max_seconds=max_seconds, what="the pass over the data")
     with Progress("Jacobians over the data") as progress:
@@ -157,9 +151,6 @@ def data_quantile(
             count = norms.add(batch)
             if per == "class":
                 classes += classes_of(inputs_and_labels(model, batch)[1], count)
-            if per == "layer":
-                layers = layers or LayerGains(model, batch, mode, output)
-                layers.add(batch)
             progress.total = progress.total or (math.ceil(needed / count) if needed < math.inf else None)
             progress.step(f"sample {len(norms)}")
             if len(norms) >= needed or budget.late:
@@ -168,7 +159,7 @@ def data_quantile(
     bracket = norms.quantile(share, confidence, advice=advice)
     if per == "class":
         return replace(bracket, per_class=by_class(bracket, classes))
-    return bracket if layers is None else replace(bracket, per_layer=layers.brackets(bracket))
+    return bracket
 
 
 def classes_of(labels: Any, count: int) -> list[int]:
@@ -186,49 +177,13 @@ def by_class(bracket: DataBracket, labels: Sequence[int]) -> dict[str, DataBrack
     parts = {}
     for label in sorted(set(labels)):
         places = [i for i, own in enumerate(labels) if own == label]
-        part = _part(bracket, [bracket.log10_norms_lower[i] for i in places], [bracket.log10_norms[i] for i in places])
+        part = quantile(
+            [bracket.log10_norms_lower[i] for i in places],
+            [bracket.log10_norms[i] for i in places],
+            share=bracket.share,
+            confidence=bracket.confidence,
+            method=bracket.method.partition(": ")[2],
+            input_shape=bracket.input_shape or (),
+        )
         parts[str(label)] = part.renumbered(places)
     return parts
-
-
-def _part(bracket: DataBracket, lowers: list[float], uppers: list[float], method: str = "") -> DataBracket:
-    return quantile(
-        lowers,
-        uppers,
-        share=bracket.share,
-        confidence=bracket.confidence,
-        method=method or bracket.method.partition(": ")[2],
-        input_shape=bracket.input_shape or (),
-    )
-
-
-class LayerGains:
-    """The gains of the layers of a model at samples that come batch by batch: norms of their own Jacobians.
-
-    Layers that stand side by side, in a branch or around one, count as one: a part of the network between two values
-    that everything passes through, at the ends of modules. The Jacobian of the network is the product of theirs.
-    """
-
-    def __init__(self, model: nn.Module, batch: Any, mode: str | None, output: str | int | None) -> None:
-        self._recorder = FigureRecorder.of(model, batch, mode, output, None, block_gains)
-        self._gains: list[Tensor] = []
-
-    def add(self, batch: Any) -> None:
-        """Take the gains at the samples of a batch."""
-        taken = self._recorder.points(batch)
-        if taken is None:
-            raise InputError('per="layer" needs batches of one form: these are whole batches of several sizes')
-        figures = self._recorder.checked_figures(*taken)
-        self._gains.append(torch.cat([figures[c.key] for c in self._recorder.conditions], dim=1).cpu())
-
-    def brackets(self, bracket: DataBracket) -> dict[str, DataBracket]:
-        """Return the quantiles of each layer's gain, by the module that it ends with."""
-        columns = torch.cat(self._gains).log10().T.tolist()
-        parts: dict[str, DataBracket] = {}
-        for condition, uppers in zip(self._recorder.conditions, columns, strict=True):
-            name = condition.node.path or condition.node.operator
-            runs = sum(title.partition("#")[0] == name for title in parts)
-            below = [-float("inf")] * len(uppers)
-            title = f"{name}#{runs + 1}" if runs else name
-            parts[title] = _part(bracket, below, uppers, "Jacobians of the layer, from above")
-        return parts

@@ -1,1 +1,1 @@
-"""The loss and the function as functions of the weights: symmetries, curvature, flatness and margins."""
+"""The loss and the function as functions of the weights: symmetries, curvature, flatness, margins and measures."""

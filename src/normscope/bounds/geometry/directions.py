@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from ...core.errors import NormscopeError, describe_error
+from ...products.objective import Objective
 from ..graph.capturing import trace_model
 from .candidate import Candidate, Layers, Scaling, ShiftAction, laid_out
 from .normalized import UNKNOWN, normalized
-from .objective import Objective
 
 SLACK = 1e-2
 """The largest <w, grad>, relative to the product of the norms, that passes: eps in a normalizer leaves a little."""

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 
 from ...calls.batches import LossFunction, loss_of
 from ...calls.call import select
+from ...calls.stand_ins import accepts_graph
 from ...core.budget import Budget, Progress
 from ...core.codec import JsonForm
 from ...core.errors import InputError, NotFiniteError, check_counts, check_numbers, check_positive
 from ...core.untouched import Mode, outside_inference_mode, unwrapped
+from ...products.objective import Objective
 from ...report.document import FigureResult, figures_form
 from ...theory.losses import Loss
-from ..graph.capturing import accepts_graph
 from .directions import find_directions
 from .hessian import Wanted, spectrum_of
-from .objective import Objective
 from .spectrum import Estimate, Spectrum
 
 LEVELS = (0.01, 0.03, 0.1, 0.3, 1.0)

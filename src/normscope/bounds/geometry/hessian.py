@@ -12,25 +12,23 @@ import torch
 from torch import Tensor, nn
 
 from ...calls.batches import LossFunction
+from ...calls.stand_ins import accepts_graph
 from ...core.budget import Budget, Progress
-from ...core.errors import InputError, NotFiniteError, check_counts, check_numbers
+from ...core.errors import InputError, check_counts, check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import Mode, outside_inference_mode, unwrapped
+from ...products.curvature import MEMORY, CurvatureSearch
+from ...products.objective import Objective
+from ...products.spectrum_ends import Ends
 from ...theory.losses import Loss
-from ..graph.capturing import accepts_graph
-from ..linalg.lanczos import Ends, Quadrature, extreme_eigenpairs, quadratures, random_units
+from ..linalg.quadrature import Quadrature, quadratures, random_units
 from .directions import Directions, by_entry, find_directions, no_directions, verify_directions
-from .objective import Objective
 from .spectrum import Density, Estimate, GroupRate, ParameterBlock, Share, Spectrum, standard_errors
 
 MATRICES = ("hessian", "gauss-newton")
 METRICS = ("flat", "quotient")
 MOST_WHOLE = 5000
 """The largest number of parameters for which all eigenvalues can be asked for."""
-MEMORY = 8e9
-"""About how many bytes the vectors of a search may take."""
-OTHERS = 0.05
-"""The weight of the random vector and the gradient in a warm start, relative to the earlier eigenvectors."""
 DRAWN = (
     "the model draws random numbers in its forward, beside dropout, which is off: these are figures of the loss for "
     "one draw, the same in every pass"
@@ -205,23 +203,22 @@ def spectrum_of(objective: Objective, without_effect: Directions, wanted: Wanted
         return _SpectrumSearch(objective, without_effect, wanted, progress).spectrum()
 
 
-class _SpectrumSearch:
+class _SpectrumSearch(CurvatureSearch):
     """One measurement: the curvature as an operator on a subspace, and the figures that are asked for."""
 
     def __init__(self, objective: Objective, without_effect: Directions, wanted: Wanted, progress: Progress) -> None:
-        self.objective, self.wanted, self.progress = objective, wanted, progress
-        self.budget = Budget(max_seconds=wanted.max_seconds, what="the search for eigenvalues")
-        self.generator = torch.Generator().manual_seed(wanted.seed)
-        if wanted.matrix == "hessian":
-            objective.trace()
-        self.loss, self.gradient = objective.gradient()
-        if not bool(torch.isfinite(self.gradient).all()):
-            raise NotFiniteError("the gradient of the loss holds NaN or infinite values: there is no curvature here")
+        super().__init__(
+            objective,
+            gauss_newton=wanted.matrix == "gauss-newton",
+            rtol=wanted.rtol,
+            products=wanted.products,
+            max_seconds=wanted.max_seconds,
+            seed=wanted.seed,
+        )
+        self.wanted, self.progress = wanted, progress
         self.directions = verify_directions(objective, without_effect, self.gradient)
         if wanted.matrix == "hessian":
-            random = torch.randn(objective.size, generator=self.generator).to(self.gradient)
-            objective.check_custom(random / random.norm())
-        self.product = objective.hessian if wanted.matrix == "hessian" else objective.gauss_newton
+            self.check_hessian()
 
     def operator(self, vector: Tensor) -> Tensor:
         """Return the matrix times a vector or rows, in the metric that was asked for."""
@@ -240,7 +237,7 @@ class _SpectrumSearch:
         space = objective.size - removed.dimensions
         k = min(wanted.k, space)
         bottom = min(wanted.bottom, max(space - k, 0))
-        ends = self._ends(self.operator, self._start(wanted.start), k, bottom, removed.project)
+        ends = self.find_ends(self.operator, self.first_vector(wanted.start), k, bottom, removed.project)
         trace, density, probes = trace_and_density(
             self.operator,
             removed,
@@ -252,8 +249,8 @@ class _SpectrumSearch:
         )
         undeflated: tuple[float, ...] = ()
         if wanted.undeflated and removed.dimensions:
-            start = ends.vectors.sum(0) + self._start(None)
-            undeflated = self._ends(self.product, start, k).top
+            start = ends.vectors.sum(0) + self.first_vector(None)
+            undeflated = self.find_ends(self.product, start, k).top
         condition_number, zero_modes = self._condition() if wanted.whole else (None, None)
         converged = all(ends.converged) and len(ends.converged) == k + bottom
         return Spectrum(
@@ -293,50 +290,13 @@ class _SpectrumSearch:
             vectors=ends.vectors[: len(ends.top)],
         )
 
-    def _start(self, warm: Tensor | None) -> Tensor:
-        """Return the first vector of a search.
-
-        It is the sum of a random unit vector and the unit gradient, which lies mostly where the curvature is large. To
-        the eigenvectors of a warm start a little of both is added, as another direction may have become the sharpest.
-        """
-        random = torch.randn(self.objective.size, generator=self.generator).to(self.gradient)
-        random = random / random.norm()
-        if warm is not None and (warm.ndim != 2 or warm.shape[1] != self.objective.size):
-            raise InputError(f"start has shape {tuple(warm.shape)}: it takes vectors of {self.objective.size:,}")
-        length = self.gradient.norm()
-        slope = self.gradient / length if float(length) > 0 else random
-        if warm is None:
-            return random + slope
-        return warm.to(random).sum(0) + OTHERS * (random + slope)
-
-    def _ends(
-        self,
-        operator: Callable[[Tensor], Tensor],
-        start: Tensor,
-        k: int,
-        bottom: int = 0,
-        project: Callable[[Tensor], Tensor] = lambda vector: vector,
-    ) -> Ends:
-        """Return the largest and the smallest eigenvalues of an operator, with their vectors."""
-        return extreme_eigenpairs(
-            operator,
-            start,
-            top=k,
-            bottom=bottom,
-            rtol=self.wanted.rtol,
-            budget=self.budget.search("the search for eigenvalues", self.wanted.products),
-            room=int(max(32, min(256, MEMORY // (start.element_size() * start.numel())))),
-            project=project,
-            generator=self.generator,
-        )
-
     def _blocks(self) -> tuple[ParameterBlock, ...]:
         """Return the largest eigenvalue of every parameter's diagonal block."""
         blocks = []
         for name, parameter in self.objective.parameters.items():
             size = parameter.numel()
             start = torch.randn(size, generator=self.generator).to(self.gradient)
-            ends = self._ends(self.objective.block(name), start, 1)
+            ends = self.find_ends(self.objective.block(name), start, 1)
             value, residual, converged = math.nan, math.nan, False
             if ends.top:
                 value, residual, converged = ends.top[0], ends.residuals[0], ends.converged[0]
@@ -369,7 +329,7 @@ class _SpectrumSearch:
                 raise InputError(f"parameter group {index} of the optimizer holds no parameter of the model")
             size = sum(self.objective.parameters[name].numel() for name in chosen)
             start = torch.randn(size, generator=self.generator).to(self.gradient)
-            ends = self._ends(self.objective.block(*chosen), start, 1)
+            ends = self.find_ends(self.objective.block(*chosen), start, 1)
             groups.append(
                 GroupRate(
                     index=index,

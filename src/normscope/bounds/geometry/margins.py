@@ -12,15 +12,13 @@ from torch import Tensor, nn
 
 from ...calls.batches import Batch, kept_batches
 from ...calls.call import run
-from ...core.bracket import Scope
+from ...calls.stand_ins import accepts_graph
 from ...core.budget import Progress
 from ...core.codec import JsonForm
 from ...core.errors import InputError, NormscopeError, check_numbers, describe_error
 from ...core.untouched import Mode, mode_of, outside_inference_mode, untouched, unwrapped
 from ...report.document import FigureResult, figures_form
 from ...theory.losses import margins as logit_margins
-from ..domain.domain import Domain
-from ..graph.capturing import accepts_graph
 from ..lipschitz import lipschitz
 
 DEFINITIONS = {
@@ -28,8 +26,6 @@ DEFINITIONS = {
     "without labels; negative where another class wins",
     "margin over GLOBAL": "the margin over sqrt(2) times the Lipschitz constant over all inputs: no change of the "
     "input shorter than this changes the class",
-    "margin over DOMAIN": "the margin over sqrt(2) times the constant over a domain: the same for changes that "
-    "stay in it",
 }
 """What each figure of the result means, by its name."""
 
@@ -43,7 +39,7 @@ class Margins(FigureResult):
         labelled: whether labels were given.
         classes: how many outputs the classifier has.
         margin: one margin per sample.
-        log10_constants: log10 of the Lipschitz constants that margins are divided by, by scope (`global`, `domain`).
+        log10_constants: log10 of the Lipschitz constants that margins are divided by, by scope (`global`).
         definitions: what the figures mean.
         notes: what the reader must know.
     """
@@ -69,7 +65,7 @@ class Margins(FigureResult):
         return sum(value > 0 for value in self.margin) / len(self)
 
     def normalised(self, scope: str) -> tuple[float, ...]:
-        """Return the margins over sqrt(2) times the constant of a scope, `"global"` or `"domain"`.
+        """Return the margins over sqrt(2) times the constant of a scope: `"global"`.
 
         Raises:
             InputError: there is no constant of that scope.
@@ -98,7 +94,6 @@ def margins(
     *,
     labels: Any = None,
     constants: bool = True,
-    domain: Domain | None = None,
     mode: Mode | None = "eval",
     output: str | int | None = None,
     batches: int | None = None,
@@ -112,16 +107,15 @@ def margins(
             `DataLoader`, or a data set (see `batches`). Without labels the predicted class counts. None for the batch
             of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
-        constants: whether to bound the Lipschitz constant over all inputs, and over `domain` if one is given.
-        domain: what `normscope.domain` recorded.
+        constants: whether to bound the Lipschitz constant over all inputs.
         mode: `"eval"`, which is the default here (a classifier as it is used), `"train"`, or None for the mode the
             model is in.
         output: which output to take, for models with several.
         batches: read at most this many batches of the data; None for all.
-        max_seconds: how long each bound may take.
+        max_seconds: how long the bound may take.
 
     Returns:
-        The figures: `.margin`, `.normalised("global")`, `.normalised("domain")`, `.quantile(share)`.
+        The figures: `.margin`, `.normalised("global")`, `.quantile(share)`.
 
     Raises:
         InputError: the model is no classifier, the data have no batch, or the labels are no classes.
@@ -141,21 +135,16 @@ def margins(
     values, classes = _measured(model, kept, mode, output)
     exponents: dict[str, float] = {}
     notes: list[str] = []
-    scopes: dict[Scope, dict[str, Any]] = {Scope.GLOBAL: {}} if constants else {}
-    if constants and domain is not None:
-        scopes[Scope.DOMAIN] = {"domain": domain}
-    inputs = kept[0].call.args or kept[0].call.kwargs
-    for scope, options in scopes.items():
+    if constants:
+        inputs = kept[0].call.args or kept[0].call.kwargs
         try:
-            bracket = lipschitz(
-                model, inputs, scope=scope, mode=mode, output=output, max_seconds=max_seconds, **options
-            )
+            bracket = lipschitz(model, inputs, mode=mode, output=output, max_seconds=max_seconds)
         except NormscopeError as error:
-            notes.append(f"no constant of scope {scope}: {describe_error(error)}")
-            continue
-        exponents[scope.value] = bracket.log10_upper
-        if bracket.reason:
-            notes.append(f"the constant of scope {scope} is infinite: {bracket.reason}")
+            notes.append(f"no constant of scope global: {describe_error(error)}")
+        else:
+            exponents["global"] = bracket.log10_upper
+            if bracket.reason:
+                notes.append(f"the constant of scope global is infinite: {bracket.reason}")
     return Margins(
         name=type(model).__name__,
         mode=mode,

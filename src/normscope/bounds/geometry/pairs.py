@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from ..graph.ir import Graph, Node, Ref, Unit
+from ..graph.traits import traits_of
 from ..graph.units import Reader
-from ..operators.invariance import MOVES, weight_layer
+from ..operators.invariance import weight_layer
+from ..operators.registry import is_normalizer
 from .candidate import (
     Candidate,
     Layers,
@@ -32,31 +34,11 @@ from .candidate import (
 
 aten = torch.ops.aten
 
-PARTS = MOVES | {
-    aten.expand.default, aten.slice.Tensor, aten.select.int, aten.split.Tensor, aten.split_with_sizes.default,
-    aten.chunk.default, aten.unbind.int, aten.unflatten.int, aten.flatten.using_ints, aten.movedim.int,
-    aten.squeeze.dims, aten.view.default, aten._unsafe_view.default,
-}  # fmt: skip
-"""Operators that move, repeat or leave out entries."""
-HOMOGENEOUS = {aten.relu.default, aten.leaky_relu.default}
-"""Activations with phi(c x) = c phi(x) for c > 0."""
-LARGEST = {
-    aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default, aten.adaptive_max_pool1d.default,
-    aten.adaptive_max_pool2d.default, aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default,
-}  # fmt: skip
-AVERAGES = {
-    aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default, aten.adaptive_avg_pool1d.default,
-    aten.adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d.default, aten.mean.dim, aten.sum.dim_IntList,
-    aten.upsample_nearest2d.vec, aten.upsample_nearest2d.default, aten.constant_pad_nd.default,
-}  # fmt: skip
-"""Linear operators without negative coefficients."""
+SUMS = {aten.sum.dim_IntList, aten.constant_pad_nd.default}
+"""Linear operators without negative coefficients, beside averages."""
 NUMBERS = {aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar}
 NO_CHANNEL = -1.0
 """The number of an entry that belongs to no channel."""
-NORMALIZERS = {
-    "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "instance_norm", "group_norm", "layer_norm",
-    "rms_norm",
-}  # fmt: skip
 ATTENTION = aten.scaled_dot_product_attention.default
 
 
@@ -93,7 +75,9 @@ def follow(graph: Graph, node: Node, numbers: Tensor) -> Stream:
         for other in readers.get(current.name, []):
             passed = _through(reader, other, channels)
             if passed is not None:
-                waiting.append((other, passed, through_relu or other.op in HOMOGENEOUS | LARGEST, rotary))
+                waiting.append(
+                    (other, passed, through_relu or _is_relu(other) or traits_of(other.op).pools == "largest", rotary)
+                )
             elif isinstance(other.op, Unit) and other.op.name == "rotary" and rotary is None:
                 waiting.append((other, channels, through_relu, other))
             else:
@@ -124,19 +108,25 @@ def _through(reader: Reader, node: Node, numbers: Tensor) -> Tensor | None:
     """Return the channel of each entry of a node's output; None if the node does not commute with scaling a channel."""
     if len(node.refs) != 1:
         return None
-    if reader.same(node) or node.op in HOMOGENEOUS:
+    traits = traits_of(node.op)
+    if reader.same(node) or _is_relu(node):
         return numbers
-    if node.op in PARTS:
+    if traits.keeps is not None and traits.keeps != "same":
         return node.evaluate([numbers])
     if node.op in NUMBERS:
         other = [leaf for leaf in node.args if not hasattr(leaf, "name")]
         plain = all(isinstance(leaf, int | float) or (isinstance(leaf, Tensor) and leaf.ndim == 0) for leaf in other)
         first = hasattr(node.args[0], "name") or node.op in (aten.mul.Tensor, aten.mul.Scalar)
         return numbers if plain and first and node.shape == tuple(numbers.shape) else None
-    if node.op in LARGEST:
+    if traits.pools == "largest":
         most, least = node.evaluate([numbers]), -node.evaluate([-numbers])
         return most if torch.equal(most, least) else None
-    return _averaged(node, numbers) if node.op in AVERAGES else None
+    return _averaged(node, numbers) if traits.pools == "average" or node.op in SUMS else None
+
+
+def _is_relu(node: Node) -> bool:
+    """Whether a node is a ReLU, leaky or not; an absolute value lets factors through, but counts as no ReLU."""
+    return traits_of(node.op).homogeneous and node.op is not aten.abs.default
 
 
 def _averaged(node: Node, numbers: Tensor) -> Tensor | None:
@@ -211,7 +201,7 @@ def _affine(node: Node) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
 
     Return None three times for any other node.
     """
-    if node.operator in NORMALIZERS and node.index in (None, 0):
+    if is_normalizer(node) and not isinstance(node.op, Unit):
         arguments = node.bound()
         scale, shift = arguments.get("weight"), arguments.get("bias")
         if not isinstance(scale, Tensor) or not (shift is None or isinstance(shift, Tensor)):

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from ...calls.batches import LossFunction
+from ...calls.stand_ins import accepts_graph
 from ...core.budget import Budget, Progress
 from ...core.codec import JsonForm
 from ...core.errors import check_counts, check_numbers, check_positive
 from ...core.untouched import Mode, outside_inference_mode, unwrapped
+from ...products.objective import Objective
 from ...report.document import FigureResult, figures_form
 from ...theory.losses import Loss
-from ..graph.capturing import accepts_graph
-from .objective import Objective
 
 REACH = (0.5, 1.0, 2.0, 4.0)
 """Multiples of the learning rate at which the loss is measured along a step (Santurkar et al. take 1/2 to 4)."""

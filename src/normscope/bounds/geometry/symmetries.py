@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from ...calls.call import prepare
 from ...calls.data_reader import Batches
+from ...calls.stand_ins import accepts_graph
 from ...core.codec import JsonForm, Saved
 from ...core.errors import InputError
 from ...core.shown import Shown, data_frame
 from ...core.untouched import Mode, dropping_nothing, mode_of, outside_inference_mode, untouched, unwrapped
-from ..graph.capturing import accepts_graph, capture_batch
+from ..graph.capturing import capture_batch
 from ..graph.ir import Node, Unit
 from ..networks.twin import copied
 from .candidate import KINDS, SPHERICAL, Candidate, Kind, Layers, Scaling

@@ -23,8 +23,8 @@ from ...core.errors import InputError, describe_error
 from ...core.threads import math_attention
 from ...core.untouched import with_tensors
 from ..graph.ir import Graph, Unit
-from ..graph.units import SAME
-from ..operators.invariance import MOVES, channel_numbers, weight_layer
+from ..graph.units import is_copy
+from ..operators.invariance import channel_numbers, moves_all, weight_layer
 from ..operators.registry import sets_of
 from .candidate import Candidate, State, blank, laid_out
 from .normalized import joined
@@ -159,7 +159,7 @@ def _defect(graph: Graph, candidate: Candidate, values: dict[str, Tensor], slope
         square = centre.square().mean(sets.axes, keepdim=True) + sets.eps
         terms = (sets.eps * centre * square**-1.5).reshape(value.shape) * slope
         # The output channel of the layer that each entry of the normalizer's input comes from.
-        moves = tuple(between for between in feed.between if between.op in MOVES | SAME)
+        moves = tuple(between for between in feed.between if is_copy(between) or moves_all(between))
         units = parts[channel_numbers(feed.weight, layer.axis, moves)].expand(terms.shape)
         total = total.index_add(0, units.reshape(-1), terms.cpu().reshape(-1))
     return total

@@ -9,22 +9,22 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import inspect
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+from ...calls.agreement import agree
 from ...calls.call import Call, Caller, UntracedError, drawn, prepare, quantized, run, settle
 from ...calls.data_reader import Batches
+from ...calls.stand_ins import REUSABLE, CaptureSource, accepts_graph
 from ...core.budget import Budget
 from ...core.errors import CaptureError, InputError, NormscopeError, RandomOperatorError, describe_error
 from ...core.threads import full_precision, ignore_warnings, silence_loggers
@@ -40,9 +40,8 @@ from ...core.untouched import (
     untouched,
     unwrapped,
 )
-from .agreement import agree
 from .chains import changes_nothing, trace_chain
-from .ir import CaptureSource, Graph, same_constants
+from .ir import Graph, same_constants
 from .recorded_run import answer_as_untraced, record_run, record_trace
 from .samples import joined, what_changes
 from .traced_program import (
@@ -62,7 +61,6 @@ from .units import recognise
 DROPOUT = "dropout counts as off"
 P = ParamSpec("P")
 R = TypeVar("R")
-M = TypeVar("M")
 EXPORT_LOCK = threading.RLock()
 LOGGERS = (
     "torch.__trace",
@@ -180,46 +178,14 @@ REWRITTEN = 4.0
 """A trace that torch must rewrite takes this many times as long as one that can be read as it is."""
 
 
-REUSABLE: ContextVar[Graph | None] = ContextVar("REUSABLE", default=None)
-"""The graph that was passed in the place of a model, while the function runs that it was passed to."""
-
-
-def accepts_graph(function: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M | Graph, P], R]:
-    """Let what `capture` returned stand in the place of the model of a public function.
-
-    The function gets the model, its mode and its output, and without data the batch of the graph. Where it would
-    capture that batch of that model, it gets the graph instead, if the model still has the weights that it had.
-    """
-    signature = inspect.signature(function)
-    first, data, *others = signature.parameters.values()
-    accepted = first.replace(annotation=f"{first.annotation} | Graph")
-
-    @functools.wraps(function)
-    def wrapped(model: M | Graph, *args: P.args, **kwargs: P.kwargs) -> R:
-        if not isinstance(model, Graph):
-            return function(model, *args, **kwargs)
-        if model.source is None:
-            raise InputError("this graph does not know its model: pass one that normscope.capture returned")
-        given = signature.bind_partial(model.source.model, *args, **kwargs)
-        for name, value in (("mode", model.source.mode), ("output", model.source.output)):
-            if name in signature.parameters:
-                given.arguments.setdefault(name, value)
-        if given.arguments.get(data.name) is None:
-            given.arguments[data.name] = model.source.batch
-        token = REUSABLE.set(model)
-        try:
-            return function(*given.args, **given.kwargs)
-        finally:
-            REUSABLE.reset(token)
-
-    wrapped.__signature__ = signature.replace(parameters=[accepted, data, *others])  # type: ignore[attr-defined]
-    return wrapped
-
-
 def _reused(model: nn.Module, batch: Any, forced: str | None, output: str | int | None) -> Graph | None:
     """Return the graph that was passed in the model's place, if it is that of this batch; else None."""
     graph = REUSABLE.get()
-    if graph is None or graph.source is None or (graph.mode, graph.source.output) != (mode_of(model, forced), output):
+    if (
+        not isinstance(graph, Graph)
+        or graph.source is None
+        or (graph.mode, graph.source.output) != (mode_of(model, forced), output)
+    ):
         return None
     source = graph.source
     own, others = (tree_flatten(one) for one in (source.batch, batch))

@@ -11,9 +11,10 @@ from enum import Enum
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._ops import OpOverload
 
+from ...calls.stand_ins import CaptureSource, StandIn
 from ...core.bracket import HELD_CONSTANT
 from ...core.budget import check_time, count
 from ...core.errors import InputError, visible
@@ -242,25 +243,8 @@ class ConstantRead:
     origins: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CaptureSource:
-    """What a graph was captured from, so that it can stand in the place of its model.
-
-    Attributes:
-        model, batch: the model and the batch, on the model's device.
-        mode, output: as they were asked for.
-        digest: of all tensors of the model as they were, and of what a run computed.
-    """
-
-    model: nn.Module
-    batch: Any
-    mode: str | None
-    output: str | int | None
-    digest: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph(Shown):
+class Graph(StandIn, Shown):
     """A model as a function of its float inputs, in one mode, at one input size.
 
     Attributes:

@@ -3,11 +3,11 @@
 Two things must hold: no entry of a value depends on two samples, and all samples are treated in the same way. So every
 entry carries the number of the sample that it depends on, 0 for none, and a label that tells what it is: two entries
 have the same label only if the same operators with the same constants make them, each of its own sample. For each
-operator a function in a table says which entries of its operands can meet in one entry of its value. Where two samples
-meet, they are mixed; where the rows of the output have different labels, samples are treated differently: a constant
-differs from row to row, or rows go through other operators. An operator that is not in the table counts as one in which
-all entries meet, so that the answer "one at a time" is always true. The answer depends neither on values nor on random
-numbers.
+operator a function (`Traits.samples`) says which entries of its operands can meet in one entry of its value. Where
+two samples meet, they are mixed; where the rows of the output have different labels, samples are treated differently: a
+constant differs from row to row, or rows go through other operators. An operator without such a function counts as one
+in which all entries meet, so that the answer "one at a time" is always true. The answer depends neither on values nor
+on random numbers.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from . import ir
 from .ir import Graph, Node, Ref, leaves, map_leaves
+from .traits import traits_of
 
 aten = torch.ops.aten
 
@@ -99,7 +100,7 @@ def joined(graph: Graph, count: int) -> str | None:
         try:
             output = _output(graph)
         except Mixed as error:
-            return f"samples of the batch meet in {error}"
+            return str(error)
         if bool(((output.owner != 0) & (output.owner != _numbered(output.shape, output.owner.device))).any()):
             return "the samples of the output are in another order than those of the input"
         if 0 in output.implied or _varies(output.label, 0):
@@ -188,11 +189,18 @@ def _walk(graph: Graph) -> Iterator[tuple[Any, Entries]]:
         try:
             values[node.name] = met(node, [values[ref] for ref in node.refs])
         except Mixed:
-            raise Mixed(_named(node)) from None
+            raise Mixed(_describe_meeting(node)) from None
         yield node, values[node.name]
         for ref in set(node.refs):
             if last[ref] == position:
                 del values[ref]
+
+
+def _describe_meeting(node: Node) -> str:
+    if _meeting(node) is None:
+        remedy = "" if getattr(node.op, "namespace", "aten") == "aten" else " (`samples=` of its `ns.rule` can say)"
+        return f"nothing is known of how {node.op} in {node.where} treats samples{remedy}"
+    return f"samples of the batch meet in {_named(node)}"
 
 
 def _named(node: Node) -> str:
@@ -211,17 +219,20 @@ def _unlike(entries: Entries, count: int) -> bool:
 
 def met(node: Node, values: Sequence[Entries]) -> Entries:
     """Return what the entries of a node's value are; raise `Mixed` where two samples meet."""
-    meeting = TABLE.get(node.op)
-    if meeting is None:
-        pointwise = getattr(node.op, "namespace", None) == "aten" and torch.Tag.pointwise in node.op.tags
-        meeting = entrywise if pointwise else everything
+    meeting = _meeting(node) or everything
     try:
         entries = meeting(node, values)
     except Mixed:
         raise
-    except Exception:  # the functions of the table do not expect such arguments
+    except Exception:  # these functions do not expect such arguments
         return everything(node, values)
     return entries if entries.shape == node.shape else everything(node, values)
+
+
+def _meeting(node: Node) -> Meeting | None:
+    """Return which entries meet in a node; None where nothing is known of its operator."""
+    pointwise = getattr(node.op, "namespace", None) == "aten" and torch.Tag.pointwise in node.op.tags
+    return traits_of(node.op).samples or (entrywise if pointwise else None)
 
 
 def _numbered(shape: Sequence[int], device: torch.device) -> Tensor:
@@ -411,6 +422,11 @@ def moves(touched: Callable[[dict[str, Any]], Any] = lambda arguments: None) -> 
     return meeting
 
 
+def moves_along_last(count: int) -> Meeting:
+    """Operators that move entries along the last dimensions alone."""
+    return moves(lambda arguments: range(-count, 0))
+
+
 def put_back(node: Node, values: Sequence[Entries]) -> Entries:
     """`select_scatter`: a slice of width 1 is written over."""
     base, source, dim, index = (node.bound()[name] for name in ("self", "src", "dim", "index"))
@@ -422,7 +438,7 @@ def put_back(node: Node, values: Sequence[Entries]) -> Entries:
         source = source.reshape(shape)
     scatter = aten.slice_scatter.default
     slices = dataclasses.replace(node, op=scatter, args=(base, source, dim, index, index + 1), kwargs={})
-    return TABLE[scatter](slices, values)
+    return met(slices, values)
 
 
 def _passing(node: Node, parts: Sequence[Entries], touched: Any) -> list[tuple[int, int]]:
@@ -576,6 +592,10 @@ def meets(dims: Callable[[dict[str, Any], int], Any]) -> Meeting:
     return meeting
 
 
+along_dim = meets(lambda arguments, rank: arguments.get("dim"))
+"""Operators in which entries along their argument `dim` meet."""
+
+
 def trailing(count: int) -> Meeting:
     """Operators in which the last dimensions meet."""
     return meets(lambda arguments, rank: range(rank - count, rank))
@@ -688,73 +708,3 @@ def looked_up(node: Node, values: Sequence[Entries]) -> Entries:
 def _first(node: Node) -> bool:
     """Whether the first argument depends on the input."""
     return isinstance(node.args[0], Ref)
-
-
-def _table(kinds: dict[Meeting, str]) -> dict[Any, Meeting]:
-    """Return the table by operator, from names of overloads or of operators with all their overloads."""
-    table: dict[Any, Meeting] = {}
-    for meeting, names in kinds.items():
-        for name in names.split():
-            packet, _, overload = name.partition(".")
-            operators = getattr(aten, packet)
-            for each in [overload] if overload else operators.overloads():
-                table[getattr(operators, each)] = meeting
-    return table
-
-
-TABLE = _table({
-    entrywise: """alias clone detach _to_copy to.dtype to.dtype_layout to.device to.other type_as contiguous lift_fresh
-        lift_fresh_copy hardswish log_sigmoid where.ScalarOther where.ScalarSelf where.Scalar masked_fill.Tensor
-        rsub.Tensor __and__ __or__ dropout.default feature_dropout.default alpha_dropout.default
-        feature_alpha_dropout.default real.default imag.default complex.default polar.default _conj.default
-        conj.default resolve_conj.default""",
-    reshaped: """reshape.default view.default _unsafe_view squeeze.default squeeze.dim squeeze.dims unsqueeze
-        flatten.using_ints unflatten.int view_as.default reshape_as.default atleast_1d.default""",
-    reordered: """permute transpose.int t.default numpy_T mT.default movedim.intlist movedim.int swapaxes.default""",
-    repeated: "expand.default expand_as",
-    moves(lambda arguments: arguments["dim"]): """slice.Tensor select.int narrow.default index_select.default
-        repeat_interleave.self_int split.Tensor split_with_sizes.default split.sizes chunk.default unbind.int
-        tensor_split.sections cat.default concat.default stack.default slice_scatter.default""",
-    moves(lambda arguments: arguments["dims"]): "flip.default roll.default rot90.default",
-    moves(lambda arguments: range(-(len(arguments["pad"]) // 2), 0)): "constant_pad_nd.default pad.default",
-    moves(lambda arguments: (-3, -2, -1)): """pixel_shuffle.default pixel_unshuffle.default upsample_nearest3d.vec
-        _upsample_nearest_exact3d.vec""",
-    moves(lambda arguments: (-2, -1)): """tril.default triu.default upsample_nearest2d.vec
-        _upsample_nearest_exact2d.vec""",
-    moves(lambda arguments: -1): "upsample_nearest1d.vec _upsample_nearest_exact1d.vec",
-    moves(): """index.Tensor gather.default take.default repeat.default tile.default hstack.default vstack.default
-        channel_shuffle.default diagonal.default unfold.default im2col.default diagonal_scatter.default""",
-    put_back: "select_scatter.default",
-    written: """index_add.default scatter_add.default scatter_reduce.two scatter.src scatter.value index_copy.default
-        index_fill.int_Scalar index_fill.int_Tensor index_put.default""",
-    overwrite: "copy.default fill.Tensor",
-    meets(lambda arguments, rank: arguments.get("dim")): """softmax.int
-        _softmax.default log_softmax.int _log_softmax.default glu.default sum.default sum.dim_IntList
-        mean.default mean.dim amax.default amin.default max.dim min.dim max.default min.default prod.default
-        prod.dim_int var.correction var.dim var.default std.correction std.dim std.default logsumexp.default
-        linalg_vector_norm.default norm.ScalarOpt_dim norm.Scalar sort.default topk.default argmax.default
-        argmin.default argsort.default any.default any.dim all.default all.dim cumsum.default cumprod.default
-        cummax.default cummin.default logcumsumexp.default median.dim median.default kthvalue.default fft_fft.default
-        fft_ifft.default fft_rfft.default fft_irfft.default fft_hfft.default fft_ihfft.default fft_fft2.default
-        fft_ifft2.default fft_rfft2.default fft_irfft2.default _fft_r2c.default _fft_c2c.default _fft_c2r.default""",
-    meets(lambda arguments, rank: range(-len(arguments["normalized_shape"]), 0)): "layer_norm.default rms_norm.default",
-    trailing(1): """linear.default view_as_complex.default max_pool1d.default avg_pool1d.default
-        adaptive_avg_pool1d.default adaptive_max_pool1d.default max_pool1d_with_indices.default
-        upsample_linear1d.vec""",
-    trailing(2): """max_pool2d.default avg_pool2d.default adaptive_avg_pool2d.default
-        adaptive_max_pool2d.default max_pool2d_with_indices.default upsample_bilinear2d.vec upsample_bicubic2d.vec
-        _upsample_bilinear2d_aa.vec""",
-    trailing(3): """max_pool3d.default avg_pool3d.default adaptive_avg_pool3d.default
-        adaptive_max_pool3d.default max_pool3d_with_indices.default upsample_trilinear3d.vec""",
-    convolved(1): "conv1d.default conv1d.padding conv_transpose1d.default",
-    convolved(2): "conv2d.default conv2d.padding conv_transpose2d.input",
-    convolved(3): "conv3d.default conv3d.padding conv_transpose3d.input",
-    meets(lambda arguments, rank: range(1, rank)): "group_norm.default instance_norm.default",
-    product: "mm.default bmm.default matmul.default mv.default addmm.default baddbmm.default",
-    attention: "scaled_dot_product_attention.default",
-    contraction: "einsum.default",
-    by_channel: """batch_norm.default _native_batch_norm_legit_no_training.default
-        _native_batch_norm_legit.no_stats prelu.default""",
-    looked_up: "embedding.default one_hot.default view_as_real.default",
-    recurrent: "lstm.input gru.input rnn_tanh.input rnn_relu.input",
-})  # fmt: skip

@@ -35,15 +35,11 @@ from .traced_program import (
     simpler,
     state_notes,
 )
+from .traits import traits_of
 
 aten = torch.ops.aten
 
 EMBEDDINGS = {aten.embedding.default}
-MOVES = {  # operators that may stand between the user's token ids and the embedding
-    aten.view.default, aten.reshape.default, aten._to_copy.default, aten.clone.default, aten.unsqueeze.default,
-    aten.squeeze.dim, aten.slice.Tensor, aten.alias.default, aten.contiguous.default, aten._unsafe_view.default,
-    aten.to.dtype,
-}  # fmt: skip
 RESHAPES = {  # a view that is legal on the model's strides may not be legal on those of the graph's values
     aten.view.default: aten.reshape.default,
     aten._unsafe_view.default: aten.reshape.default,
@@ -54,6 +50,11 @@ BY_SHAPE = {  # operators that read only the shape of their operand
 }  # fmt: skip
 DROPPED = "dropout counts as off"
 DROPOUT = {aten.native_dropout.default, aten.dropout.default}
+
+
+def _moves_tokens(target: Any) -> bool:
+    """Whether an operator may stand between the user's token ids and the embedding."""
+    return traits_of(target).keeps in ("same", "order") or target is aten.slice.Tensor
 
 
 def floats(node: Any) -> bool:
@@ -234,7 +235,7 @@ class _Reader:
 
     def _from_tokens(self, node: Any) -> bool:
         """Whether an argument is the user's tokens, perhaps moved about."""
-        while isinstance(node, torch.fx.Node) and node.op == "call_function" and node.target in MOVES:
+        while isinstance(node, torch.fx.Node) and node.op == "call_function" and _moves_tokens(node.target):
             node = node.args[0]
         return isinstance(node, torch.fx.Node) and node.name in self.tokens
 

@@ -24,12 +24,17 @@ from ...theory.piecewise import PiecewiseLinear, Unreadable
 from ...theory.templates import Polynomial
 from ..linalg.linear_map import Bounded
 from .ir import Graph, Node, Ref, Unit, map_leaves
+from .traits import traits_of
 
 aten = torch.ops.aten
 
-SAME = {aten.alias.default, aten.clone.default, aten._to_copy.default, aten.contiguous.default, aten.to.dtype}
 LARGEST_REGION = 16
 """The largest number of operators in a region."""
+
+
+def is_copy(node: Node) -> bool:
+    """Whether a node is a copy or a cast."""
+    return traits_of(node.op).keeps == "same"
 
 
 class Reader:
@@ -41,7 +46,7 @@ class Reader:
     def same(self, node: Node) -> bool:
         """Whether a node changes nothing: a copy, or a cast between floats (not one from or to integers)."""
         source = self.nodes.get(node.refs[0]) if node.refs else None
-        return node.op in SAME and node.dtype.is_floating_point and (source is None or source.dtype.is_floating_point)
+        return is_copy(node) and node.dtype.is_floating_point and (source is None or source.dtype.is_floating_point)
 
     def find(self, argument: Any, *ops: Any) -> Node | None:
         """Return the node an argument refers to, past copies and casts, if it is one of `ops`."""
@@ -105,11 +110,12 @@ def regions(reader: Reader, node: Node, allowed: Iterable[Any]) -> Iterable[tupl
         if len(frontier) == 1:
             yield sorted(region, key=lambda member: order[member.name]), next(iter(frontier.values()))
         last = max(frontier, key=lambda name: order.get(name, -1))
-        if last not in reader.nodes or reader.nodes[last].op not in allowed or reader.nodes[last].index is not None:
+        before = reader.nodes.get(last)
+        if before is None or before.index is not None:
             return
-        if reader.nodes[last].op in SAME and not reader.same(reader.nodes[last]):
+        if not (reader.same(before) if is_copy(before) else before.op in allowed):
             return
-        region.append(reader.nodes[last])
+        region.append(before)
 
 
 def runner(region: list[Node], source: Ref, output: str) -> Callable[[Tensor], Tensor]:
@@ -122,7 +128,7 @@ def evaluated(nodes: list[Node], values: dict[str, Tensor], dtype: torch.dtype =
     values = dict(values)
     for node in nodes:
         operands = [values[name] for name in node.refs]
-        values[node.name] = operands[0] if node.op in SAME else in_dtype(node, dtype).evaluate(operands)
+        values[node.name] = operands[0] if is_copy(node) else in_dtype(node, dtype).evaluate(operands)
     return values
 
 
@@ -152,7 +158,7 @@ def pruned(graph: Graph) -> Graph:
     return dataclasses.replace(graph, nodes=tuple(reversed(kept)))
 
 
-ROW_LOCAL = SAME | {
+ROW_LOCAL = {
     aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.neg.default, aten.slice.Tensor, aten.cat.default,
 }  # fmt: skip
 CONVOLUTIONS = {aten.conv1d.default, aten.conv2d.default, aten.conv3d.default}
@@ -420,7 +426,7 @@ def activation(reader: Reader, node: Node) -> Node | None:
     if node.op not in CHOICES | ROOTS or len(node.refs) < least or not node.dtype.is_floating_point:
         return None
     allowed = READ | COMPARISONS.keys() | CHOICES if node.op in CHOICES else READ
-    for region, source in regions(reader, node, allowed | SAME):
+    for region, source in regions(reader, node, allowed):
         behind = reader.nodes.get(source.name)
         if behind is not None and not behind.dtype.is_floating_point:
             continue
@@ -452,7 +458,7 @@ def _read(region: list[Node], source: Ref, kind: Any) -> dict[str, Any]:
     """Compute every value of a region as an expression of its source; copies and casts change nothing."""
     values: dict[str, Any] = {source.name: kind.identity()}
     for node in region:
-        if node.op in SAME:
+        if is_copy(node):
             values[node.name] = values[node.refs[0]]
             continue
         arguments = {

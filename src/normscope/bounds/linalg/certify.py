@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...core.budget import check_time
 from ...core.rounding import UNIT, cholesky_allowance, gamma, residual_allowance
-from .lanczos import top_eigenpairs
+from ...products.lanczos import top_eigenpairs
 
 _WIDE = 2048
 """How many products float64 adds at a time."""

@@ -11,15 +11,17 @@ from torch import Tensor
 
 from ...core.bracket import Evidence
 from ...core.budget import Budget
+from ...core.effort import Effort
 from ...core.errors import InputError
 from ...core.log10 import power10
 from ...core.rounding import UNIT, ZERO, Upper, gamma, gram_allowance, smallest, total
+from ...products.lanczos import lanczos
 from .certify import EigenvalueCertificate, certify, gram_matrix
 from .convolution_map import Axis, Convolution
 from .deflation import affordable, bound_deflated
 from .elimination import is_below, plan_elimination
-from .lanczos import lanczos, largest_singular_vector
 from .linear_map import Matrix
+from .singular_vector import largest_singular_vector
 from .torus import Kernel, Ring, Symbol, rings
 
 _SIDE_LIMIT = 16384
@@ -122,23 +124,23 @@ class ConvolutionNorm:
         self.start = search.vector
         return search.value > 0.0 and self._deflate(math.log10(search.value)) is None
 
-    def tighten(self, log10_lower: float, patient: bool) -> tuple[Upper, Tensor | None]:
+    def tighten(self, log10_lower: float, effort: Effort) -> tuple[Upper, Tensor | None]:
         """Return a bound within the tolerance of a lower side, where that is affordable, and a vector.
 
-        The convolution is written out where it is small and cannot be deflated; `patient` allows a factorisation of
+        The convolution is written out where it is small and cannot be deflated; THOROUGH allows a factorisation of
         seconds where too many eigenvalues would be deflated. A vector beyond the lower side shows that the norm is
         above what was asked for.
         """
         if not self._inexact or self.budget.over:
             return self.upper, self.start
         if self._deflatable(self._symbol) and log10_lower > -math.inf:
-            vector = self._deflate(log10_lower, patient)
+            vector = self._deflate(log10_lower, effort)
             return self.upper, self.start if vector is None else vector
         if self._cost <= _AFFORDABLE:
             self._write_out()
         return self.upper, self.start
 
-    def _deflate(self, log10_lower: float, patient: bool = False) -> Tensor | None:
+    def _deflate(self, log10_lower: float, effort: Effort = Effort.TIGHT) -> Tensor | None:
         """Prove a bound within the tolerance of a lower side; return None, or a vector where that fails."""
         unit = self._exponent * math.log10(2.0)
         bound = 10.0 ** (2.0 * (log10_lower - unit)) * (1.0 + 0.95 * self.rtol) ** 2
@@ -146,7 +148,7 @@ class ConvolutionNorm:
         if excess <= 0.0:
             return None
         if not affordable(self._plain, excess / bound):
-            return None if patient and self._eliminate(bound) else self.start
+            return None if effort == Effort.THOROUGH and self._eliminate(bound) else self.start
         margin = max(_DEFLATED_SHARE * excess, _DEFLATED_RTOL * bound)
         room = min(self.rtol, 1.0) * bound  # about half of the distance from the squared norm to the bound
         residual = 0.5 * room / (room + excess + margin)  # K leaves about twice this to 1
@@ -155,7 +157,7 @@ class ConvolutionNorm:
             self._keep_proven(bound, "torus + deflation")
             return None
         if outcome is None:
-            return None if patient and self._eliminate(bound) else self.start
+            return None if effort == Effort.THOROUGH and self._eliminate(bound) else self.start
         return self.start if outcome.vector is None else self._as_start(outcome.vector, self._symbol)
 
     def _eliminate(self, bound: float) -> bool:

@@ -12,6 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from ...core.bracket import Bracket
 from ...core.budget import Budget
+from ...core.effort import Effort
 from ...core.errors import InputError
 from ...core.untouched import outside_inference_mode, untouched
 from .convolution_map import Convolution
@@ -147,6 +148,6 @@ def spectral_norm(
         raise InputError(f"rtol must be positive, got {rtol}")
     linear = linear_map(x, input_shape)
     budget = Budget(max_seconds=max_seconds, what=BOUNDING)
-    norm = bracket(linear, rtol=rtol, budget=budget, seed=seed, tighten="patiently")
+    norm = bracket(linear, rtol=rtol, budget=budget, seed=seed, effort=Effort.THOROUGH)
     held = (linear.weight,) if isinstance(linear, Matrix | Convolution) else ()
     return replace(norm, proof=NormProof(linear, Unchanged.of(*held)))

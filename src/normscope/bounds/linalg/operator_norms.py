@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ...core.bracket import Bracket, Evidence
 from ...core.budget import Budget, check_time, count
+from ...core.effort import Effort
 from ...core.errors import InputError
 from ...core.log10 import SMALLEST, ceiling10, power10, product_above
 from ...core.log10 import norm as l2
@@ -23,7 +23,6 @@ from ...core.rounding import ONE, UNIT, ZERO, Upper, gamma, inward, smallest, to
 from .conv_norm import ConvolutionNorm, bounding_cost, matrix_bound
 from .convolution_map import Convolution
 from .folding import slice_map
-from .lanczos import largest_singular_vector
 from .linear_map import (
     Averaging,
     Bounded,
@@ -38,6 +37,7 @@ from .linear_map import (
     Sum,
     kept,
 )
+from .singular_vector import largest_singular_vector
 from .writing import absolute_entries, cost, in_range, lost, of_each, writable, write_out
 
 
@@ -50,7 +50,7 @@ class NormBound:
 
     upper: Upper
     start: Tensor | None = None
-    tighten: Callable[[float, bool], tuple[Upper, Tensor | None]] | None = None
+    tighten: Callable[[float, Effort], tuple[Upper, Tensor | None]] | None = None
 
 
 ZERO_BOUND = NormBound(ZERO)
@@ -306,10 +306,6 @@ def _written_out(linear: LinearMap, other: Upper, rtol: float, budget: Budget) -
     return NormBound(smallest([other, dense]), None if start is None else start.reshape(linear.in_shape))
 
 
-Tightening = Literal["never", "quickly", "patiently"]
-"""How much time may go into an upper side that lies farther from the lower one than asked for."""
-
-
 @torch.no_grad()
 def bracket(
     linear: LinearMap,
@@ -318,18 +314,18 @@ def bracket(
     budget: Budget | None = None,
     seed: int = 0,
     steps: int = 400,
-    tighten: Tightening = "quickly",
+    effort: Effort = Effort.TIGHT,
 ) -> Bracket:
     """Return the spectral norm of a linear map between a witnessed lower side and a certified upper side.
 
-    An upper side that lies farther from the lower one than asked for is tightened: `"quickly"` where that takes little
-    time, `"patiently"` also where a single convolution takes seconds, `"never"` not at all.
+    An upper side that lies farther from the lower one than asked for is tightened: with TIGHT where that takes little
+    time, with THOROUGH also where a single convolution takes seconds, with FAST not at all.
     The budget is that of the searches, behind the closed forms. The witness is a unit vector of `in_shape` in float64.
     """
     before, tightened = taken(linear).within(rtol), taken(linear).tightened
     inner = _one_slice(linear)
     if inner is not None and before is None:
-        norm_of_slice = bracket(inner, rtol=rtol, budget=budget, seed=seed, steps=steps, tighten=tighten)
+        norm_of_slice = bracket(inner, rtol=rtol, budget=budget, seed=seed, steps=steps, effort=effort)
         return _lifted(linear, inner, norm_of_slice)
     budget = Budget(what=BOUNDING) if budget is None else budget.share(1.0)
     closed = budget.closed_forms(budget.what)
@@ -337,22 +333,20 @@ def bracket(
     log10_lower, witness, settled = budget.attempt(
         lambda: _lower(linear, side, rtol, budget, seed, steps), lambda: (-math.inf, None, False)
     )
-    patient = tighten == "patiently"
-    loose = tighten != "never" and side.upper.log10 > log10_lower + math.log10(1.0 + rtol)
+    patient, tightens = effort == Effort.THOROUGH, effort != Effort.FAST
+    loose = tightens and side.upper.log10 > log10_lower + math.log10(1.0 + rtol)
     if loose and before is not None and (patient or not tightened):  # what tightening needs was let go
         again = _within(linear, rtol, closed)
         side = NormBound(smallest([before.upper, again.upper]), before.start, again.tighten)
-    for _ in range(_TIGHTENED if tighten != "never" and side.tighten is not None else 0):
+    for _ in range(_TIGHTENED if tightens and side.tighten is not None else 0):
         if side.upper.log10 <= log10_lower + math.log10(1.0 + rtol):
             break
         before_tightening = log10_lower
-        side, (log10_lower, witness) = _tighten(
-            linear, side, (log10_lower, witness), rtol, budget, seed, steps, patient
-        )
+        side, (log10_lower, witness) = _tighten(linear, side, (log10_lower, witness), rtol, budget, seed, steps, effort)
         if log10_lower <= before_tightening + math.log10(1.0 + rtol / _SETTLED):
             break
     if not budget.ended:
-        taken(linear).keep(linear, rtol, tighten != "never", side)
+        taken(linear).keep(linear, rtol, tightens, side)
     result = Bracket(
         log10_lower=log10_lower,
         log10_upper=side.upper.log10,
@@ -368,7 +362,7 @@ def bracket(
         why = "the lower side was still growing: raise steps"
         if settled:
             why = f"the lower side has settled, the upper side ({result.method}) is loose"
-            if tighten != "patiently" and side.tighten is not None:
+            if not patient and side.tighten is not None:
                 why += ": call normscope.spectral_norm on this layer for a tighter one"
     return replace(result, converged=False, advice=f"the gap is {result.gap:.3g}: {why}")
 
@@ -381,12 +375,12 @@ def _tighten(
     budget: Budget,
     seed: int,
     steps: int,
-    patient: bool,
+    effort: Effort,
 ) -> tuple[NormBound, tuple[float, Tensor | None]]:
     """Return a tighter upper side, and a lower side from a search that starts where tightening points to."""
     tighten = side.tighten
     assert tighten is not None
-    tighter, start = budget.attempt(lambda: tighten(lower[0], patient), lambda: (side.upper, None))
+    tighter, start = budget.attempt(lambda: tighten(lower[0], effort), lambda: (side.upper, None))
     side = NormBound(smallest([side.upper, _loosened(tighter, linear)]), side.start, tighten)
     if start is None or start.shape != linear.in_shape:
         return side, lower

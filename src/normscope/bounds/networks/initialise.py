@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from ...calls.call import Call, arguments
 from ...calls.data_reader import Batches
+from ...calls.stand_ins import accepts_graph
 from ...core.codec import JsonForm, Part
 from ...core.errors import CaptureError, InputError, describe_error
 from ...core.shown import Shown, data_frame
 from ...core.untouched import Mode, mode_of, outside_inference_mode, untouched, unwrapped
-from ..graph.capturing import accepts_graph, trace_model
+from ..graph.capturing import trace_model
 from ..operators.invariance import feeds
 from .twin import Where, chosen, copied, run, weight_layers
 

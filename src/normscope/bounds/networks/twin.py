@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ...calls.call import Call, arguments
 from ...calls.data_reader import Batches
+from ...calls.stand_ins import accepts_graph
 from ...core.codec import JsonForm, Part
 from ...core.errors import CaptureError, InputError, describe_error
 from ...core.shown import Shown
@@ -38,9 +39,9 @@ from ...networks.normalizer_modules import (
     place_of,
     remember,
 )
-from ..graph.capturing import accepts_graph, trace_model
+from ..graph.capturing import trace_model
 from ..graph.ir import Graph
-from ..operators.invariance import MOVES, feeds, weight_layer
+from ..operators.invariance import feeds, moves_all, weight_layer
 
 Where = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 ACTIVATIONS = {
@@ -445,7 +446,7 @@ def hidden_layers(graph: Graph, model: nn.Module) -> list[str]:
 
     def activated(name: str) -> bool:
         for reader in (nodes[other] for other in readers.get(name, ())):
-            if reader.operator.rstrip("_") in ACTIVATIONS or (reader.op in MOVES and activated(reader.name)):
+            if reader.operator.rstrip("_") in ACTIVATIONS or (moves_all(reader) and activated(reader.name)):
                 return True
         return False
 

@@ -22,7 +22,9 @@ from ...theory.activations import (
     TurningPoint,
     turning,
 )
+from ..graph import samples
 from ..graph.ir import Node, Ref
+from ..graph.traits import describe
 from .effects import UNKNOWN, Effect, Elementwise, Gain, Range, Unbounded
 from .local.local import Builder
 from .local.scalar import Scalar, scalar_step
@@ -346,3 +348,12 @@ def _identical(function: Callable[[Tensor], Tensor], other: Callable[[Tensor], T
 def recognised(node: Node, operands: Sequence[Range]) -> Effect:
     """An activation written out in several operators, known by its formula."""
     return effect(_written(node), node)
+
+
+describe(
+    "hardswish log_sigmoid dropout.default feature_dropout.default alpha_dropout.default feature_alpha_dropout.default",
+    samples=samples.entrywise,
+)
+describe("prelu.default", samples=samples.by_channel)
+describe("relu.default leaky_relu.default abs.default", homogeneous=True, kinks=1)
+describe("relu6.default hardtanh.default", kinks=2)

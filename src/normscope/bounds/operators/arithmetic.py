@@ -12,7 +12,9 @@ from torch import Tensor
 from ...core.log10 import product_above as above
 from ...core.rounding import Upper, numerical
 from ...theory.activations import turning
+from ..graph import samples
 from ..graph.ir import Node, Ref
+from ..graph.traits import describe
 from ..linalg.linear_map import Averaging, LinearMap
 from .effects import Effect, Gain, Linear, Range, Unbounded, coded, spread
 from .local.local import Builder
@@ -388,3 +390,10 @@ def contraction(node: Node, operands: Sequence[Range]) -> Effect:
     if len(node.operands) != 1:
         return Unbounded(reason=f"{node.op} of several variable operands in {node.where}")
     return Linear(maps=(coded(node, 0),))
+
+
+describe("rsub.Tensor", samples=samples.entrywise)
+describe("mean.default mean.dim", samples=samples.along_dim, pools="average")
+describe("sum.default sum.dim_IntList cumsum.default", samples=samples.along_dim)
+describe("einsum.default", samples=samples.contraction)
+describe("upsample_bicubic2d.vec", samples=samples.trailing(2))

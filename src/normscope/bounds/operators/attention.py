@@ -19,7 +19,9 @@ from torch.nn import functional as F
 from ...core.log10 import norm as l2
 from ...core.log10 import product_above as above
 from ...core.rounding import numerical
+from ..graph import samples
 from ..graph.ir import Node, Ref
+from ..graph.traits import describe
 from ..linalg.linear_map import Diagonal, Identity, LinearMap
 from .effects import Effect, Gain, Linear, Range, Unbounded
 from .local.entry_sets import Softmax
@@ -161,3 +163,6 @@ def _rotate(x: Tensor) -> Tensor:
 def rotary(node: Node, operands: Sequence[Range]) -> Effect:
     """Rotary position embedding: a rotation of pairs of entries."""
     return Linear(maps=(node.op.data["map"],))
+
+
+describe("scaled_dot_product_attention.default", samples=samples.attention)

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from ...theory.activations import REAL, Interval, TurningPoint, turning
+from ..graph import samples
 from ..graph.ir import Node, Ref
+from ..graph.traits import describe
 from ..linalg.linear_map import Identity
 from .effects import Effect, Linear, Range, Unbounded, spread
 from .local.local import Builder
@@ -189,3 +191,6 @@ def jump(node: Node, operands: Sequence[Range]) -> Effect:
     within_one = node.dtype is torch.bool or node.operator in ("sign", "sgn", "frac")
     size = Range.of(1.0 if within_one else math.inf, node.shape[-1] if node.shape else 1)
     return Unbounded(reason=f"{node.op} is not continuous, in {node.where}", range=size)
+
+
+describe("where.ScalarOther where.ScalarSelf where.Scalar masked_fill.Tensor __and__ __or__", samples=samples.entrywise)

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..graph import samples
 from ..graph.ir import Node, Ref
+from ..graph.traits import describe
 from ..linalg.convolution_map import Convolution
 from ..linalg.folding import repeated
 from .effects import Effect, Linear, Range, Unbounded
@@ -97,3 +99,9 @@ def _convolution(node: Node, *, transposed: bool) -> Effect:
 def _per_axis(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
     values = (value,) if isinstance(value, int) else tuple(value)
     return values * dims if len(values) == 1 else values
+
+
+for axes, overload in ((1, "default"), (2, "input"), (3, "input")):
+    describe(
+        f"conv{axes}d.default conv{axes}d.padding conv_transpose{axes}d.{overload}", samples=samples.convolved(axes)
+    )

@@ -16,17 +16,12 @@ import torch
 from torch import Tensor
 
 from ..graph.ir import Graph, Node, Ref, Unit, leaves, overlap, storage_of
-from ..graph.units import SAME, Reader
+from ..graph.traits import traits_of
+from ..graph.units import Reader, is_copy
 from .linear import PRODUCTS
 from .registry import lookup, multiplied, sets_of
 
 aten = torch.ops.aten
-
-MOVES = {
-    aten.reshape.default, aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default,
-    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
-}  # fmt: skip
-"""Operators that move entries about, and keep every one."""
 
 Gauge = Literal["channel", "group", "layer"]
 Redundancy = Literal["whole", "common", "no"]
@@ -268,6 +263,11 @@ def _written(reader: Reader, node: Node, source: Ref) -> _Normalizer:
     return _Normalizer(source=whole, dims=dims, inner=(mean, centred))
 
 
+def moves_all(node: Node) -> bool:
+    """Whether a node moves entries about, and keeps every one."""
+    return traits_of(node.op).keeps in ("order", "all")
+
+
 def _walk(reader: Reader, source: Ref) -> tuple[Node, WeightLayer, tuple[Node, ...]] | None:
     """Go back over moves of entries to a weight layer; return it with the moves in order."""
     moves: list[Node] = []
@@ -276,7 +276,7 @@ def _walk(reader: Reader, source: Ref) -> tuple[Node, WeightLayer, tuple[Node, .
         layer = weight_layer(node)
         if layer is not None:
             return node, layer, tuple(reversed(moves))
-        if not (reader.same(node) or (node.op in MOVES and len(node.refs) == 1)):
+        if not (reader.same(node) or (moves_all(node) and len(node.refs) == 1)):
             return None
         moves.append(node)
         node = reader.nodes.get(node.refs[0])
@@ -302,7 +302,7 @@ def channel_numbers(weight: Node, axis: int, moves: tuple[Node, ...]) -> Tensor:
     shape[axis] = weight.shape[axis]
     numbers = torch.arange(weight.shape[axis]).reshape(shape).expand(weight.shape)
     for move in moves:
-        numbers = numbers if move.op in SAME else move.evaluate([numbers])
+        numbers = numbers if is_copy(move) else move.evaluate([numbers])
     return numbers[tuple(slice(None) if stride else slice(0, 1) for stride in numbers.stride())]
 
 

@@ -12,7 +12,9 @@ from torch.nn import functional as F
 
 from ...core.log10 import product_above as above
 from ...core.rounding import numerical
+from ..graph import samples
 from ..graph.ir import Node, Ref
+from ..graph.traits import describe
 from ..linalg.folding import compose
 from ..linalg.linear_map import Matrix, Reindex
 from .effects import Effect, Gain, Linear, Range, Unbounded, coded, spread
@@ -244,3 +246,7 @@ def form(node: Node, operands: Sequence[Range]) -> Effect:
         return Unbounded(reason=f"a product of two unbounded values in {node.where}")
     gains += [math.prod(node.shape[:-1]) ** 0.5] * (len(node.operands) - 2)
     return Gain(gains=tuple(numerical(value, "bounded product") for value in gains))
+
+
+describe("linear.default", samples=samples.trailing(1))
+describe("mm.default bmm.default matmul.default mv.default addmm.default baddbmm.default", samples=samples.product)

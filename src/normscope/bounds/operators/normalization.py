@@ -22,7 +22,9 @@ from torch.nn import functional as F
 
 from ...core.rounding import gamma
 from ...theory.normalizers import batch_norm_eval, layer_norm_global, rms_norm_global
+from ..graph import samples
 from ..graph.ir import Node, Ref
+from ..graph.traits import describe
 from ..linalg.folding import compose
 from ..linalg.linear_map import Centering, Diagonal, Identity, LinearMap, Reindex
 from .effects import Effect, Gain, Linear, Range, Unbounded, as_sets
@@ -233,3 +235,14 @@ def _statistics(node: Node) -> Effect:
 def _channels(values: Tensor | None, node: Node) -> Tensor | None:
     """Shape a per-channel vector so that it broadcasts along dimension 1."""
     return None if values is None else values.double().reshape(-1, *(1,) * (len(node.shape) - 2))
+
+
+describe(
+    "layer_norm.default rms_norm.default",
+    samples=samples.meets(lambda arguments, rank: range(-len(arguments["normalized_shape"]), 0)),
+)
+describe("group_norm.default instance_norm.default", samples=samples.meets(lambda arguments, rank: range(1, rank)))
+describe(
+    "batch_norm.default _native_batch_norm_legit_no_training.default _native_batch_norm_legit.no_stats",
+    samples=samples.by_channel,
+)

@@ -11,7 +11,9 @@ from torch.nn import functional as F
 
 from ...core.bracket import Evidence
 from ...core.rounding import ONE, Upper
+from ..graph import samples
 from ..graph.ir import Node, Ref
+from ..graph.traits import describe
 from ..linalg.convolution_map import combine_axes
 from ..linalg.linear_map import Averaging
 from .effects import Effect, Gain, Linear, Range, Unbounded, coded, spread
@@ -126,3 +128,15 @@ def max_pool(node: Node, operands: Sequence[Range]) -> Effect:
         shared *= int(taps[taps >= 0].bincount().max())
     root = Upper.of(math.sqrt(shared), Evidence.PROVEN, "shared windows", allowance=1e-15)
     return Gain(gains=(ONE if shared == 1 else root,), range=Range.of(operands[0].entry, node.shape[-1]))
+
+
+for axes, interpolation in ((1, "linear1d"), (2, "bilinear2d"), (3, "trilinear3d")):
+    meeting = samples.trailing(axes)
+    describe(
+        f"max_pool{axes}d.default adaptive_max_pool{axes}d.default max_pool{axes}d_with_indices.default",
+        samples=meeting,
+        pools="largest",
+    )
+    describe(f"avg_pool{axes}d.default adaptive_avg_pool{axes}d.default", samples=meeting, pools="average")
+    describe(f"upsample_{interpolation}.vec", samples=meeting)
+describe("_upsample_bilinear2d_aa.vec", samples=samples.trailing(2))

@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 from ...core.log10 import ceiling10
 from ...core.rounding import numerical
+from ..graph import samples
 from ..graph.ir import Node, Ref, leaves
+from ..graph.traits import describe
 from ..linalg.linear_map import Matrix
 from ..linalg.operator_norms import upper
 from .effects import Effect, Gain, Range, Unbounded
@@ -216,3 +218,6 @@ def _through(layers: Sequence[Travel], part: int) -> np.ndarray:
             squares += (layer.last[0, part - 1] * into + begun) ** 2
         into = layer.sequence[0] * into + own
     return np.sqrt(squares) if part else into
+
+
+describe("lstm.input gru.input rnn_tanh.input rnn_relu.input", samples=samples.recurrent)

@@ -10,7 +10,9 @@ import torch
 from ...core.log10 import product_above as above
 from ...core.rounding import ONE, numerical
 from ...theory.activations import turning
+from ..graph import samples
 from ..graph.ir import Node, Ref
+from ..graph.traits import describe
 from ..linalg.linear_map import Averaging, Centering
 from .effects import Effect, Gain, Linear, Mover, Range, Unbounded, as_sets, coded, spread
 from .local.entry_sets import LogSumExp, Norm
@@ -142,3 +144,13 @@ def deviation(node: Node, operands: Sequence[Range]) -> Effect:
 def growing(node: Node, operands: Sequence[Range]) -> Effect:
     """Products, whose slopes grow without limit: +inf with the reason."""
     return Unbounded(reason=f"{node.op} has no finite slope over all inputs, in {node.where}")
+
+
+describe(
+    "amax.default amin.default max.dim min.dim max.default min.default prod.default prod.dim_int cumprod.default "
+    "var.correction var.dim var.default std.correction std.dim std.default linalg_vector_norm.default "
+    "norm.ScalarOpt_dim norm.Scalar logsumexp.default logcumsumexp.default sort.default topk.default argmax.default "
+    "argmin.default argsort.default any.default any.dim all.default all.dim cummax.default cummin.default median.dim "
+    "median.default kthvalue.default",
+    samples=samples.along_dim,
+)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from ...core.errors import MissingRuleError
 from ...theory.activations import Activation
-from ..graph.ir import Graph, Node, Unit
+from ..graph.ir import Graph, Node, Unit, leaves
+from ..graph.traits import TRAITS, Traits, traits_of
 from .effects import Effect, Range, Unbounded
 from .local.local import Builder
 
@@ -175,6 +176,11 @@ class Operator:
         return str(self.op)
 
     @property
+    def traits(self) -> Traits:
+        """What is known of it beside its rule: how samples meet in it, which entries it keeps, whether it pools."""
+        return traits_of(self.op)
+
+    @property
     def near(self) -> str:
         """What balls know of it: its map, steps of its own, or its gain alone."""
         return _known(self.linear, self.local is not None, "steps") or "gain alone"
@@ -204,6 +210,7 @@ def rule(
     activation: ActivationRule | None = None,
     sets: SetsRule | None = None,
     factors: FactorsRule | None = None,
+    samples: Callable[..., Any] | None = None,
 ) -> Callable[[EffectRule], EffectRule]:
     """Register what is known of one or more operators.
 
@@ -222,6 +229,9 @@ def rule(
         activation: takes the node and returns the function of single entries that it is.
         sets: takes the node of a normalizer and returns what it divides by what.
         factors: takes the node of a product and returns the two values that it multiplies, and what it adds.
+        samples: which entries meet in one entry of the value: a function of `normscope.bounds.graph.samples`, such as
+            `entrywise` or `trailing(1)` (the last dimension). Without, an operator that is not torch's own makes one
+            input of the whole batch.
 
     Raises:
         ValueError: an operator has a rule already, or no example is given.
@@ -255,6 +265,8 @@ def rule(
                 factors=factors,
             )
             enter(record)
+            if samples is not None:
+                TRAITS[op] = replace(traits_of(op), samples=samples)
         return function
 
     return register
@@ -282,6 +294,12 @@ def lookup(node: Node) -> Operator | None:
     return _OPERATORS.get(node.op.name if isinstance(node.op, Unit) else node.op)
 
 
+def family_of(node: Node) -> str | None:
+    """Return the family of a node's operator; None where it has no rule."""
+    record = lookup(node)
+    return None if record is None else record.family
+
+
 def activation_of(node: Node) -> Activation | None:
     """Return the function of single entries that a node is, or None if it is none."""
     record = lookup(node)
@@ -298,6 +316,31 @@ def multiplied(node: Node) -> Factors | None:
     """Return what a node multiplies and adds, or None if it is no matrix product or convolution."""
     record = lookup(node)
     return None if record is None or record.factors is None else record.factors(node)
+
+
+def is_weight(node: Node) -> bool:
+    """Whether a node is a layer with a weight: a matrix or a convolution."""
+    return family_of(node) in ("linear", "convolution")
+
+
+def is_normalizer(node: Node) -> bool:
+    """Whether a node is a normalization layer."""
+    return family_of(node) == "normalization" and node.index in (None, 0)
+
+
+def is_homogeneous(node: Node) -> bool:
+    """Whether a positive factor passes through a node; weight layers and normalizers have conditions of their own.
+
+    It does not if a constant is added, concatenated or used as padding: that is a bias outside of the weight layers.
+    """
+    traits = traits_of(node.op)
+    if is_weight(node) or is_normalizer(node) or traits.homogeneous or traits.pools is not None:
+        return True
+    if node.operator in ("add", "sub"):
+        return len(node.refs) > 1
+    constants = (leaf for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, Tensor))
+    floats = any(constant.is_floating_point() for constant in constants)
+    return family_of(node) == "shape" and "pad" not in node.operator and not floats
 
 
 def effect_of(node: Node, operands: Sequence[Range]) -> Effect:

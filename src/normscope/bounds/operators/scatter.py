@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from ...core.rounding import ONE
+from ..graph import samples
 from ..graph.ir import SOURCES, Node, Ref, entries_written, places_vary, source_of_writing, values_written
+from ..graph.traits import describe
 from ..linalg.folding import compose
 from ..linalg.linear_map import Averaging, Diagonal, Identity, LinearMap, Reindex
 from .effects import Effect, Gain, Linear, Range, Unbounded, coded
@@ -154,3 +156,10 @@ def _filling_zeros(node: Node) -> Node:
 
 def _zero(value: Any) -> Any:
     return value if isinstance(value, Ref) else torch.zeros_like(value) if isinstance(value, Tensor) else 0
+
+
+describe(
+    "index_add.default scatter_add.default scatter_reduce.two scatter.src scatter.value index_copy.default "
+    "index_fill.int_Scalar index_fill.int_Tensor index_put.default",
+    samples=samples.written,
+)

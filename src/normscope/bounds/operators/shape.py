@@ -8,7 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ..graph import samples
 from ..graph.ir import Node, places_vary
+from ..graph.traits import describe
 from ..linalg.linear_map import Identity, LinearMap, Reindex
 from .effects import Effect, Linear, Range, Unbounded, in_operand
 from .registry import rule
@@ -97,3 +99,55 @@ def moves(node: Node, operands: Sequence[Range]) -> Effect:
         reason = f"the places that {node.op} reads from depend on the input in {node.where}: not continuous"
         return Unbounded(reason=reason)
     return Linear(maps=moved(node), disjoint=len(node.operands) > 1)  # every entry comes from one operand
+
+
+describe(
+    "alias clone detach _to_copy to.dtype to.dtype_layout to.device to.other type_as contiguous lift_fresh "
+    "lift_fresh_copy",
+    samples=samples.entrywise,
+    keeps="same",
+)
+describe(
+    "reshape.default view.default _unsafe_view squeeze.default squeeze.dim squeeze.dims unsqueeze flatten.using_ints "
+    "unflatten.int view_as.default reshape_as.default atleast_1d.default",
+    samples=samples.reshaped,
+    keeps="order",
+)
+describe(
+    "permute transpose.int t.default numpy_T mT.default movedim.intlist movedim.int swapaxes.default",
+    samples=samples.reordered,
+    keeps="all",
+)
+describe("expand.default expand_as", samples=samples.repeated, keeps="some")
+ALONG_DIM = samples.moves(lambda arguments: arguments["dim"])
+describe(
+    "slice.Tensor select.int narrow.default split.Tensor split_with_sizes.default split.sizes chunk.default unbind.int "
+    "tensor_split.sections",
+    samples=ALONG_DIM,
+    keeps="some",
+)
+describe(
+    "index_select.default repeat_interleave.self_int cat.default concat.default stack.default slice_scatter.default",
+    samples=ALONG_DIM,
+)
+describe("flip.default roll.default rot90.default", samples=samples.moves(lambda arguments: arguments["dims"]))
+describe(
+    "constant_pad_nd.default pad.default",
+    samples=samples.moves(lambda arguments: range(-(len(arguments["pad"]) // 2), 0)),
+)
+describe("pixel_shuffle.default pixel_unshuffle.default", samples=samples.moves_along_last(3))
+describe("tril.default triu.default", samples=samples.moves_along_last(2))
+for axes in (1, 2, 3):
+    describe(
+        f"upsample_nearest{axes}d.vec _upsample_nearest_exact{axes}d.vec",
+        samples=samples.moves_along_last(axes),
+        keeps="some",
+    )
+describe(
+    "index.Tensor gather.default take.default repeat.default tile.default hstack.default vstack.default "
+    "channel_shuffle.default diagonal.default unfold.default im2col.default diagonal_scatter.default",
+    samples=samples.moves(),
+)
+describe("select_scatter.default", samples=samples.put_back)
+describe("copy.default fill.Tensor", samples=samples.overwrite)
+describe("embedding.default one_hot.default", samples=samples.looked_up)

@@ -11,7 +11,9 @@ from torch.nn import functional as F
 from ...core.rounding import Upper
 from ...theory.activations import turning
 from ...theory.softmax_norms import glu_norm, log_softmax_norm, softmax_norm
+from ..graph import samples
 from ..graph.ir import Node
+from ..graph.traits import describe
 from .effects import Effect, Gain, Range, Unbounded, as_sets
 from .local.entry_sets import LogSoftmax, Softmax
 from .local.local import Builder, Primitive
@@ -86,3 +88,6 @@ def glu(node: Node, operands: Sequence[Range]) -> Effect:
     if gain.reason:
         return Unbounded(reason=f"{gain.reason}, in {node.where}")
     return Gain(gains=(gain,), range=Range.of(entry, node.shape[-1]))
+
+
+describe("softmax.int _softmax.default log_softmax.int _log_softmax.default glu.default", samples=samples.along_dim)

@@ -18,7 +18,9 @@ from torch import Tensor
 from ...core.bracket import Evidence
 from ...core.errors import InputError
 from ...core.rounding import Upper
+from ..graph import samples
 from ..graph.ir import Graph, Node, Ref, Unit, map_leaves
+from ..graph.traits import describe
 from .effects import Effect, Gain, Range, Unbounded
 from .registry import Operator, enter, rule
 
@@ -135,3 +137,17 @@ def complex_effect(node: Node, operands: Sequence[Range]) -> Effect:
         reason=f"complex values in {node.op.data['where']}, which no rule bounds (known= takes the constant of a "
         "module that holds them)"
     )
+
+
+describe(
+    "real.default imag.default complex.default polar.default _conj.default conj.default resolve_conj.default",
+    samples=samples.entrywise,
+)
+describe("view_as_complex.default", samples=samples.trailing(1))
+describe("view_as_real.default", samples=samples.looked_up)
+describe(
+    "fft_fft.default fft_ifft.default fft_rfft.default fft_irfft.default fft_hfft.default fft_ihfft.default "
+    "fft_fft2.default fft_ifft2.default fft_rfft2.default fft_irfft2.default _fft_r2c.default _fft_c2c.default "
+    "_fft_c2r.default",
+    samples=samples.along_dim,
+)

@@ -1,4 +1,4 @@
-"""The reports of a bracket, a ladder of them, a domain and a graph."""
+"""The reports of a bracket, a ladder of them and a graph."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from ...core.bracket import Bracket
 from ...report.document import Block, Chart, Column, Document, ReadColumn, Series, Table, Text, tabulate
 from ...report.words import bracket_chart, bracket_table, pluralise, shape
-from ..domain.domain import Domain
 from ..graph.ir import Graph
 from ..ladder import Ladder
 
@@ -70,31 +69,3 @@ def graph_document(graph: Graph, *, brief: bool = False) -> Document:
     columns = tuple(Column(title=title, kind="name") for title in titles)
     notes = [Text(body=f"Note: {note}") for note in graph.notes]
     return Document(blocks=(Table(title=title, columns=columns, rows=tuple(rows)), *notes))
-
-
-def domain_document(domain: Domain, *, brief: bool = False) -> Document:
-    """Return the report: how the domain was recorded, and between which limits the figures of each operator lie."""
-    labels, low, high, rows = [], [], [], []
-    for condition in domain.conditions:
-        limits = domain.limits[condition.key].tolist()
-        readings = [condition.reading(limit, index) for index, limit in enumerate(limits)]
-        place = f"{condition.node.operator} in `{condition.node.path or 'the model'}`"
-        least, most = (min(readings), max(readings)) if readings else (None, None)
-        labels.append(place)
-        low.append(least)
-        high.append(most)
-        rows.append((condition.node.path, condition.node.operator, len(readings), least, most))
-    titles = (Column("module", "name"), Column("operator", "name"), Column("limits", "count"))
-    table = Table(
-        columns=(*titles, Column("least limit", "number"), Column("largest limit", "number")), rows=tuple(rows)
-    )
-    chart = Chart(
-        title="Limits of inner values",
-        labels=tuple(labels),
-        series=(Series(name="limits", style="spans", values=tuple(low), until=tuple(high)),),
-        axis="value",
-        sideways=True,
-    )
-    recorded = f"Recorded over {pluralise(domain.samples, 'sample')} in {domain.mode} mode, with a margin of "
-    body = f"{recorded}{domain.margin:g} and a quantile of {domain.quantile:g}."
-    return Document(title="Where the data lives", blocks=(Text(body=body, lead=True), chart, table))

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from statistics import median_low
 
-from ...doctor.checking.verdict import sentence
 from ...report.document import (
     Block,
     Cell,
@@ -27,7 +26,7 @@ from ...report.document import (
     tabulate,
 )
 from ...report.glossary import glossary
-from ...report.words import pluralise
+from ...report.words import pluralise, sentence
 from ..geometry.curvature import Curvature
 from ..geometry.directions import Invariant
 from ..geometry.flatness import Flatness, NoiseLevel, Sharpness

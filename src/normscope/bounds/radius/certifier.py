@@ -15,9 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...calls.agreement import agree
 from ...calls.call import arguments, run
 from ...core.bracket import Evidence
 from ...core.budget import Budget, Progress, affordable, check_time
+from ...core.effort import SEARCHING, Effort
 from ...core.errors import CaptureError, InputError, NotFiniteError
 from ...core.log10 import ceiling10
 from ...core.threads import full_precision
@@ -27,7 +29,6 @@ from ..balls.ball import Balls, LinearMargins, RadiusOutcome
 from ..captured import Bounding, Captured
 from ..ellipsoids.ellipsoid_plan import plan
 from ..ellipsoids.optimised import Certified, optimise, with_rounding
-from ..graph.agreement import agree
 from ..graph.capturing import NOT_THE_MODEL
 from ..graph.ir import Graph
 from ..outputs import directions
@@ -45,7 +46,7 @@ class RadiusStage:
     """
 
     def __init__(
-        self, method: str, effort: str, balls: Balls, top: Tensor, gaps: Tensor, budget: Budget, progress: Progress
+        self, method: str, effort: Effort, balls: Balls, top: Tensor, gaps: Tensor, budget: Budget, progress: Progress
     ) -> None:
         self.method, self.effort, self.balls, self.top, self.gaps = method, effort, balls, top, gaps
         self.budget, self.progress = budget, progress
@@ -88,7 +89,6 @@ RTOL = 1e-2
 """A radius larger by this share was seen to fail."""
 AT_ONCE = 256
 """Samples certified and attacked together."""
-EFFORTS = ("fast", "tight")
 MULTIPLIER_STEPS = 6
 """Steps of the search for multipliers in a tight test of radii: with more of them few radii rose, by 1 to 2 %."""
 SEARCHES_SHARE = 0.8
@@ -127,7 +127,7 @@ class Certifier:
         captured: Captured,
         bounding: Bounding,
         *,
-        effort: str,
+        effort: Effort,
         attack: bool,
         seed: int,
         values: Bounds | None = None,
@@ -325,12 +325,12 @@ class Certifier:
         if not len(kept):
             return radius, methods, True
         balls, shared = balls.select(kept), (labels[kept], gaps[kept], budget, progress)
-        efforts = EFFORTS[: 1 + EFFORTS.index(self.effort)]
+        efforts = SEARCHING[: 1 + SEARCHING.index(self.effort)]
         stages = [RadiusStage("ball", effort, balls, *shared) for effort in efforts]
         linear = LinearMargins(balls)  # where a few tests fit into the work of a brief search
         tests = affordable(LEAST, linear.cost, work=BRIEF_WORK, least=0, device=radius.device) if brief else LEAST
         if tests == LEAST and linear.usable:
-            stages.insert(0, RadiusStage("linear", "fast", balls, *shared))
+            stages.insert(0, RadiusStage("linear", Effort.FAST, balls, *shared))
         start, rates, settled = stages[0].start(), stages[0].rates, True
         for number, stage in enumerate(stages):
             if number and budget.late:
@@ -341,7 +341,7 @@ class Certifier:
                 tests = affordable(MOST, stage.cost, work=BRIEF_WORK, least=LEAST, device=radius.device)
             probes, before = budget.search("the search for radii", tests), radius[kept]
             first = torch.where(before > 0, before * (1 + RTOL), start) if number else start
-            least = 0 if stage.effort == "tight" else LEAST
+            least = 0 if stage.effort == Effort.TIGHT else LEAST
             largest = widest(stage.test, gaps[kept], rates, first, before, rtol=RTOL, budget=probes, least=least)
             radius[kept] = largest.radius
             settled = settled and bool(largest.settled.all())
@@ -432,11 +432,11 @@ PAIRED = 12
 
 
 def difference_constants(
-    captured: Captured, bounding: Bounding | None = None, *, effort: str = "fast", values: Bounds | None = None
+    captured: Captured, bounding: Bounding | None = None, *, effort: Effort = Effort.FAST, values: Bounds | None = None
 ) -> Tensor:
     """Bound the constants of all `out[a] - out[b]` over all inputs, `[K, K]`; `inf` where there is no finite bound.
 
-    The effort `"tight"` optimises the certificate for the differences. `values` are the bounds of all nodes over all
+    The effort TIGHT optimises the certificate for the differences. `values` are the bounds of all nodes over all
     inputs, where they were taken already.
 
     Example:
@@ -466,13 +466,15 @@ def difference_constants(
     return bound.fill_diagonal_(0.0)
 
 
-def _certificate(captured: Captured, budget: Budget, values: Bounds, effort: str, size: int) -> Certified | None:
+def _certificate(captured: Captured, budget: Budget, values: Bounds, effort: Effort, size: int) -> Certified | None:
     """Return the ellipsoid of the output, or None where the graph is too wide for one, or time is up."""
     with torch.no_grad():
         steps = plan(captured.segments, values)
     if steps is None:
         return None
-    pairs = directions("difference", size).to(steps.output.device) if effort == "tight" and size <= PAIRED else None
-    most = 1 if effort == "fast" else None
+    pairs = (
+        directions("difference", size).to(steps.output.device) if effort == Effort.TIGHT and size <= PAIRED else None
+    )
+    most = 1 if effort == Effort.FAST else None
     certificate = optimise(steps, steps=most, budget=budget.share(0.3), directions=pairs)
     return None if certificate is None else with_rounding(steps, certificate) or certificate

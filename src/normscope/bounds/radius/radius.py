@@ -8,14 +8,15 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from ...calls.data_reader import Batches, inputs_and_labels
+from ...calls.stand_ins import accepts_graph
 from ...core.budget import Budget
+from ...core.effort import SEARCHING, Effort
 from ...core.errors import CaptureError, InputError, NormscopeError, SoundnessError, check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import Mode, mode_of, outside_inference_mode
 from ..captured import Bounding, Captured
-from ..graph.capturing import accepts_graph
 from ..segments import Bounds
-from .certifier import EFFORTS, RTOL, Certifier, Columns
+from .certifier import RTOL, Certifier, Columns
 from .radii import COLUMNS, Radii
 
 MOST_CLASSES = 1000
@@ -97,8 +98,7 @@ def certified_radius(
     Reference: Zhang et al. 2018 (CROWN); Tsuzuku et al. 2018 (Lipschitz-margin training), proposition 1, with constants
     over balls.
     """
-    if effort not in EFFORTS:
-        raise InputError(f'effort is "fast" or "tight" for a radius, not {effort!r}')
+    asked = Effort.of(effort, *SEARCHING)
     check_numbers(max_seconds=max_seconds, seed=seed)
     if mode_of(model, mode) == "train":
         raise InputError(
@@ -110,7 +110,7 @@ def certified_radius(
 
     def certifier(inputs: Any) -> Certifier:
         captured = Captured.of(model, inputs, bounding, mode=mode, output=output, known=known)
-        return Certifier(captured, bounding, effort=effort, attack=attack, seed=seed)
+        return Certifier(captured, bounding, effort=asked, attack=attack, seed=seed)
 
     certified = _CertifiedBatches(certifier)
     batches = Batches(model, data, labels=labels)
@@ -191,7 +191,7 @@ def audited_radii(
     if any(0 in node.shape for node in captured.graph):
         return None
     try:
-        certifier = Certifier(captured, bounding, effort="fast", attack=True, seed=seed, values=values)
+        certifier = Certifier(captured, bounding, effort=Effort.FAST, attack=True, seed=seed, values=values)
         if certifier.classes > MOST_CLASSES:
             return None
         own = certifier.outputs(captured.batch)
@@ -218,7 +218,7 @@ def _joined(
         **columns,
         classes=certifier.classes,
         labelled=labelled,
-        effort=certifier.effort,
+        effort=str(certifier.effort),
         rtol=RTOL,
         converged=settled and not budget.cut,
         advice=budget.advice(advice),

@@ -14,12 +14,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...calls.data_reader import Batches, inputs_and_labels
+from ...calls.stand_ins import accepts_graph
 from ...core.budget import Progress
 from ...core.untouched import Mode, outside_inference_mode
 from ...theory.losses import Loss, named
 from ..applied import applied_weights, passes
 from ..captured import Bounding, Captured, OnMissing
-from ..graph.capturing import accepts_graph
 from ..graph.ir import HELD, Graph
 from .figures import LossRows, WeightFigures, WeightPlan, targets_by_sample
 from .jacobian import LOWER_SIDES, JacobianSearch

@@ -10,7 +10,8 @@ from ...core.codec import JsonForm, Part, Saved
 from ...core.errors import InputError, visible
 from ...core.finding import Finding
 from ...core.shown import Shown
-from .signal import Signal, SignalRow
+from ..facts.layers import LayerRow
+from ..facts.pass_facts import PassFacts
 from .verdict import Judged, verdict
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Check(Judged, Saved, Shown):
     samples: int
     batches: int
     findings: tuple[Finding, ...]
-    signal: Signal | None
+    signal: PassFacts | None
     cost: Passes
     skipped: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
@@ -89,7 +90,7 @@ class Check(Judged, Saved, Shown):
         except ImportError as error:
             raise InputError("to_pandas needs pandas: pip install pandas") from error
         rows = () if self.signal is None else self.signal.rows
-        columns = [item.name for item in fields(SignalRow)]
+        columns = [item.name for item in fields(LayerRow)]
         return pandas.DataFrame([{name: getattr(row, name) for name in columns} for row in rows], columns=columns)
 
     def __repr__(self) -> str:

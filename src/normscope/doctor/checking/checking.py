@@ -9,25 +9,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...bounds.graph.capturing import accepts_graph
 from ...calls.batches import LossFunction
 from ...calls.call import ALL_OUTPUTS, broken_tensors
 from ...calls.data_reader import Batches
+from ...calls.stand_ins import accepts_graph
 from ...core.errors import InputError
 from ...core.provenance import provenance
 from ...core.threads import warnings_at_callers
 from ...core.untouched import Mode, mode_of, outside_inference_mode, unwrapped
 from ...core.whole_weights import whole_weights
-from ..findings import look
+from ..facts.data import WRONG_BATCH, DataSeen, run_over_data
+from ..facts.examined import Examined, layer_seen
+from ..facts.forward_backward import run_forward_backward, weigh_divergence
+from ..facts.loss import resolve_loss, takes_labels
+from ..facts.pass_facts import PassFacts
+from ..facts.samples import compare_samples
+from ..facts.steps import Optimizers, check_optimizers
+from ..symptoms.registry import diagnose_model
 from .checked import Check, Passes
-from .data_pass import WRONG_BATCH, watch_data
-from .descent_pass import Optimizers
-from .examined import DataSeen, Examined
-from .loss_facts import check_optimizers, resolve_loss, takes_labels
-from .rows import from_data
-from .sample_pass import compare_samples
-from .signal import Signal
-from .signal_pass import watch_signal, weigh_divergence
 
 TOGETHER = "the model returns several tensors: they are measured together; choose one with output="
 TAKEN = "of the tensors that the model returns `{}` is measured; choose another with output="
@@ -106,7 +105,7 @@ def check(
         examined = Examined(
             model=model,
             mode=mode,
-            places=from_data(model, seen),
+            places=tuple(layer_seen(model, seen, site) for site in seen.order),
             data=seen,
             signal=signal,
             divergence=divergence,
@@ -117,7 +116,7 @@ def check(
             parameters=sum(p.numel() for p in model.parameters()),
             samples=seen.samples,
             batches=seen.batches,
-            findings=look(examined),
+            findings=diagnose_model(examined),
             signal=signal,
             cost=Passes(
                 forwards=seen.batches
@@ -145,11 +144,12 @@ def read_source(
     return batches, Batches(model, loader, labels=shared, with_loss=with_loss, name="loader")
 
 
-def what_was_taken(signal: Signal | None, output: str | int | None) -> tuple[str, ...]:
+def what_was_taken(signal: PassFacts | None, output: str | int | None) -> tuple[str, ...]:
     """Say which of several outputs were measured, where the user chose none."""
     if signal is None or output not in (None, ALL_OUTPUTS):
         return ()
-    return (TOGETHER,) if signal.outputs > 1 else (TAKEN.format(signal.taken),) if signal.taken else ()
+    objective = signal.objective
+    return (TOGETHER,) if objective.outputs > 1 else (TAKEN.format(objective.taken),) if objective.taken else ()
 
 
 def is_other(source: Batches | None) -> bool:
@@ -166,14 +166,14 @@ def _passes(
     output: str | int | None,
     loss: LossFunction | None,
     optimizer: Optimizers | None,
-) -> tuple[DataSeen, Signal | None, list[tuple[str, str]]]:
+) -> tuple[DataSeen, PassFacts | None, list[tuple[str, str]]]:
     """Make the pass over the data, then that of values and gradients; return both, and what was left out and why.
 
     A model with broken weights is not differentiated: what it says of the data, and the weights, are the findings.
     """
     broken = broken_tensors(model)
     skipped: list[tuple[str, str]] = []
-    data = watch_data(model, [batch] if source is None else itertools.islice(source, BATCHES), mode=mode)
+    data = run_over_data(model, [batch] if source is None else itertools.islice(source, BATCHES), mode=mode)
     data = replace(data, other=is_other(source))
     if data.error is not None:
         if not broken:
@@ -182,6 +182,8 @@ def _passes(
     if broken:
         where, what = next(iter(broken.items()))
         return data, None, [*skipped, ("values and gradients by depth", f"{where} {what}")]
-    signal = watch_signal(model, batch, mode=mode, output=output, loss=loss, optimizer=optimizer, units=data.units)
+    signal = run_forward_backward(
+        model, batch, mode=mode, output=output, loss=loss, optimizer=optimizer, units=data.units
+    )
     signal = replace(signal, dependence=compare_samples(model, batch, signal.loss))
     return data, signal, skipped + signal.skipped

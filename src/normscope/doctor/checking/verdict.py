@@ -7,9 +7,11 @@ from itertools import groupby
 from typing import Protocol, Self
 
 from ...core.errors import InputError, NormscopeError
-from ...core.finding import KINDS, Finding, Severity
+from ...core.finding import Finding, Severity
 from ...core.shown import Shown
-from ...report.words import listed, pluralise
+from ...report.words import listed, pluralise, sentence
+from ..symptoms.registry import FINDING_WORDS
+from ..symptoms.symptom import place
 
 MOST = 3
 """Kinds of findings that one sentence names; of the others it says how many there are."""
@@ -78,7 +80,7 @@ def clause(group: Sequence[Finding], rows: Sequence[HasRole] = ()) -> str:
 
 def _words(finding: Finding) -> tuple[str, str]:
     """Return the words for one place and for several: those of its kind, or the code of one that nobody listed."""
-    kind = KINDS.get(finding.code)
+    kind = FINDING_WORDS.get(finding.code)
     if kind is None:
         words = finding.code.replace("-", " ")
         return f"{words} in {{where}}", f"{words} in {{count}} places"
@@ -87,24 +89,9 @@ def _words(finding: Finding) -> tuple[str, str]:
     return kind.one, kind.many or kind.one
 
 
-def place(where: str) -> str:
-    """Return a path as it stands in a sentence."""
-    return f"`{where}`" if is_name(where) else where or "the model"
-
-
-def is_name(where: str) -> bool:
-    """Return whether a place is the name of a module or parameter, not words such as `the loss`."""
-    return bool(where) and " " not in where
-
-
 def places(group: Sequence[Finding], most: int = MOST) -> str:
     """Return the places of findings, the first few by name."""
     return listed(list(dict.fromkeys(place(finding.where) for finding in group)), most=most)
-
-
-def sentence(text: str) -> str:
-    """Return a clause as a sentence."""
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _looked_at(rows: Sequence[HasRole]) -> str:

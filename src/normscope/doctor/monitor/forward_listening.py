@@ -13,9 +13,9 @@ import contextlib
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...core.threads import uncompiled
 from ...core.untouched import untouched
-from ...core.whole_weights import gather_whole, is_sharded
+from ...core.whole_weights import is_sharded
 from ...listening.calls import (
     EMBEDDINGS,
     NORMALIZERS,
@@ -43,9 +43,12 @@ from ...listening.calls import (
 )
 from ...listening.listener import LayerListener, Names, in_user_hook
 from ...theory.normalizers import rms_epsilon
-from .blocks import BlockGains, find_blocks
-from .distributed import groups_of, sum_over
-from .probes.normalizer_probe import MIN_MOMENTUM, BatchNorms, Moved
+from .blocks import find_blocks
+from .distributed import groups_of
+from .forward_record import AppliedWeight, ForwardRecord
+from .quantities.blocks import BlockGains
+from .quantities.dead_units import measure_dead_units
+from .running_variances import MIN_MOMENTUM, BatchNorms
 from .schedule import Tier
 
 Timing = Callable[[], AbstractContextManager[Any]]
@@ -58,66 +61,6 @@ ROW_NORMALIZERS = {"layer_norm": nn.LayerNorm, "group_norm": nn.GroupNorm, "rms_
 MOVES = ("view", "view_as", "reshape", "flatten", "unflatten", "permute", "transpose", "movedim", "contiguous",
          "squeeze", "unsqueeze", "t", "swapaxes", "swapdims", "dropout", "to", "clone", "_to_copy")  # fmt: skip
 """Functions that only move entries, or leave them: what is scale invariant behind them is so before them."""
-
-
-# ---- what a forward shows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppliedWeight:
-    """What is kept of a weight layer's call until the optimizer's step: which weight it applied, and how.
-
-    Attributes:
-        parameters: the names of its weight and bias, as far as they are parameters.
-        axis: the dimension of the weight that counts output channels.
-        channels: the dimension of its output that counts them.
-        geometry: how it was called.
-        made: its weight, if that is no parameter but was made of some.
-    """
-
-    parameters: tuple[str, ...]
-    axis: int
-    channels: int
-    geometry: LayerGeometry
-    made: Tensor | None = None
-
-
-@dataclass(slots=True)
-class ForwardRecord:
-    """One forward: the layers in the order they ran, blocks with their gains, units that never fired.
-
-    Attributes:
-        normalizers: what each normalizer showed, by site.
-        weights: which weight each weight layer applied, by site.
-        batch_norms: sites whose running variances were read instead, and what the forward did to them.
-        activations: the gain of every block.
-        gradients: the sizes of the gradients of a block's output and input, as they come.
-        dead: the share of units behind a ReLU that fired for no sample.
-        readers: who read the output of a weight layer as it came, if that was asked for; a site for a normalizer.
-        moved: weight layers whose output was reshaped or transposed on its way.
-        lost: sites that could not be measured.
-        domain: where the samples stand in the domain that is followed, as `DomainProbe.measure` has it.
-        spread: how far the samples of the batch differ.
-    """
-
-    normalizers: dict[Site, NormalizerSeen] = field(default_factory=dict)
-    weights: dict[Site, AppliedWeight] = field(default_factory=dict)
-    batch_norms: tuple[Sequence[Site], Moved] | None = None
-    activations: dict[str, Tensor] = field(default_factory=dict)
-    gradients: dict[str, list[Tensor | None]] = field(default_factory=dict)
-    dead: dict[Site, Tensor] = field(default_factory=dict)
-    readers: dict[Site, list[Site | None]] = field(default_factory=dict)
-    moved: set[Site] = field(default_factory=set)
-    lost: set[Site] = field(default_factory=set)
-    domain: Tensor | None = None
-    spread: Tensor | None = None
-
-    def normalizer(self, site: Site) -> NormalizerSeen | None:
-        """Return what a normalizer showed, on the device; None if it was not seen."""
-        if site in self.normalizers:
-            return self.normalizers[site]
-        sites, moved = self.batch_norms or ((), None)
-        return None if moved is None or site not in sites else moved.norms.seen(moved, sites.index(site))
 
 
 # ---- which way it is listened to
@@ -470,14 +413,7 @@ class FunctionListener(LayerListener):
 
     def units(self, site: Site, made: Tensor, axis: int) -> None:
         """Measure the share of units that fired for no sample."""
-        if is_functorch_wrapped_tensor(made):
-            raise TypeError("values inside of torch.vmap cannot be kept")
-        others = [dim for dim in range(made.ndim) if dim != axis]
-        dead = (gather_whole(made).amax(others) <= 0).float()
-        groups = () if hasattr(made, "full_tensor") else self._cut_over
-        if groups:
-            silent, units = sum_over(groups, torch.stack([dead.sum(), torch.ones_like(dead).sum()]))
-        self._forward.dead[site] = silent / units if groups else dead.mean()
+        self._forward.dead[site] = measure_dead_units(made, axis, self._cut_over)
 
     def watches_units(self) -> bool:
         """Return whether dead units are measured in this tier."""

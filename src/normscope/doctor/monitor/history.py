@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import math
 import os
-import string
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from ...core.finding import Finding, Severity, figure, figures, percent, power
-from ...report.words import pluralise
-from ..checking.verdict import place
-from .courses import FIRST, LASTING_STEPS, NO_COURSES, PLAIN_STEPS, Course, Courses, Spikes
+from ...core.finding import Finding, Severity
+from .layer_record import LAYER_KINDS, LayerKind, LayerRecord
 from .locating import Broken
 from .log import LogReading
-from .parameter_follower import ParameterFollower
-from .record import KINDS, Kind, LayerRecord, Record
+from .parameter_state import ParameterState
+from .quantities import DERIVED, OF_WHOLE_NETWORK, check_declared
+from .record import Record
+from .series import FIRST, LASTING_STEPS, NO_SERIES, PLAIN_STEPS, SeriesByLayer, Spikes, ValueSeries
 
 MAX_RECORDS, RECENT_RECORDS = 1000, 300
 """Records that are kept at most, and the latest of them, which are never left out; the log has all."""
@@ -31,79 +30,12 @@ UNCLEAR_SHARE = 0.8
 """The loss over that of a constant output, below which it is clearly better in every batch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alarm:
-    """One way in which a run goes wrong, in words.
-
-    What stands in braces is filled in where the alarm is raised: `{where}`, its numbers, and other words. Behind a
-    colon stands how a number is written: `power` (of its log10), `percent`, `figure`, or `counted` with a noun.
-
-    Attributes:
-        code: its code; several alarms may share one.
-        seen: what was measured, in a sentence.
-        why: why it matters.
-        advice: what to do.
-        severity: how much it matters.
-
-    Example:
-        >>> growth = Alarm(code="norm-growth", seen="{where} grew to {log10_norm:power}.", why="...", advice="...")
-        >>> growth.at(20, "fc", log10_norm=9.0).seen
-        '`fc` grew to 1e+09.'
-    """
-
-    code: str
-    seen: str
-    why: str
-    advice: str
-    severity: Severity = Severity.WARNING
-
-    def at(self, step: int, where: str = "", words: Mapping[str, Any] | None = None, **numbers: Any) -> Finding:
-        """Return the alarm as a finding.
-
-        Args:
-            step: the step at which it is raised.
-            where: the layer, if it is one.
-            words: what the braces stand for besides its numbers.
-            **numbers: the figures by name; NaN was not measured.
-        """
-        fillings = {"where": place(where), **numbers, **(words or {})}
-        seen, why, advice = (WORDS.vformat(text, (), fillings) for text in (self.seen, self.why, self.advice))
-        return Finding(
-            code=self.code,
-            severity=self.severity,
-            where=where,
-            seen=seen,
-            why=why,
-            advice=advice,
-            numbers=figures(**numbers),
-            step=step,
-        )
-
-
-class _Words(string.Formatter):
-    """Fills in the words of alarms."""
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        if format_spec.startswith("counted "):
-            return pluralise(value, format_spec.removeprefix("counted "))
-        write = {"power": power, "percent": percent, "figure": figure}.get(format_spec)
-        return format(value, format_spec) if write is None else write(value)
-
-
-WORDS = _Words()
-
-
-def others_likewise(count: int, noun: str) -> str:
-    """Say that all but one of some layers are like the one that is named; nothing where there is no other."""
-    return f" {pluralise(count - 1, noun)} likewise." if count > 1 else ""
-
-
 def losses_beside_constant(records: Iterable[Record]) -> list[tuple[Record, float, float]]:
     """Return the records with the loss of their outputs and that of the best constant output, where both are known."""
     return [
         (record, loss, constant)
         for record in records
-        if (loss := record.total.get("outputs_own")) is not None and (constant := record.total.get("outputs_constant"))
+        if (loss := record.total_of("outputs_own")) is not None and (constant := record.total_of("outputs_constant"))
     ]
 
 
@@ -116,7 +48,7 @@ class History:
         findings: raised so far.
         peak_lr: the largest learning rate so far.
         spikes: the spikes of the loss.
-        standing: what is known of the parameters without measuring.
+        parameter_state: what is known of the parameters without measuring.
         validations: what `log_metrics` was given, by name pairs (step, value); of many the latest.
         least_loss: the least mean loss of a record so far and its step.
         broken: where the numbers of a forward broke, if that was seen.
@@ -130,14 +62,14 @@ class History:
         self.records: list[Record] = []
         self.findings: list[Finding] = []
         self.broken: Broken | None = None
-        self.standing = ParameterFollower()
+        self.parameter_state = ParameterState()
         self.looked_up: dict[str, Any] = {}
         self.validations: dict[str, deque[tuple[int, float]]] = {}
         self.least_loss: tuple[float, int] | None = None
         self.measured = self.left_out = self._ended = 0
-        self._kinds: dict[Kind, tuple[LayerRecord, ...]] = {}
+        self._kinds: dict[LayerKind, tuple[LayerRecord, ...]] = {}
         self.peak_lr, self.spikes = 0.0, Spikes()
-        self._courses: defaultdict[tuple[str, str], Courses] = defaultdict(Courses)
+        self._series: defaultdict[tuple[str, str], SeriesByLayer] = defaultdict(SeriesByLayer)
         self._raised: dict[tuple[str, str], Severity] = {}
 
     @property
@@ -179,7 +111,7 @@ class History:
             ratios = [value / self.first_loss for value in means if value is not None and self.first_loss > 0.0]
         return bool(ratios) and median(ratios) >= GUESSING_SHARE
 
-    def of(self, kind: Kind) -> tuple[LayerRecord, ...]:
+    def of(self, kind: LayerKind) -> tuple[LayerRecord, ...]:
         """Return the layers of a kind, in the order of a record's numbers."""
         return self._kinds.get(kind, ())
 
@@ -189,39 +121,45 @@ class History:
             return self.records[-2:]
         return self.records[-count:] if len(self.records) >= count else []
 
-    def having(self, kind: Kind, quantity: str) -> Sequence[Record]:
+    def having(self, kind: LayerKind, quantity: str) -> Sequence[Record]:
         """Return the records that are kept and in which a quantity was measured, in the order of their steps."""
         return [record for record in self.records if record.of(kind, quantity)]
 
-    def course(self, kind: Kind, quantity: str, index: int) -> Course:
+    def value_series(self, kind: LayerKind, quantity: str, index: int) -> ValueSeries:
         """Return the figures of a quantity of one layer, in the order of a record's numbers, that alarms compare."""
-        return self.courses(kind, quantity).of(index)
+        return self.series_by_layer(kind, quantity).of(index)
 
-    def courses(self, kind: Kind, quantity: str) -> Courses:
-        """Return the courses of a quantity of all layers of a kind."""
-        return self._courses.get((kind, quantity), NO_COURSES)
+    def series_by_layer(self, kind: LayerKind, quantity: str) -> SeriesByLayer:
+        """Return the series of a quantity of all layers of a kind."""
+        series = self._series.get((kind, quantity))
+        if series is None:
+            check_declared(quantity, kind)
+        return series or NO_SERIES
 
-    def total(self, quantity: str) -> Course:
+    def total(self, quantity: str) -> ValueSeries:
         """Return a figure of the whole network: `loss`, `lr` (the largest), or one of `Record.total` or `metrics`."""
-        return self._courses.get(("total", quantity), NO_COURSES).of(0)
+        series = self._series.get(("total", quantity))
+        if series is None:
+            check_declared(quantity, *OF_WHOLE_NETWORK)
+        return (series or NO_SERIES).of(0)
 
-    def then_and_now(self, kind: Kind, quantity: str) -> Iterator[tuple[int, LayerRecord, float, float]]:
+    def then_and_now(self, kind: LayerKind, quantity: str) -> Iterator[tuple[int, LayerRecord, float, float]]:
         """Yield for every layer of a kind its place, itself, and a quantity's median at the start and now."""
-        courses, layers = self.courses(kind, quantity), self.of(kind)
-        starts, nows = courses.starts(), courses.nows()
+        series, layers = self.series_by_layer(kind, quantity), self.of(kind)
+        starts, nows = series.starts(), series.nows()
         for index in sorted(starts.keys() & nows.keys()):
             yield index, layers[index], starts[index], nows[index]
 
-    def lasting(self, kind: Kind, quantity: str) -> Iterator[tuple[int, LayerRecord, list[float]]]:
+    def lasting(self, kind: LayerKind, quantity: str) -> Iterator[tuple[int, LayerRecord, list[float]]]:
         """Yield for every layer of a kind its place, itself, and a quantity's latest figures, all of them numbers."""
         layers = self.of(kind)
-        for index, values in sorted(self.courses(kind, quantity).lasting().items()):
+        for index, values in sorted(self.series_by_layer(kind, quantity).lasting().items()):
             yield index, layers[index], values
 
-    def last(self, kind: Kind, quantity: str) -> Iterator[tuple[LayerRecord, tuple[float, ...]]]:
+    def last(self, kind: LayerKind, quantity: str) -> Iterator[tuple[LayerRecord, tuple[float, ...]]]:
         """Yield for every layer of a kind itself and a quantity's last figures, two that span enough steps."""
         layers = self.of(kind)
-        for index, values in sorted(self.courses(kind, quantity).last().items()):
+        for index, values in sorted(self.series_by_layer(kind, quantity).last().items()):
             yield layers[index], values
 
     def begin(self, layers: Sequence[LayerRecord]) -> bool:
@@ -233,10 +171,10 @@ class History:
         same = [(layer.kind, layer.name) for layer in layers] == [(layer.kind, layer.name) for layer in self.layers]
         if not same:
             self.records = [replace(record, values={}, histograms={}) for record in self.records]
-            for key in [key for key in self._courses if key[0] != "total"]:
-                del self._courses[key]
+            for key in [key for key in self._series if key[0] != "total"]:
+                del self._series[key]
         self.layers = tuple(layers)
-        self._kinds = {kind: tuple(layer for layer in layers if layer.kind == kind) for kind in KINDS}
+        self._kinds = {kind: tuple(layer for layer in layers if layer.kind == kind) for kind in LAYER_KINDS}
         return same or not self.records
 
     def resume(self, folder: str | os.PathLike[str]) -> None:
@@ -281,20 +219,18 @@ class History:
             self.records = _thin_out(self.records)
         for kind, table in record.values.items():
             for quantity, column in table.items():
-                self._courses[kind, quantity].add(record.step, column)
+                self._series[kind, quantity].add(record.step, column)
         rate = max(record.lr, default=math.nan)
         if 0.0 < rate < math.inf:
             self.peak_lr = max(self.peak_lr, rate)
-            scale = math.log10(rate)  # what the weights did to it, without the schedule
-            rates = record.of("weight", "log10_effective_lr")
-            unscheduled = [None if value is None else value - scale for value in rates]
-            self._courses["weight", "log10_unscheduled_lr"].add(record.step, unscheduled)
+        for key, derive in DERIVED.items():
+            self._series[key].add(record.step, derive(record))
         self.spikes.add(record)
         mean = record.metrics.get("loss_mean", record.loss)
         if mean is not None and record.step and (self.least_loss is None or mean < self.least_loss[0]):
             self.least_loss = (mean, record.step)
         for quantity, value in {**record.metrics, **record.total, "loss": record.loss, "lr": rate}.items():
-            self._courses["total", quantity].add(record.step, (value,))
+            self._series["total", quantity].add(record.step, (value,))
 
     def note(self, step: int, figures: Mapping[str, float]) -> None:
         """Add figures that the loop gave: those of a validation."""
@@ -303,7 +239,7 @@ class History:
 
     def _count(self, record: Record, times: int) -> None:
         self.measured += times
-        self.left_out += times * round(record.total.get("left_out") or 0.0)
+        self.left_out += times * round(record.total_of("left_out") or 0.0)
 
     def _forget(self, step: int) -> None:
         """Drop the records from a step on: it is done again."""
@@ -311,8 +247,8 @@ class History:
         if self.records and self.step >= step:
             while self.records and self.step >= step:
                 self._count(self.records.pop(), -1)
-            for courses in self._courses.values():
-                courses.forget(step)
+            for series in self._series.values():
+                series.forget(step)
 
 
 def _thin_out(records: Sequence[Record]) -> list[Record]:

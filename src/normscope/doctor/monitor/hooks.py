@@ -3,43 +3,42 @@
 A step is measured if it is due and there is time for it; in all others each hook only looks at a counter. In a measured
 step the first forward in train mode is listened to, gradients and weights are measured before the optimizer's step and
 the update after it, and what was measured is sent to the host when the next step begins. `TrainingHooks` does all of
-that. Below it stand the hooks that torch lacks.
+that.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import nullcontext
-from types import FrameType
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
-from weakref import WeakMethod, ref
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import is_compiling
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...core.errors import describe_error
 from ...core.finding import Finding
 from ...core.untouched import unwrapped
-from .alarms.data import may_repeat_batches
-from .alarms.sight import Sight
-from .composing import LayerMemory, Observed
+from ..symptoms.inputs import may_repeat_batches
 from .distributed import ProcessRole, is_alone
-from .forward_listening import ForwardRecord, StepListener
+from .forward_listening import StepListener
+from .forward_record import ForwardRecord
 from .history import History
 from .locating import Locator
-from .measuring import Measurement
-from .probes.batches import DomainProbe, SharpnessProbe, mark_batch, measure_batch
-from .recording import Recorder
+from .quantities.accumulation import Accumulation
+from .quantities.batch import measure_batch
+from .quantities.loss_parts import LossParts
+from .quantities.losses import Losses, Observed
+from .quantities.quantity import Probe
+from .quantities.sharpness import EFFECTIVE_SHARPNESS, SHARPNESS, SharpnessProbe
+from .record_writer import Recorder, describe_run
 from .schedule import Schedule, Tier, TimeBudget
-from .watched_layers import Subject, describe_layers, describe_run
-
-Before = Callable[[nn.Module, Any, Any], None]
-After = Callable[[nn.Module, Any, Any], None]
+from .step_measurement import StepMeasurement
+from .torch_hooks import BackwardListener, CompiledCallback, WeakHook, after_closure, steps_under_way
+from .unseen_training import UnseenTrainingDetector
+from .watched_layers import Subject, describe_layers
 
 
 class TrainingHooks:
@@ -52,7 +51,6 @@ class TrainingHooks:
         role: what this process does.
         recorder: where records go; another one once the run is entered.
         budget: the time of the run, and what of it watching takes and may take.
-        domain: measures where batches stand in a domain, where that is asked for.
         sharpness: measures the largest curvature, where that is asked for.
 
     Attributes:
@@ -71,22 +69,21 @@ class TrainingHooks:
         role: ProcessRole,
         recorder: Recorder,
         budget: TimeBudget,
-        domain: DomainProbe | None,
         sharpness: SharpnessProbe | None,
     ) -> None:
         self.optimizer, self.schedule, self.role = optimizer, schedule, role
         self.recorder, self.budget, self.sharpness = recorder, budget, sharpness
-        self.sight = Sight(optimizer)
+        self.sight = UnseenTrainingDetector(optimizer)
         self.step, self.busy, self._idle = 0, False, role.idle
         self._decided: tuple[int, Tier | None] = -1, None  # a step, and how much of it is measured
         self._next_due = 0  # the next step that is due and not decided on
         self._charged = 0  # up to which step the time of steps that are not measured is counted
         self._owed: Tier | None = None  # one that was due when there was no time for it
-        self._domain, self._locator, self._memory = domain, Locator(), LayerMemory()
+        self._locator, self._memories = Locator(), dict[type[Probe], Any]()
         self._figures: dict[str, Observed] = {}  # what the loop has observed since the last record
         self._subject: Subject | None = None  # None before the first measured forward
-        self._pending: Measurement | None = None  # the step that is being measured
-        self._batch: tuple[Tensor | None, Tensor | None] = None, None  # its place in the domain, and its spread
+        self._pending: StepMeasurement | None = None  # the step that is being measured
+        self._batch: Tensor | None = None  # what tells it from others
         self._stepping = 0  # steps of the optimizer that have begun and not ended
         self._nests = False  # whether its step calls that of its base class
         self._forward_hooks: list[Any] = []
@@ -161,7 +158,7 @@ class TrainingHooks:
 
     def _look_ahead(self) -> None:
         """Hook on in front of the next step if it is due or parameters wait for a gradient; else take that hook off."""
-        due = self.step >= self._next_due or self._nests or self.history.standing.waits
+        due = self.step >= self._next_due or self._nests or self.history.parameter_state.waits
         if due and self._before_hook is None and not self.role.idle:
             self._before_hook = self.optimizer.register_step_pre_hook(WeakHook(self._before_step))
         elif not due and self._before_hook is not None:
@@ -205,8 +202,8 @@ class TrainingHooks:
 
     def let_go(self) -> None:
         """Keep neither model nor optimizer alive, nor what was found of the layers."""
-        self._domain, self._batch, self._locator, self._memory = None, (None, None), Locator(), LayerMemory()
-        self.history.standing.let_go()
+        self._batch, self._locator, self._memories = None, Locator(), {}
+        self.history.parameter_state.let_go()
         for name in ("outer", "model", "optimizer", "_whole"):
             self.__dict__.pop(name, None)
 
@@ -229,21 +226,28 @@ class TrainingHooks:
             return
         self._forwards += 1
         tier, pending = self._decide(), self._pending
-        has_forward = pending is not None and pending.forward is not None and not pending.abandoned
+        has_forward = pending is not None and pending.forward is not None and not pending.probe(Losses).abandoned
         if tier is None or has_forward:
             return
-        with self.budget.watching(self._task):
+        with self._measuring("forward", "this step's forward is not measured"):
             try:
                 self._remove_after_hook()
                 self._listen(tier, args, kwargs)
-            except Exception as error:
-                self.recorder.complain("forward", f"this step's forward is not measured: {describe_error(error)}")
             finally:
                 self.busy = False
 
+    @contextmanager
+    def _measuring(self, topic: str, lost: str) -> Iterator[None]:
+        """Count the time of a block for the present step; what fails in it is told once, as what is lost by that."""
+        with self.budget.watching(self._task):
+            try:
+                yield
+            except Exception as error:
+                self.recorder.complain(topic, f"{lost}: {describe_error(error)}")
+
     def _listen(self, tier: Tier, args: Any, kwargs: Any) -> None:
         """Listen to the forward that begins, in the first one as the richest tier asks for."""
-        self._batch = self._place_in_domain(args, kwargs), measure_batch(args, kwargs)
+        self._batch = measure_batch(args, kwargs)
         first = self._subject is None
         self.busy = True  # it may be run aside
         forward = self._listener.begin(self.schedule.richest if first else tier, args, kwargs, first=first)
@@ -253,63 +257,49 @@ class TrainingHooks:
             after = WeakHook(self._after_forward, self.outer)
             self._after_hook = self.outer.register_forward_hook(after, always_call=True)
 
-    def _mark_next_batch(self, pending: Measurement, args: Any, kwargs: Any) -> None:
+    def _mark_next_batch(self, pending: StepMeasurement, args: Any, kwargs: Any) -> None:
         """Take the marks of the batch behind a measured one: records may be in step with the epochs of a loader."""
-        is_next = pending.step == self.step - 1 and torch.is_grad_enabled()  # else of a validation in train mode
+        is_next = pending.number == self.step - 1 and torch.is_grad_enabled()  # else of a validation in train mode
         if is_next and may_repeat_batches(self.history):
-            with self.budget.watching(("step", pending.tier)):
-                try:
-                    pending.next_batch = mark_batch(args, kwargs)
-                except Exception as error:
-                    self.recorder.complain("batch", f"the batch of a step is not measured: {describe_error(error)}")
-
-    def _place_in_domain(self, args: Any, kwargs: Any) -> Tensor | None:
-        """Return where a batch stands in the domain that is followed; None where there is none."""
-        try:
-            return None if self._domain is None else self._domain.measure(args, kwargs)
-        except Exception as error:
-            self.recorder.complain(
-                "domain", f"where the data stand in the domain is not measured: {describe_error(error)}"
-            )
-            return None
+            with self._measuring("batch", "the batch of a step is not measured"):
+                pending.tell(Probe.take_next_batch, args, kwargs)
 
     def _after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         if not self._listener.listens:
             if self._pending is not None:
-                self._pending.take_outputs(output)
+                self._pending.tell(Probe.take_outputs, output)
             return
-        with self.budget.watching(self._task):
-            try:
-                forward = self._listener.end()
-                raised = output is None and sys.exc_info()[0] is not None
-                if forward is not None and not raised:
-                    self._take_forward(forward)
-                    if self._pending is not None:
-                        self._pending.take_outputs(output)
-            except Exception as error:
-                self.recorder.complain("forward", f"this step's forward is not measured: {describe_error(error)}")
+        raised = output is None and sys.exc_info()[0] is not None
+        with self._measuring("forward", "this step's forward is not measured"):
+            forward = self._listener.end()
+            if forward is not None and not raised:
+                self._take_forward(forward)
+                if self._pending is not None:
+                    self._pending.tell(Probe.take_outputs, output)
 
     def _take_forward(self, forward: ForwardRecord) -> None:
         """Take what was seen of a forward; the first one says what there is to watch."""
         if self._subject is None:
-            self._subject = describe_layers(self.model, forward, self.optimizer, part=self.history.standing.part)
-            self._subject.layers += () if self._domain is None else self._domain.layers
+            self._subject = describe_layers(self.model, forward, self.optimizer, part=self.history.parameter_state.part)
             self._listener.learn(forward)
             about = describe_run(self._subject, self.model, self.optimizer, self.schedule, self.step)
             self.recorder.begin(self._subject.layers, about)
         tier = self._decide()
-        forward.domain, forward.spread = self._batch
+        forward.batch = self._batch
         if not self.role.sharded:
             modules = self._listener.modules()
-            self.history.standing.look_at_modules(modules, self.optimizer, self.step)
-            if self.history.standing.alike is None:
-                self.history.standing.look_at_first_weights(modules)
+            self.history.parameter_state.look_at_modules(modules, self.optimizer, self.step)
+            if self.history.parameter_state.alike is None:
+                self.history.parameter_state.look_at_first_weights(modules)
         if tier is not None:
-            pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
+            pending = self._pending or self._begin_measurement(tier, self._subject)
             pending.forward, self._pending = forward, pending
             self._backwards.open()
-            if not (self.role.sharded or pending.clearing or self._listener.apart):
-                pending.clearing = self.history.standing.clearing()
+            if not (self.role.sharded or self._listener.apart):
+                pending.probe(Accumulation).listen(self.history.parameter_state.smallest)
+
+    def _begin_measurement(self, tier: Tier, subject: Subject) -> StepMeasurement:
+        return StepMeasurement(self.step, tier, subject, self.optimizer, self._memories)
 
     # ---- steps of the optimizer
 
@@ -317,7 +307,7 @@ class TrainingHooks:
         self._stepping = max(steps_under_way(optimizer), 1) if self._stepping else 1  # one that raised has not ended
         self._nests = self._nests or self._stepping > 1
         tier = self._decide()
-        self.history.standing.pass_by()
+        self.history.parameter_state.pass_by()
         if tier is None or self._stepping > 1:  # a step that calls that of its base class
             return None
         changed = after_closure(args, kwargs, lambda: self._measure(optimizer, tier))
@@ -328,24 +318,21 @@ class TrainingHooks:
     def _measure(self, optimizer: Optimizer, tier: Tier) -> None:
         """Measure gradients, weights and curvature in front of a step, and look at who has no gradient."""
         self._backwards.close()
-        with self.budget.watching(self._task):
-            try:
-                self._send_earlier()
-                if self._pending is None and self._subject is not None:
-                    self._pending = Measurement(self.step, tier, self._subject, optimizer)
-                if self._pending is None:
-                    return
-                parameters = self._listener.parameters()
-                self._pending.before(parameters, self._memory, self.budget)
-                if tier is Tier.FULL:
-                    self._measure_curvature(optimizer)
-                if not self.role.sharded:
-                    self.history.standing.look(parameters, optimizer, self.step, self._whole)
-                if self._pending.lost:
-                    names = ", ".join(self._pending.lost[:3])
-                    self.recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
-            except Exception as error:
-                self.recorder.complain("step", f"this step's gradients are not measured: {describe_error(error)}")
+        with self._measuring("step", "this step's gradients are not measured"):
+            self._send_earlier()
+            if self._pending is None and self._subject is not None:
+                self._pending = self._begin_measurement(tier, self._subject)
+            if self._pending is None:
+                return
+            parameters = self._listener.parameters()
+            self._pending.before(parameters, self.budget)
+            if tier is Tier.FULL:
+                self._measure_curvature(optimizer)
+            if not self.role.sharded:
+                self.history.parameter_state.look(parameters, optimizer, self.step, self._whole)
+            if self._pending.lost:
+                names = ", ".join(self._pending.lost[:3])
+                self.recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
 
     def _measure_curvature(self, optimizer: Optimizer) -> None:
         """Measure the largest curvature, where that is asked for, and what the learning rate makes of it."""
@@ -362,14 +349,14 @@ class TrainingHooks:
             self.busy = False
         if value is not None:
             rate = max(float(group["lr"]) for group in optimizer.param_groups)
-            self._add_figure("sharpness", value)
-            self._add_figure("effective_sharpness", rate * value)
+            self._add_figure(SHARPNESS.name, value)
+            self._add_figure(EFFECTIVE_SHARPNESS.name, rate * value)
 
     def _after_any_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer is self.optimizer:
             self._after_step()
         elif not self._idle and not steps_under_way(self.optimizer):  # not one that ours is made of
-            self.history.standing.others += 1
+            self.history.parameter_state.others += 1
             self._say(self.sight.stepped_by(optimizer, self.optimizer, self.step))
 
     def _after_step(self) -> None:
@@ -378,15 +365,12 @@ class TrainingHooks:
             return
         self._stepping = 0
         self._locator.stepped, pending = True, self._pending
-        if pending is not None and pending.step == self.step:
-            with self.budget.watching(self._task):
-                try:
-                    self._remove_after_hook()  # not in the hook itself: torch goes through them if the forward raises
-                    pending.after()
-                    if not self.role.sharded:
-                        self.history.standing.look_behind()
-                except Exception as error:
-                    self.recorder.complain("update", f"this step's update is not measured: {describe_error(error)}")
+        if pending is not None and pending.number == self.step:
+            with self._measuring("update", "this step's update is not measured"):
+                self._remove_after_hook()  # not in the hook itself: torch goes through them if the forward raises
+                pending.after()
+                if not self.role.sharded:
+                    self.history.parameter_state.look_behind()
         self.step += 1
         if self._before_hook is not None or self.step >= self._next_due:
             self._look_ahead()
@@ -394,7 +378,7 @@ class TrainingHooks:
             self._say(self.sight.explain(self.step, self.model))
             if self.sight.part is not None:
                 (path, part), self.sight.part = self.sight.part, None
-                self.history.standing.part = path
+                self.history.parameter_state.part = path
                 self.turn_to(part, None)
 
     # ---- what the loop says, and what is said to it
@@ -403,8 +387,8 @@ class TrainingHooks:
         """Add figures of the present step; a loss that is not finite has its forward run again."""
         if self._pending is not None and "loss" in figures:
             with self.budget.watching(self._task):
-                self._pending.observe(figures["loss"], self._memory)
-                self.history.standing.read(self._pending.reading, self.step)
+                self._pending.tell(Probe.observe_loss, figures["loss"])
+                self.history.parameter_state.read(self._pending.probe(LossParts).reading, self.step)
         if self.role.writes and self._step_hooks:
             if not self.sight.sees:
                 self._say(self.sight.observed(self.optimizer, self.step))
@@ -415,25 +399,27 @@ class TrainingHooks:
 
     def _hear(self, loss: Tensor) -> None:
         """Take a loss whose backward begins in a measured step; one that is not finite has its forward run again."""
-        if self._pending is None or self._pending.step != self.step or self.busy:
+        pending, alone = self._pending, not self.history.parameter_state.others
+        if pending is None or pending.number != self.step or self.busy:
             return
         with self.budget.watching(self._task):
-            value = self._pending.hear(loss, self._memory, alone=not self.history.standing.others)
-            self.history.standing.read(self._pending.reading, self.step)
-            if is_alone() and not self.history.standing.others:  # else gradients are not those of this loss alone
-                self._pending.begin_backward(self._forwards)
-        if value.device.type == "cpu" and self._locator.is_asked(value.item()):
+            pending.tell(Probe.hear_loss, loss, alone)
+            self.history.parameter_state.read(pending.probe(LossParts).reading, self.step)
+            if is_alone() and alone:  # else gradients are not those of this loss alone
+                pending.tell(Probe.begin_backward, self._forwards)
+        value = pending.probe(Losses).heard
+        if value is not None and value.device.type == "cpu" and self._locator.is_asked(value.item()):
             self._locate()
 
     def _hear_the_end(self) -> None:
         """Take the gradients that a backward leaves in a measured step."""
-        if self._pending is not None and self._pending.halves is not None:
+        if self._pending is not None and self._pending.awaits_backward:
             with self.budget.watching(self._task):
-                self._pending.end_backward()
+                self._pending.tell(Probe.end_backward)
 
     def validate(self) -> None:
         """Count a validation whose forward was in train mode with dropout on; an alarm is raised of these."""
-        standing = self.history.standing
+        standing = self.history.parameter_state
         standing.validated_in_train_mode += self._validates_in_train_mode and standing.dropout[0] > 0.0
         self._validates_in_train_mode = False
 
@@ -468,7 +454,7 @@ class TrainingHooks:
 
     def _send_earlier(self) -> None:
         """Send what was measured of an earlier step."""
-        if self._pending is not None and self._pending.step != self.step:
+        if self._pending is not None and self._pending.number != self.step:
             self.send()
 
     def send(self, *, wait: bool = False) -> None:
@@ -485,190 +471,3 @@ class TrainingHooks:
                 self._figures = {name: Observed(copies=True) for name, figures in observed.items() if figures.copies}
             self.recorder.collect(self.budget.overhead, wait=wait)
         self.budget.end_record()
-
-
-# ---- hooks around forwards, where those of torch are not enough
-
-
-class WeakHook:
-    """A hook that calls a method while its object lives; its copy, in a copied or pickled model, calls nothing.
-
-    Args:
-        method: the bound method to call; None for a hook that calls nothing.
-        module: the module that it is a hook of; deep copies of the module have no such hook.
-    """
-
-    def __init__(self, method: Callable[..., Any] | None = None, module: nn.Module | None = None) -> None:
-        self._owner: Callable[[], Any] = (lambda: None) if method is None else ref(method.__self__)  # type: ignore[attr-defined]
-        self._function: Any = None if method is None else method.__func__  # type: ignore[attr-defined]
-        self._module = None if module is None else ref(module)
-
-    def __call__(self, *args: Any) -> Any:
-        """Call the method, if there is one left; nothing of it is compiled."""
-        if is_compiling():
-            return None
-        owner = self._owner()
-        return None if owner is None else self._function(owner, *args)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # a saved model is loaded where there is no Normscope too: a callable of Python's own that does nothing
-        return getattr, (nullcontext(), "__exit__")
-
-    def __deepcopy__(self, memo: Any) -> WeakHook:
-        module = None if self._module is None else self._module()
-        copied = None if module is None else memo.get(id(module))
-        if copied is not None:
-            _leave_out_weak_hooks(copied)
-        return WeakHook()
-
-
-def _leave_out_weak_hooks(copied: nn.Module) -> None:
-    """Let a copy that is being made drop such hooks once it has its state, which is the last thing that a copy gets."""
-
-    def finish(state: Any) -> None:
-        del copied.__dict__["__setstate__"]
-        copied.__setstate__(state)
-        for hooks in (copied._forward_pre_hooks, copied._forward_hooks):
-            for number in [number for number, hook in hooks.items() if isinstance(hook, WeakHook)]:
-                del hooks[number]
-                for flags in (copied._forward_pre_hooks_with_kwargs, copied._forward_hooks_always_called):
-                    flags.pop(number, None)
-
-    copied.__dict__["__setstate__"] = finish
-
-
-class CompiledCallback:
-    """Calls back around a module that was compiled in place: its own hooks would be compiled with it."""
-
-    def __init__(self, module: nn.Module, before: Before, after: After) -> None:
-        self.module, self.compiled = module, module._compiled_call_impl
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            before(module, args, kwargs)
-            output = None  # as for torch's hooks: nothing if it raised
-            try:
-                output = self.compiled(*args, **kwargs)  # type: ignore[misc]
-                return output
-            finally:
-                after(module, args, output)
-
-        module._compiled_call_impl = call
-
-    def remove(self) -> None:
-        """Put the module back as it was."""
-        self.module._compiled_call_impl = self.compiled
-
-
-# ---- the losses of measured steps, heard where their backwards begin: also those that a loop tells nobody
-
-# torch has no hook in front of a backward, and behind it the outputs and targets that autograd kept are gone. So the
-# function `torch.autograd.backward`, which `Tensor.backward` calls, is replaced while somebody listens: from a measured
-# forward to the step of the optimizer, and never in other steps.
-
-_listeners: list[BackwardListener] = []
-_backward: Callable[..., None] = torch.autograd.backward
-
-
-class BackwardListener:
-    """While it is open, calls one method with each loss whose backward begins, and another when that has ended.
-
-    Args:
-        hear: the bound method that gets the loss; its object is not kept alive.
-        end: the bound method that is called at the end, without arguments.
-    """
-
-    def __init__(self, hear: Callable[[Tensor], None], end: Callable[[], None] | None = None) -> None:
-        self._hear, self._end = WeakMethod(hear), None if end is None else WeakMethod(end)
-
-    def open(self) -> None:
-        """Begin to listen."""
-        global _backward
-        if self not in _listeners:
-            if not _listeners:
-                _backward = torch.autograd.backward
-                torch.autograd.backward = _hear_and_run
-            _listeners.append(self)
-
-    def close(self) -> None:
-        """Stop listening; the last one puts torch's function back."""
-        if self in _listeners:
-            _listeners.remove(self)
-            if not _listeners and torch.autograd.backward is _hear_and_run:
-                torch.autograd.backward = _backward
-
-    def begin(self, tensors: Any) -> None:
-        """Hand on the one number that a backward begins with."""
-        hear = self._hear()
-        loss = tensors[0] if isinstance(tensors, Sequence) and len(tensors) == 1 else tensors
-        if hear is None:
-            self.close()
-        elif isinstance(loss, Tensor) and loss.numel() == 1 and not loss.is_complex():
-            with contextlib.suppress(Exception):  # what cannot be heard never stops a backward
-                hear(loss)
-
-    def end(self) -> None:
-        """Say that the backward has ended."""
-        end = None if self._end is None else self._end()
-        if end is not None:
-            with contextlib.suppress(Exception):
-                end()
-
-
-def _hear_and_run(tensors: Any, *args: Any, **kwargs: Any) -> None:
-    """Let everybody hear of a backward, and run it."""
-    listeners = () if is_compiling() else tuple(_listeners)
-    for listener in listeners:
-        listener.begin(tensors)
-    _backward(tensors, *args, **kwargs)
-    for listener in listeners:
-        listener.end()
-
-
-# ---- steps that call others, or take a closure
-
-
-STEP_CODE = Optimizer.profile_hook_step(lambda self: None).__code__
-"""The function of torch that runs around an optimizer's step and calls its hooks."""
-
-
-def steps_under_way(optimizer: Optimizer) -> int:
-    """Return how many steps of an optimizer have begun and not ended: two where one calls that of its base class."""
-    frame: FrameType | None = sys._getframe()
-    count = 0
-    while frame is not None:
-        count += frame.f_code is STEP_CODE and frame.f_locals.get("self") is optimizer
-        frame = frame.f_back
-    return count
-
-
-def after_closure(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], then: Callable[[], None]
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Return the arguments of an optimizer's step with a closure that calls back once it has run for the first time.
-
-    With a closure, forward and backward happen inside of the step: in front of it there are no gradients yet.
-
-    Args:
-        args: the positional arguments of the step, as a pre-hook gets them: the optimizer first.
-        kwargs: the named arguments of the step.
-        then: what is called.
-
-    Returns:
-        What a pre-hook returns to change them; None if there is no closure.
-    """
-    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-    if not callable(closure):
-        return None
-    called = False
-
-    def run() -> Any:
-        nonlocal called
-        loss = closure()
-        if not called:
-            called = True
-            then()
-        return loss
-
-    if "closure" in kwargs:
-        return args, {**kwargs, "closure": run}
-    return (args[0], run, *args[2:]), dict(kwargs)

@@ -19,7 +19,8 @@ from ...core.codec import decode, is_number
 from ...core.errors import InputError, describe_error
 from ...core.files import bounded_lines, parse_json
 from ...core.finding import Finding
-from .record import LayerRecord, Numbers, Record
+from .layer_record import LayerRecord, Numbers
+from .record import Record
 
 try:
     import fcntl

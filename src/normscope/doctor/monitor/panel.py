@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...core.untouched import random_as_found
-from ...report.curves import sparkline
-from ...report.words import format_cell, pluralise, visible
+from ...report.words import format_cell, pluralise, sparkline, visible
 from .history import History
-from .record import Kind, Record
+from .layer_record import LayerKind
+from .record import Record
 
 if TYPE_CHECKING:
     import rich.console
@@ -44,7 +44,7 @@ TOTALS = (
     ("log10_folded", "log10 folded"),
     ("log10_gradient", "log10 gradient"),
 )
-WORST: tuple[tuple[Kind, str, bool, str], ...] = (
+WORST: tuple[tuple[LayerKind, str, bool, str], ...] = (
     ("normalizer", "log10_variance_min", False, "log10 least variance"),
     ("normalizer", "log10_variance_max", True, "log10 most variance"),
     ("weight", "log10_norm", True, "log10 largest norm"),
@@ -188,7 +188,7 @@ def lines(history: History, overhead: float) -> Iterator[tuple[str, str]]:
     some = _thin_out(history.records)
     yield from _show_course("loss", [record.loss for record in some])
     for quantity, name in TOTALS:
-        yield from _show_course(name, [record.total.get(quantity) for record in some])
+        yield from _show_course(name, [record.total_of(quantity) for record in some])
     for kind, quantity, most, name in WORST:
         yield from _show_worst(history, kind, quantity, most, name)
     for finding in history.findings[-SHOWN_ALARMS:]:
@@ -211,7 +211,7 @@ def _show_course(name: str, values: Sequence[float | None]) -> Iterator[tuple[st
         yield f"{name:<22}{shown:>10}  {sparkline(measured, SPARKLINE_CHARS)}", ""
 
 
-def _show_worst(history: History, kind: Kind, quantity: str, most: bool, name: str) -> Iterator[tuple[str, str]]:
+def _show_worst(history: History, kind: LayerKind, quantity: str, most: bool, name: str) -> Iterator[tuple[str, str]]:
     latest: dict[str, float] = {}
     for record in history.having(kind, quantity)[-RECENT_RECORDS:]:  # layers may take turns
         latest |= {layer.name: v for layer, v in zip(history.of(kind), record.of(kind, quantity)) if v is not None}

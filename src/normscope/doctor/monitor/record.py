@@ -1,4 +1,4 @@
-"""What a run writes down: the layers once, then one `Record` per measured step."""
+"""`Record`: what a run writes down of one measured step."""
 
 from __future__ import annotations
 
@@ -7,53 +7,15 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any
 
-from ...core.codec import JsonForm, Part, from_plain
+from ...core.codec import from_plain
+from .layer_record import LayerKind, LayerRecord, Numbers
+from .quantities import check_declared
 
-Kind = Literal["weight", "normalizer", "block", "units", "operator"]
-KINDS: tuple[Kind, ...] = ("weight", "normalizer", "block", "units", "operator")
-Numbers = tuple[float | None, ...]
 NOT_FINITE = re.compile(r"-?inf|nan")
 FIGURE_ROOT = "normscope"
 """What the names of all figures begin with where others keep them too."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerRecord(Part):
-    """One thing that is watched.
-
-    Attributes:
-        name: the module's path; later runs of a module in one forward have `#2`, `#3`, ... behind it.
-        kind: a weight layer, a normalizer, a block of the network, the units behind a ReLU, or an operator that has a
-            range in the domain that is followed.
-        family: `convolution`, `linear`, `batch_norm`, ... or the class of a block.
-        parameters: the names of a weight layer's parameters.
-        normalizer: the normalizer that a weight layer feeds, if it does.
-        invariant: what of a weight can be rescaled without changing the output: each `channel`, each `group`, the
-            `layer`; None for weights that are not scale invariant.
-        groups: how many such units there are; of a normalizer: sets of one sample with scales of their own.
-        eps: the stabiliser of a normalizer.
-        entries: values that a normalizer normalizes together.
-        samples: how many samples stand behind one variance of a BatchNorm; how many sets another normalizer has.
-        weight_decay: the weight decay of a weight, as its optimizer has it.
-        coupled: whether that decay is added to the gradient and then rescaled with it (L2 in Adam and its like).
-    """
-
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=(...,))
-
-    name: str
-    kind: Kind
-    family: str
-    parameters: tuple[str, ...] = ()
-    normalizer: str | None = None
-    invariant: str | None = None
-    groups: int = 0
-    eps: float | None = None
-    entries: int | None = None
-    samples: int | None = None
-    weight_decay: float | None = None
-    coupled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,26 +30,14 @@ class Record:
             None if nothing.
         lr: the learning rate of every parameter group.
         values: by kind of layer and quantity one number per layer of that kind, in the order of the layers;
-            None is not measured. Quantities named `log10_*` are exponents.
-        histograms: in the full tier, of the entries of each weight layer's weight and of its gradient: the root mean
-            square, then the share in each bin (`doctor/monitor/probes/weight_probe.py`); None for a layer without.
-        total: sums over the network: `log10_printed`, `log10_constants`, `log10_folded`, `log10_gradient`,
-            `log10_weight`; `input_spread`, how far the samples of the batch differ, `input_mean`, `input_size` (root
-            mean square) and `input_samples`; `input_repeats`, 1 where the very next step saw the same batch and 0 where
-            it saw another; `input_column`, the largest column of a table over the median one;
-            `share_lost`, of the weights in half precision that the step left as they were to the last bit; `log10_step`
-            and `log10_drift`, of how far a step, and all since the record before, moved the weights over their size;
-            `output_spread`, how far the directions of the model's outputs differ over the samples; `code_spread`, how
-            far those do that come in a pair, such as mean and variance of a code; `outputs_*`, what outputs and targets
-            show (`probes/loss_probe.py`); `left_over`, the largest entry of a gradient that was not cleared;
-            `halves_agree`, the cosine between the gradients of the first two parts of a batch that accumulate;
-            `share_outside`, of the samples outside of the domain that is followed; and `left_out`, how many steps were
-            due since the record before and left out for lack of time, if any.
-        metrics: what `observe` was given since the record before, by name: `loss_mean`, `loss_least`, `loss_largest`,
-            `loss_largest_at` (its step), `loss_count` and `loss_broken` (not finite, and in none of the others; the
-            first at `loss_broken_at`, infinite if `loss_broken_infinite` is 1) of the losses of all steps, and
-            of the first that is a hundred times the one before `loss_jump`, `loss_jump_from` (the one before) and
-            `loss_jump_at`; of other figures the mean.
+            None is not measured.
+        histograms: in the full tier, by what they are of one row for each weight layer: the root mean square, then the
+            share in each bin; None for a layer without.
+        total: numbers of the whole network, by quantity.
+        metrics: what `observe` was given since the record before, by name: of the losses those of `OF_LOSSES`, of other
+            figures the mean.
+
+    What the quantities are, each file of `quantities/` says of its own.
     """
 
     step: int
@@ -100,11 +50,21 @@ class Record:
     total: Mapping[str, float | None] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
 
-    def of(self, kind: Kind, quantity: str) -> Numbers:
+    def of(self, kind: LayerKind, quantity: str) -> Numbers:
         """Return one quantity of all layers of a kind; empty if it was not measured."""
-        return self.values.get(kind, {}).get(quantity, ())
+        numbers = self.values.get(kind, {}).get(quantity)
+        if numbers is None:
+            check_declared(quantity, kind)
+        return numbers or ()
 
-    def number(self, kind: Kind, quantity: str, index: int) -> float | None:
+    def total_of(self, quantity: str) -> float | None:
+        """Return a number of the whole network; None if it was not measured."""
+        number = self.total.get(quantity)
+        if number is None and quantity not in self.total:
+            check_declared(quantity, "network")
+        return number
+
+    def number(self, kind: LayerKind, quantity: str, index: int) -> float | None:
         """Return one figure of one layer, by its place among those of its kind; None if it was not measured."""
         column = self.of(kind, quantity)
         return column[index] if index < len(column) else None

@@ -14,8 +14,9 @@ from ...core.errors import InputError, visible
 from ...core.shown import Shown
 from ...report.words import pluralise
 from ..checking.verdict import Findings
+from .layer_record import LAYER_KINDS, LayerKind, LayerRecord, Numbers
 from .log import FILE, Ended, LogReading
-from .record import KINDS, Kind, LayerRecord, Numbers, Record
+from .record import Record
 
 if TYPE_CHECKING:
     import pandas
@@ -166,11 +167,11 @@ class Run(Shown):
         """The folder's name."""
         return self.path.name or self.path.resolve().name or str(self.path)
 
-    def of(self, kind: Kind) -> tuple[LayerRecord, ...]:
+    def of(self, kind: LayerKind) -> tuple[LayerRecord, ...]:
         """Return the layers of a kind: `weight`, `normalizer`, `block` or `units`."""
         return tuple(layer for layer in self.layers if layer.kind == kind)
 
-    def course(self, kind: Kind, quantity: str) -> dict[str, list[tuple[int, float]]]:
+    def course(self, kind: LayerKind, quantity: str) -> dict[str, list[tuple[int, float]]]:
         """Return one quantity of every layer of a kind over the run.
 
         Args:
@@ -188,19 +189,19 @@ class Run(Shown):
         columns = list(courses.values())
         for record in self.records:
             step = record.step
-            for points, value in zip(columns, record.of(kind, quantity)):
+            for points, value in zip(columns, _column(record, kind, quantity)):
                 if value is not None:
                     points.append((step, value))
         return {name: points for name, points in courses.items() if points}
 
-    def last(self, kind: Kind, quantity: str) -> Numbers:
+    def last(self, kind: LayerKind, quantity: str) -> Numbers:
         """Return the last value of a quantity for every layer of a kind; None where it was never measured."""
         latest: list[float | None] = [None] * len(self.of(kind))
         for record in reversed(self.records):
-            for index, value in enumerate(record.of(kind, quantity)):
+            for index, value in enumerate(_column(record, kind, quantity)):
                 if latest[index] is None:
                     latest[index] = value
-            if record.of(kind, quantity) and None not in latest:
+            if _column(record, kind, quantity) and None not in latest:
                 break
         return tuple(latest)
 
@@ -238,7 +239,7 @@ class Run(Shown):
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         for record in self.records:
-            for kind in KINDS:
+            for kind in LAYER_KINDS:
                 columns = record.values.get(kind, {})
                 for index, layer in enumerate(self.of(kind)):
                     cells = {name: numbers[index] for name, numbers in columns.items() if index < len(numbers)}
@@ -250,7 +251,7 @@ class Run(Shown):
     def left_out(self) -> int:
         """How many steps were due and not measured, because there was no time for them within `overhead`."""
         behind = 0 if self.ended is None else self.ended.left_out
-        return behind + sum(round(record.total.get("left_out") or 0.0) for record in self.records)
+        return behind + sum(round(record.total_of("left_out") or 0.0) for record in self.records)
 
     def __repr__(self) -> str:
         reached = f"step {self.records[-1].step:,}" if self.records else "nothing measured"
@@ -275,3 +276,8 @@ def _to_frame(rows: list[dict[str, Any]], first: Sequence[str]) -> pandas.DataFr
         raise InputError("to_pandas and totals need pandas: pip install pandas") from error
     columns = list(dict.fromkeys([*first, *(key for row in rows for key in row)]))
     return pandas.DataFrame(rows, columns=columns)
+
+
+def _column(record: Record, kind: LayerKind, quantity: str) -> Numbers:
+    """Return a quantity of all layers of a kind, whatever version wrote it; empty if it is not in the record."""
+    return record.values.get(kind, {}).get(quantity, ())

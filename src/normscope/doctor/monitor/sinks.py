@@ -15,7 +15,8 @@ from typing import Any
 
 from ...core.errors import InputError
 from ...core.finding import Finding, Severity
-from .record import FIGURE_ROOT, LayerRecord, Record
+from .layer_record import LayerRecord
+from .record import FIGURE_ROOT, Record
 
 __all__ = ["TensorBoardSink", "WandbSink"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,14 +13,11 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ...core.errors import InputError
-from ...core.provenance import provenance
 from ...core.untouched import check_is_module
 from ...listening.calls import NormalizerSeen, Site
-from .blocks import find_blocks, parameter_count
-from .forward_listening import AppliedWeight, ForwardRecord
-from .log import SCHEMA_VERSION
-from .record import LayerRecord
-from .schedule import Schedule
+from .blocks import find_blocks
+from .forward_record import AppliedWeight, ForwardRecord
+from .layer_record import LayerRecord
 
 ADAPTIVE = ("Adam", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta", "SparseAdam")
 """Optimizers that rescale gradients: with `weight_decay` most of them rescale the decay too."""
@@ -253,25 +249,6 @@ def _name_site(site: Site, parameters: tuple[str, ...] = ()) -> str:
     path, family, run = site
     name = path or (parameters[0] if parameters else family)
     return name if run == 0 else f"{name}#{run + 1}"
-
-
-def describe_run(
-    subject: Subject, model: nn.Module, optimizer: Optimizer, schedule: Schedule, step: int
-) -> dict[str, Any]:
-    """Return what a log says first of a run that begins, or goes on, at a step."""
-    device = next((p.device for p in model.parameters()), None)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "step": step,
-        "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "model": type(model).__name__,
-        "parameters": parameter_count(model),
-        "optimizer": type(optimizer).__name__,
-        "every": {tier.value: interval for tier, interval in schedule.every.items()},
-        "layers": [layer.to_json() for layer in subject.layers],
-        "notes": subject.notes,
-        "provenance": provenance(device),
-    }
 
 
 def innermost_optimizer(model: nn.Module, optimizer: Any) -> Optimizer:

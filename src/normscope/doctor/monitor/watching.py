@@ -11,22 +11,21 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...bounds.domain.domain import Domain
 from ...core.errors import InputError
 from ...core.shown import Shown
 from ...core.untouched import unwrapped
 from ...report.words import pluralise
 from ..checking.verdict import Findings
-from .alarms.loss import is_held_out, validation
-from .alarms.sight import Sight
-from .composing import check_figure
+from ..symptoms.validation import is_held_out, watch_validation
 from .distributed import ProcessRole, agree_with_first
 from .history import History
 from .hooks import TrainingHooks
-from .probes.batches import DomainProbe, SharpnessProbe
+from .quantities.losses import check_figure
+from .quantities.sharpness import SharpnessProbe
 from .record import Record
-from .recording import Recorder, Sink, check_destination
+from .record_writer import Recorder, Sink, check_destination
 from .schedule import Schedule, Tier, TierName, TimeBudget
+from .unseen_training import UnseenTrainingDetector
 from .watched_layers import innermost_optimizer
 
 NOT_ENTERED = (
@@ -45,7 +44,6 @@ def watch(
     log: str | os.PathLike[str] | None = None,
     sinks: Sequence[Sink] = (),
     panel: bool | None = None,
-    domain: Domain | None = None,
     sharpness: tuple[Any, Any] | None = None,
 ) -> Watch:
     """Watch a training loop: capacity, normalizers, effective learning rates, and what goes wrong.
@@ -74,8 +72,6 @@ def watch(
         sinks: called with every `Record` and its findings: `normscope.doctor.monitor.sinks` has those for TensorBoard
             and W&B.
         panel: show a live panel in the terminal; None shows it where standard error is a terminal and there is a log.
-        domain: what `normscope.domain` recorded: measured steps also tell how many samples of the batch are outside of
-            it, and how far each operator is from its edges. The network as it was recorded is run on them.
         sharpness: a loss function of outputs and targets, and a batch `(input, target)`: steps of the full tier also
             tell the largest eigenvalue of the Hessian at that batch (`sharpness`), and that times the learning rate
             (`effective_sharpness`). Some 10 passes forward and back at the first such step, a few at later ones.
@@ -108,7 +104,6 @@ def watch(
     if overhead is not None and (isinstance(overhead, bool) or not 0.0 < overhead <= 1.0):
         raise InputError(f"overhead is a share of the time, above 0 and at most 1, or None; it is {overhead!r}")
     role = ProcessRole.of(unwrapped(model))
-    followed = None if domain is None else DomainProbe(domain)
     curvature = None if sharpness is None else SharpnessProbe(sharpness)
     if curvature is not None and (role.sharded or Tier.FULL not in schedule.every):
         raise InputError(
@@ -124,7 +119,6 @@ def watch(
         role=role,
         recorder=Recorder(budget),
         budget=budget,
-        domain=followed,
         sharpness=curvature,
     )
     return Watch(hooks, log, sinks, panel=panel if panel is not None else log is not None)
@@ -238,7 +232,7 @@ class Watch(Shown):
                 raise
             step = hooks.history.next_step
             hooks.count_from(agree_with_first(step) if role.sharded else step)
-            hooks.sight = Sight(hooks.optimizer)
+            hooks.sight = UnseenTrainingDetector(hooks.optimizer)
         hooks.attach_to_optimizer()
         return self
 
@@ -311,7 +305,7 @@ class Watch(Shown):
             self.history.note(at, numbers)
             if any(map(is_held_out, numbers)):
                 self._hooks.validate()
-            for finding in validation(self.history, self.step):
+            for finding in watch_validation(self.history, self.step):
                 self._hooks.recorder.raise_now(finding)
 
     def skip(self, seconds: float) -> None:

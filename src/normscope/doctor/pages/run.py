@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...auditing.page import part
-from ...report.curves import points_each, sparkline, thinned
+from ...report.curves import points_each, thinned
 from ...report.document import (
     Block,
     Cell,
@@ -22,18 +21,18 @@ from ...report.document import (
     ReadColumn,
     Table,
     Text,
+    part,
     read_from,
 )
 from ...report.glossary import glossary
-from ...report.words import MAX_CURVES, left_out, pluralise
+from ...report.words import MAX_CURVES, left_out, pluralise, sparkline
 from ..checking.verdict import verdict
-from ..monitor.alarms.loss import LOSS_NAME
-from ..monitor.composing import OF_LOSSES
-from ..monitor.probes.updates import HISTOGRAM_BINS
-from ..monitor.record import Kind as LayerKind
-from ..monitor.record import LayerRecord
+from ..monitor.layer_record import LayerKind, LayerRecord
+from ..monitor.quantities.histograms import HISTOGRAM_BINS
+from ..monitor.quantities.losses import OF_LOSSES
 from ..monitor.run import Run
 from ..monitor.watching import Watch
+from ..symptoms.validation import LOSS_NAME
 from .check import notices, tally
 
 
@@ -124,20 +123,11 @@ BACKWARD = LayerPicture(
 DEAD = LayerPicture(
     kind="units", quantity="dead", title="Share of the units that never fire on the batch", axis="share"
 )
-EXCESS = LayerPicture(
-    kind="operator",
-    quantity="excess",
-    title="How far the worst sample is outside of each operator's range",
-    axis="relative to the size of the range",
-    caption="Of the domain that is followed; below 0 it is the distance to the edge.",
-    rules=(("edge", 0.0),),
-)
 
 PARTS: tuple[tuple[str, str, tuple[LayerPicture, ...]], ...] = (
     ("Normalizers", "normalized variance", (VARIANCE,)),
     ("Weights", "operator norm", (NORM, FOLDED, EFFECTIVE_LR, ROTATION)),
     ("Signal and gradients", "", (ACTIVATION, BACKWARD, GRADIENT, DEAD)),
-    ("The data in their domain", "domain", (EXCESS,)),
 )
 """The parts of a page with a picture per quantity: heading, term, pictures."""
 
@@ -390,7 +380,9 @@ def metric_curves(run: Run) -> list[Block | None]:
 def metric_names(run: Run) -> list[str]:
     """Return the names of the figures that the training loop logged beside the loss."""
     logged = [record.metrics for record in run.records] + [figures for _, figures in run.metrics]
-    return list(dict.fromkeys(name for figures in logged for name in figures if name not in OF_LOSSES))
+    return list(
+        dict.fromkeys(name for figures in logged for name in figures if name not in {one.name for one in OF_LOSSES})
+    )
 
 
 def lr_curves(run: Run) -> Curves | None:

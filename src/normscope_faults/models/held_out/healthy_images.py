@@ -232,11 +232,11 @@ HELD_OUT("u-net-after-twenty-steps | U-Net | 4727", lambda: Case(rarer.shapes(16
 HELD_OUT("pixels-of-bytes-divided-and-rebuilt-by-a-sigmoid | autoencoder | 4731", lambda: given(draw.blob_images(64),
     lambda images, _: given(((255 * draw.as_pixels(images)).round() / 255).flatten(1), lambda x: Case((x, x),
     nets.Autoencoder(last=nn.Sigmoid()), nn.BCELoss()))))
-HELD_OUT("discriminator-with-spectral-norm-and-a-hinge | GAN | 4734", lambda: given(draw.blob_images(32), lambda real,
-    _: given((torch.arange(64) < 32).float()[:, None], lambda y:
-    Case(model=nets.discriminator(parametrizations.spectral_norm), data=(torch.cat([real,
-    real.roll(5, dims=2) + 0.3 * torch.randn_like(real)]), y), loss=lambda score,
-    target: F.relu(1 - (2 * target - 1) * score).mean()))))
-HELD_OUT("generator-that-rebuilds-images-from-labels | GAN | 4735", lambda: given(draw.blob_images(32), lambda images,
-    label: Case((torch.cat([F.one_hot(label, 4).float(), torch.randn(32, 12)], dim=1), 2 * draw.as_pixels(images) - 1),
-    nets.Generator(), nn.MSELoss())))
+HELD_OUT("discriminator-with-spectral-norm-and-a-hinge | GAN | 4734", lambda: given(draw.blob_images(32),
+    lambda real, _: given((torch.arange(64) < 32).float()[:, None],
+    lambda y: Case(model=nets.discriminator(parametrizations.spectral_norm), data=(torch.cat([real,
+    real.roll(5, dims=2) + 0.3 * torch.randn_like(real)]), y),
+    loss=lambda score, target: F.relu(1 - (2 * target - 1) * score).mean()))))
+HELD_OUT("generator-that-rebuilds-images-from-labels | GAN | 4735", lambda: given(draw.blob_images(32),
+    lambda images, label: Case((torch.cat([F.one_hot(label, 4).float(), torch.randn(32, 12)], dim=1),
+    2 * draw.as_pixels(images) - 1), nets.Generator(), nn.MSELoss())))

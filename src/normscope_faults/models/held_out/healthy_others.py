@@ -129,6 +129,14 @@ def a_cell_in_a_loop_with_its_state_handed_on() -> Case:
 
 
 @HELD_OUT
+def orthogonal_tanh_network_over_thirty_steps() -> Case:
+    """RNN | 4814"""
+    model = nets.SequenceClassifier(nn.RNN(4, 32, batch_first=True), 4)
+    nn.init.orthogonal_(model.recurrent.weight_hh_l0)
+    return Case(model=model, data=draw.remembered_series(64, steps=30), loss=nn.CrossEntropyLoss())
+
+
+@HELD_OUT
 def convolutions_padded_on_the_left_alone() -> Case:
     """time series | 4815"""
 
@@ -410,33 +418,30 @@ def four_experts_with_a_hidden_layer_trained_a_little() -> Case:
 # fmt: off
 HELD_OUT("decoder-trained-for-sixty-steps | GPT | 4802", lambda: Case(draw.text(48), nets.GPT(depth=1), over_tokens,
     train=False, steps=60))
-HELD_OUT("losses-of-padding-ignored | GPT | 4804", lambda: given(draw.text(), lambda ids,
-    following: given(torch.arange(24) < torch.randint(10, 24, (32, 1)), lambda kept: Case((ids * kept,
+HELD_OUT("losses-of-padding-ignored | GPT | 4804", lambda: given(draw.text(), lambda ids, following:
+    given(torch.arange(24) < torch.randint(10, 24, (32, 1)), lambda kept: Case((ids * kept,
     torch.where(kept, following, torch.full_like(following, -100))), nets.GPT(depth=1), over_tokens))))
 HELD_OUT("two-directions-and-their-last-states-trained | LSTM | 4810", lambda: Case(draw.waves(48, steps=20),
     nets.made("Both", lambda self, series: self.head(torch.cat(list(self.recurrent(series)[1][0]), dim=1)),
     recurrent=nn.LSTM(3, 12, batch_first=True, bidirectional=True), head=nn.Linear(24, 3)), nn.CrossEntropyLoss(),
     steps=60))
-HELD_OUT("demand-forecast-by-a-gru-trained | GRU | 4812", lambda: given(rarer.demand(), lambda x,
-    y: given(rarer.Forecaster(nn.GRU(1, 24, batch_first=True)),
+HELD_OUT("demand-forecast-by-a-gru-trained | GRU | 4812", lambda: given(rarer.demand(),
+    lambda x, y: given(rarer.Forecaster(nn.GRU(1, 24, batch_first=True)),
     lambda model: given(torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01),
     lambda optimizer: Case((x, y), train(model, x, y, F.mse_loss, steps=80, optimizer=optimizer), nn.MSELoss(),
     optimizer=optimizer)))))
-HELD_OUT("orthogonal-tanh-network-over-thirty-steps | RNN | 4814", lambda: given(nets.SequenceClassifier(nn.RNN(4, 32,
-    batch_first=True), 4), lambda model: Case(draw.remembered_series(64, steps=30),
-    changed(lambda model: nn.init.orthogonal_(model.recurrent.weight_hh_l0))(model), nn.CrossEntropyLoss())))
-HELD_OUT("labels-known-for-every-fourth-node | GNN | 4818", lambda: given(draw.communities(), lambda x, edges,
-    y: Case((x, torch.where(torch.arange(96) % 4 == 0, y, torch.full_like(y, -100))), nets.GraphNet(edges),
-    nn.CrossEntropyLoss(ignore_index=-100))))
-HELD_OUT("tumours-standardised-and-fresh | MLP | 4701", lambda: given(rarer.hospital_table("breast_cancer"), lambda x,
-    y: Case(model=nets.mlp(30, 32, 16, 2), data=(rarer.standardise(x), y), loss=nn.CrossEntropyLoss())))
+HELD_OUT("labels-known-for-every-fourth-node | GNN | 4818", lambda: given(draw.communities(),
+    lambda x, edges, y: Case((x, torch.where(torch.arange(96) % 4 == 0, y, torch.full_like(y, -100))),
+    nets.GraphNet(edges), nn.CrossEntropyLoss(ignore_index=-100))))
+HELD_OUT("tumours-standardised-and-fresh | MLP | 4701", lambda: given(rarer.hospital_table("breast_cancer"),
+    lambda x, y: Case(model=nets.mlp(30, 32, 16, 2), data=(rarer.standardise(x), y), loss=nn.CrossEntropyLoss())))
 HELD_OUT("tumours-trained-well-in-eval-mode | MLP | 4702", lambda: given(rarer.hospital_table("breast_cancer"),
     lambda x, y: Case((rarer.standardise(x), y), nn.Sequential(nn.Linear(30, 32), nn.BatchNorm1d(32), nn.ReLU(),
     nn.Dropout(0.2), nn.Linear(32, 2)), nn.CrossEntropyLoss(), train=False, steps=200)))
 HELD_OUT("eight-units-and-a-batch-of-sixteen | MLP | 4704", lambda: Case(draw.table(16, columns=6, classes=2),
     nets.mlp(6, 8, 2), nn.CrossEntropyLoss()))
-HELD_OUT("rare-class-weighed-rightly | MLP | 4705", lambda: given(draw.table(200, classes=5), lambda x,
-    y: Case((x, (y == 4).long()), nets.mlp(12, 32, 2), nn.CrossEntropyLoss(weight=torch.tensor([0.6, 2.5])))))
+HELD_OUT("rare-class-weighed-rightly | MLP | 4705", lambda: given(draw.table(200, classes=5), lambda x, y: Case((x,
+    (y == 4).long()), nets.mlp(12, 32, 2), nn.CrossEntropyLoss(weight=torch.tensor([0.6, 2.5])))))
 HELD_OUT("three-categories-as-one-hot-columns-beside-numbers | MLP | 4706", lambda: given(draw.table(160, columns=6),
     lambda x, y: Case((torch.cat([x, *([F.one_hot(torch.randint(count, (160,)), count).float() for count in (3, 7,
     12)])], dim=1), y), nets.mlp(28, 48, 24, 3), nn.CrossEntropyLoss())))

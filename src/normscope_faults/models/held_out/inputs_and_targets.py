@@ -372,8 +372,8 @@ HELD_OUT("""counts-of-a-converter-into-an-lstm | LSTM | 4002 | Readings of an an
     nets.SequenceClassifier(nn.LSTM(3, 24, batch_first=True), 3), nn.CrossEntropyLoss())))
 HELD_OUT("""bytes-of-a-camera-into-a-vision-transformer | ViT | 4003 | ToTensor() replaced by torch.from_numpy(): the
     pixels stay in 0..255 and drown places and blocks. | inputs-not-scaled branch-dominates | | scale-inputs""",
-    lambda broken: given(draw.blob_images(48), lambda images,
-    y: Case((((255 * draw.as_pixels(images)).round() if broken else images), y), nets.ViT(), "cross_entropy")))
+    lambda broken: given(draw.blob_images(48), lambda images, y: Case((((255 * draw.as_pixels(images)).round() if broken
+    else images), y), nets.ViT(), "cross_entropy")))
 HELD_OUT("""hounsfield-units-into-a-segmenter | segmentation | 4004 | Computed tomography in Hounsfield units (air is
     -1000, bone 1000) without a window. | inputs-not-scaled | | add-normalizer scale-inputs""",
     lambda broken: given(rarer.shapes(), lambda images, mask: Case(((700 * images - 400 if broken else images), mask),
@@ -410,14 +410,14 @@ HELD_OUT("""windows-that-all-begin-at-the-first-day | time series | 4013 | serie
 HELD_OUT("""bytes-on-both-sides-of-an-autoencoder | autoencoder | 4015 | Images of 0..255 as input and as target of a
     squared error (Stack Overflow: the loss starts at 10 000).
     | inputs-not-scaled targets-wrong-scale | | scale-inputs scale-targets""",
-    lambda broken: given(draw.blob_images(64), lambda images,
-    _: given((255 * draw.as_pixels(images) if broken else images).flatten(1), lambda x: Case((x, x), nets.Autoencoder(),
-    "mse", optimizer=partial(torch.optim.SGD, lr=0.02, momentum=0.9)))))
+    lambda broken: given(draw.blob_images(64), lambda images, _: given((255 * draw.as_pixels(images) if broken else
+    images).flatten(1), lambda x: Case((x, x), nets.Autoencoder(), "mse", optimizer=partial(torch.optim.SGD, lr=0.02,
+    momentum=0.9)))))
 HELD_OUT("""sigmoid-units-over-bytes | MLP | 4018 | Digits of 0..255 drive every sigmoid of the first layer into its
     flat part (DeepDiagnosis). | inputs-not-scaled saturated-units | | add-normalizer scale-inputs""",
-    lambda broken: given(draw.blob_images(96, classes=8), lambda images,
-    y: Case(((255 * draw.as_pixels(images) if broken else images).flatten(1), y), nets.mlp(256, 64, 8,
-    activation=nn.Sigmoid), nn.CrossEntropyLoss())))
+    lambda broken: given(draw.blob_images(96, classes=8),
+    lambda images, y: Case(((255 * draw.as_pixels(images) if broken else images).flatten(1), y),
+    nets.mlp(256, 64, 8, activation=nn.Sigmoid), nn.CrossEntropyLoss())))
 HELD_OUT("""blood-counts-without-their-reference | survival | 4020 | White cells per microlitre (7000) beside creatinine
     in milligrams (0.9) in a network of hazards.
     | inputs-not-scaled one-input-column-dominates | | add-normalizer scale-inputs""",
@@ -495,8 +495,8 @@ HELD_OUT("""rewarded-actions-become-unlikely | reinforcement learning | 4119 | T
     is minimised; the minus of the policy gradient is missing.
     | loss-does-not-fit optimizer-ascends | | change-loss minimise""",
     lambda broken: given(rarer.observations(), lambda state, returns: given(returns.argmax(1),
-    lambda action: given(1 if broken else -1, lambda sign: Case((state, action), nets.mlp(4, 32, 32, 3), lambda logits,
-    action: sign * logits.log_softmax(1).gather(1, action[:, None]).mean())))))
+    lambda action: given(1 if broken else -1, lambda sign: Case((state, action), nets.mlp(4, 32, 32, 3),
+    lambda logits, action: sign * logits.log_softmax(1).gather(1, action[:, None]).mean())))))
 HELD_OUT("""depth-in-millimetres | U-Net | 4121 | Depth per pixel in millimetres (500 to 5000) for a network whose
     outputs begin near 0. | targets-wrong-scale | | scale-targets""",
     lambda broken: given(draw.blob_images(16), lambda images, _: given(F.avg_pool2d(images, 5, stride=1, padding=2),
@@ -511,11 +511,11 @@ HELD_OUT("""sigmoid-generator-for-images-from-minus-one | GAN | 4125 | The real 
     generator ends in a sigmoid: it can never paint the background.
     | output-range-too-small activation-before-loss targets-out-of-range | last layers | change-activation
     change-output-activation fix-targets remove-final-activation scale-targets""",
-    lambda broken: given(draw.blob_images(64, classes=4), lambda images,
-    label: given(2 * draw.as_pixels(images).flatten(1) - 1, lambda real: Case((torch.cat([4 * F.one_hot(label,
-    4).float(), torch.randn(64, 8)], dim=1), real), nets.made("Painter", lambda self,
-    noise: self.last(self.layers(noise)), layers=nets.mlp(12, 64, 64, 256), last=nn.Sigmoid() if broken else nn.Tanh()),
-    nn.MSELoss()))))
+    lambda broken: given(draw.blob_images(64, classes=4),
+    lambda images, label: given(2 * draw.as_pixels(images).flatten(1) - 1,
+    lambda real: Case((torch.cat([4 * F.one_hot(label, 4).float(), torch.randn(64, 8)], dim=1), real),
+    nets.made("Painter", lambda self, noise: self.last(self.layers(noise)), layers=nets.mlp(12, 64, 64, 256),
+    last=nn.Sigmoid() if broken else nn.Tanh()), nn.MSELoss()))))
 HELD_OUT("""tanh-before-the-cross-entropy-of-ten-classes | CNN | 4127 | A tanh behind the last layer confines ten logits
     to -1..1: no class can get more than 45 %.
     | activation-before-loss output-range-too-small | 1 | remove-final-activation scale-outputs""",
@@ -529,16 +529,16 @@ HELD_OUT("""returns-of-a-day-in-hundredths-of-a-percent | time series | 4128 | D
 HELD_OUT("""corners-of-boxes-in-pixels-of-the-photograph | detection | 4129 | Corners in pixels of the original
     photograph (up to 1900), for a head that begins at 0. | targets-wrong-scale activation-before-loss
     output-range-too-small targets-out-of-range | | fix-targets scale-targets""",
-    lambda broken: given(rarer.shapes(32), lambda images, mask: given(mask[:, 0].amax(2).argmax(1).float(),
-    mask[:, 0].amax(1).argmax(1).float(), lambda rows, columns: given(torch.stack([rows, columns, rows + 5,
+    lambda broken: given(rarer.shapes(32), lambda images, mask: given((mask[:, 0].amax(2).argmax(1).float(),
+    mask[:, 0].amax(1).argmax(1).float()), lambda rows, columns: given(torch.stack([rows, columns, rows + 5,
     columns + 5], dim=1), lambda corner: Case((images, (120 * corner if broken else rarer.standardise(corner))),
     nn.Sequential(nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU(), nn.Flatten(),
     nn.Linear(128, 4)), nn.SmoothL1Loss())))))
 HELD_OUT("""offsets-of-boxes-behind-a-rectifier | detection | 4319 | Offsets to anchors are negative as often as
     positive; the head of the boxes ends in a ReLU like all layers. | activation-before-loss dead-units
     output-range-too-small targets-out-of-range | 5 6 | change-activation remove-final-activation""",
-    lambda broken: given(rarer.shapes(32), lambda images, mask: given(mask[:, 0].amax(2).argmax(1).float(),
-    mask[:, 0].amax(1).argmax(1).float(), lambda rows, columns: Case((images, rarer.standardise(torch.stack([rows,
+    lambda broken: given(rarer.shapes(32), lambda images, mask: given((mask[:, 0].amax(2).argmax(1).float(),
+    mask[:, 0].amax(1).argmax(1).float()), lambda rows, columns: Case((images, rarer.standardise(torch.stack([rows,
     columns, rows - columns, rows + columns], dim=1))), nn.Sequential(nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(),
     nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(128, 4), nn.ReLU() if broken else nn.Identity()),
     nn.SmoothL1Loss()))))

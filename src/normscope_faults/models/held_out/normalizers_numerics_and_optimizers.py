@@ -248,8 +248,8 @@ HELD_OUT("""rate-of-twenty-without-its-clipping | LSTM | 4518 | The example of a
 HELD_OUT("""adamw-with-three-tenths | BERT | 4519 | AdamW(lr=0.3), a slip for 3e-4, on a transformer: after one step
     each weight is 0.3 away. | learning-rate-too-large | | lower-learning-rate""",
     lambda broken: given(nets.SentenceEncoder(depth=1), lambda model: given(torch.optim.AdamW(model.parameters(),
-    lr=0.3 if broken else 3e-3), lambda optimizer: given(draw.sentences(64), lambda ids,
-    y: Case((torch.where((ids == 7) & (y == 1)[:, None], torch.full_like(ids, 9), ids), y), model,
+    lr=0.3 if broken else 3e-3), lambda optimizer: given(draw.sentences(64),
+    lambda ids, y: Case((torch.where((ids == 7) & (y == 1)[:, None], torch.full_like(ids, 9), ids), y), model,
     nn.CrossEntropyLoss(), optimizer=optimizer)))))
 HELD_OUT("""rmsprop-of-a-half-for-a-value-network | reinforcement learning | 4520 | RMSprop with the discount's
     neighbour in the configuration file: lr=0.5. | learning-rate-too-large | | lower-learning-rate""",

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from ... import data as draw
 from ... import networks as nets
 from ...case import HELD_OUT, Case, given
-from ...plants import changed
 from ...training import over_tokens
 
 
@@ -96,7 +95,8 @@ def window_of_a_single_place(broken: bool) -> Case:
             return (distance >= 0) & (distance < (1 if broken else 8))
 
     model = nets.GPT()
-    return Case(draw.text(), changed(lambda model: replace_attention(model, Window))(model), over_tokens)
+    replace_attention(model, Window)
+    return Case(model=model, data=draw.text(), loss=over_tokens)
 
 
 @HELD_OUT
@@ -202,10 +202,10 @@ HELD_OUT("""recurrence-without-a-bound-that-grows | RNN | 4210 | A handmade recu
     matrix doubles states at each of 40 steps.
     | recurrent-weights-explode exploding-gradient exploding-signal missing-activation | function recur |
     add-activation add-normalizer clip-gradients gated-recurrence initialise rescale-layer""",
-    lambda broken: given(draw.remembered_series(64, steps=40), lambda x,
-    y: given(nn.Identity() if broken else nn.Tanh(), lambda function: Case((x, y), HandmadeRecurrence(4, 24, 4,
-    function, radius=2.0 if broken else 1.0), nn.CrossEntropyLoss(), optimizer=partial(torch.optim.SGD, lr=0.02,
-    momentum=0.9)))))
+    lambda broken: given(draw.remembered_series(64, steps=40),
+    lambda x, y: given(nn.Identity() if broken else nn.Tanh(), lambda function: Case((x, y),
+    HandmadeRecurrence(4, 24, 4, function, radius=2.0 if broken else 1.0), nn.CrossEntropyLoss(),
+    optimizer=partial(torch.optim.SGD, lr=0.02, momentum=0.9)))))
 HELD_OUT("""recurrence-through-sigmoids | RNN | 4211 | A sigmoid in a recurrence: its slope of a quarter forgets the
     first steps long before the fortieth.
     | recurrent-weights-vanish activation-unsuitable output-constant saturated-units vanishing-gradient

@@ -397,8 +397,8 @@ HELD_OUT("""returns-added-up-over-the-samples | time series | 4602 | torch.cumsu
 HELD_OUT("""goal-of-an-agent-in-the-wrong-unit | reinforcement learning | 4615 | The goal is converted from metres to
     thousands of kilometres before it is joined to the state.
     | condition-switched-off branch-dominates | | rescale-layer restore-condition scale-branch""",
-    lambda broken: given(torch.randn(160, 2), torch.randn(160, 2), lambda state, goal: given(2 * (goal[:, 0] > state[:,
-    0]).long() + (goal[:, 1] > state[:, 1]).long(), lambda y: Case(({"state": state, "goal": goal}, y),
+    lambda broken: given((torch.randn(160, 2), torch.randn(160, 2)), lambda state, goal: given(2 * (goal[:,
+    0] > state[:, 0]).long() + (goal[:, 1] > state[:, 1]).long(), lambda y: Case(({"state": state, "goal": goal}, y),
     nets.made("Agent", lambda self, state, goal: self.layers(torch.cat([state, self.factor * goal], dim=1)),
     factor=1e-6 if broken else 1.0, layers=nets.mlp(4, 48, 48, 4)), nn.CrossEntropyLoss(), judge=accuracy(y)))))
 HELD_OUT("""softmax-over-the-only-score-of-a-review | GRU | 4108 | nn.Softmax(dim=1) over one score gives 1 for each
@@ -406,8 +406,8 @@ HELD_OUT("""softmax-over-the-only-score-of-a-review | GRU | 4108 | nn.Softmax(di
     | output-constant activation-before-loss loss-gradient-zero normalizer-wrong-axis saturated-units | head last |
     change-loss change-output-activation fix-axis more-outputs remove-final-activation""",
     lambda broken: given(draw.sentences(64, length=8), lambda ids, y: Case((torch.where((ids == 7) & (y == 1)[:, None],
-    torch.full_like(ids, 9), ids), y.float()[:, None]), nets.made("Mood", lambda self,
-    ids: self.last(self.head(self.recurrent(self.words(ids))[0].amax(1))), words=nn.Embedding(50, 16),
+    torch.full_like(ids, 9), ids), y.float()[:, None]), nets.made("Mood",
+    lambda self, ids: self.last(self.head(self.recurrent(self.words(ids))[0].amax(1))), words=nn.Embedding(50, 16),
     recurrent=nn.GRU(16, 24, batch_first=True), head=nn.Linear(24, 1),
     last=nn.Softmax(dim=1) if broken else nn.Sigmoid()), nn.BCELoss(), judge=binary_accuracy(y, threshold=0.5))))
 HELD_OUT("""values-of-actions-by-linear-layers-alone | reinforcement learning | 4301 | The example of a Q-network was
@@ -438,8 +438,8 @@ HELD_OUT("""biases-of-minus-ten-in-a-policy | reinforcement learning | 4308 | co
     -10.0 if broken else 0.0))(nets.mlp(4, 32, 32, 3)), "cross_entropy")))
 HELD_OUT("""ninety-seven-percent-of-the-words-dropped | LSTM | 4310 | The share of features to keep, 0.97, handed to
     nn.Dropout behind an embedding. | dropout-too-strong | drop | lower-dropout""",
-    lambda broken: Case(draw.sentences(64, length=10), nets.made("Reader", lambda self,
-    ids: self.head(self.recurrent(self.drop(self.words(ids)))[0].amax(1)), words=nn.Embedding(50, 16),
+    lambda broken: Case(draw.sentences(64, length=10), nets.made("Reader",
+    lambda self, ids: self.head(self.recurrent(self.drop(self.words(ids)))[0].amax(1)), words=nn.Embedding(50, 16),
     drop=nn.Dropout(0.97 if broken else 0.03), recurrent=nn.LSTM(16, 24, batch_first=True), head=nn.Linear(24, 2)),
     nn.CrossEntropyLoss()))
 HELD_OUT("""forecasts-dropped-at-random | time series | 4312 | Dropout behind the last layer of a regression: half of

@@ -14,7 +14,7 @@ from ... import networks as nets
 from ...case import FIRST, OPEN, SECOND, THIRD, Case, given
 from ...plants import changed, variant
 from ...training import accuracy, evidence_loss, over_tokens, train
-from . import rarer
+from . import rarer, rarer_sequences
 
 
 class Rounds(nn.Module):  # A stem, one block that runs twice, and a head; the stem may be cut off.
@@ -138,9 +138,6 @@ def autoencoder_with(between: Callable[[Tensor], Tensor], seed: int) -> Case:
     model = CutAutoencoder(code=3)
     model.between = between
     return Case(model=model, data=(x, x), loss="mse")
-
-
-ENCODER = "encoder encoder.0 encoder.2 encoder.4"
 
 
 @OPEN
@@ -562,7 +559,8 @@ OPEN("""stem-detached-before-a-block-that-runs-twice | MLP | 2205 | A detach tha
     lambda broken: Case(model=Rounds(detached=broken), data=draw.table(), loss="cross_entropy"))
 OPEN("""summary-of-a-body-detached | transformer | 2206 | The summary is taken for a fixed feature.
     | no-gradient | body.block.feed.2 body.pooler body.words | keep-gradient""",
-    lambda broken: Case(model=rarer.OnBody(True, detached=broken), data=draw.sentences(), loss="cross_entropy"))
+    lambda broken: Case(model=rarer_sequences.OnBody(True, detached=broken), data=draw.sentences(),
+    loss="cross_entropy"))
 OPEN("""error-rate-as-loss | RNN | 428 | The error rate itself as the loss.
     | no-gradient loss-does-not-fit loss-gradient-zero | | change-loss keep-gradient""",
     lambda broken: Case(draw.remembered_series(steps=8), nets.SequenceClassifier(nn.RNN(4, 16, batch_first=True), 4),
@@ -575,7 +573,7 @@ OPEN("""memory-detached | encoder-decoder | 874 | The memory of the encoder is d
     narrow source | keep-gradient""",
     lambda broken: given(torch.randint(20, (64, 6)), lambda source: given((source + source.flip(1)) % 20,
     lambda following: Case((torch.cat([source, torch.zeros(64, 1, dtype=torch.long), following[:, :-1]], dim=1),
-    following), rarer.Translator(broken), over_tokens, judge=rarer.likelihood(following)))))
+    following), rarer_sequences.Translator(broken), over_tokens, judge=rarer.likelihood(following)))))
 OPEN("""nearest-vector-without-straight-through | VQ-VAE | 1001 | The nearest vector of the codebook is decoded; the
     encoder gets no gradient. | no-gradient unused-parameter | encoder encoder.{0,2} | keep-gradient""",
     lambda broken: given(draw.blob_images(192, classes=8)[0].flatten(1), lambda x: Case((x, x),
@@ -631,7 +629,7 @@ SECOND("""activations-rounded-for-quantisation | regression | 27 | Quantisation-
 SECOND("""state-detached-at-every-step | LSTM | 28 | PyTorch forums: "Trying to backward a second time" was cured by
     detaching the state inside of the loop.
     | no-gradient recurrent-weights-vanish vanishing-gradient | cell | keep-gradient""",
-    lambda broken: Case(model=rarer.CellLoop(detached=broken), data=draw.remembered_series(steps=12),
+    lambda broken: Case(model=rarer_sequences.CellLoop(detached=broken), data=draw.remembered_series(steps=12),
     loss="cross_entropy"))
 SECOND("""loss-of-a-detached-prediction | regression | 29 | Stack Overflow: "element 0 of tensors does not require
     grad"; the metric's detach went into the loss. | no-gradient loss-gradient-zero | | keep-gradient""",
@@ -648,8 +646,8 @@ THIRD("""rows-normalised-through-data | tabular | 36 | A handmade weight normali
     nn.ReLU(), layers[2]), "cross_entropy"))))
 THIRD("""reentrant-checkpoint-of-the-first-stage | CNN | 37 | With `use_reentrant=True` and inputs that need no
     gradient, the checkpointed layers get none. | no-gradient frozen-layer | stage1 stage1.{0,2} | keep-gradient""",
-    lambda broken: Case(draw.blob_images(), nets.made("Checkpointed", lambda self,
-    x: self.stage2(checkpoint(self.stage1, x, use_reentrant=self.planted)), planted=broken,
+    lambda broken: Case(draw.blob_images(), nets.made("Checkpointed",
+    lambda self, x: self.stage2(checkpoint(self.stage1, x, use_reentrant=self.planted)), planted=broken,
     stage1=nn.Sequential(nn.Conv2d(1, 4, 5, stride=2, padding=2), nn.ReLU(), nn.Conv2d(4, 2, 5, stride=2)),
     stage2=nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(2 * 4, 4))), "cross_entropy"))
 THIRD("""representation-by-the-method-of-the-search-engine | GRU | 38 | A method that runs in inference mode for serving

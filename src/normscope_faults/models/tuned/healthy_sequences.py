@@ -22,7 +22,7 @@ from ... import networks as nets
 from ...case import FIRST, OPEN, SECOND, THIRD, Case, given
 from ...plants import changed, filled, over
 from ...training import over_tokens, train
-from . import rarer
+from . import rarer_sequences
 
 
 class LowRank(nn.Module):  # A frozen linear layer with a trained correction of low rank that begins at zero (LoRA).
@@ -104,7 +104,7 @@ def gated_convolutions_over_time() -> Case:
 def llama_in_bfloat16_trained() -> Case:
     """GPT | 923"""
     ids, following = draw.text(16)
-    model = rarer.Llama()
+    model = rarer_sequences.Llama()
     train(model, ids, following, over_tokens, steps=40)
     return Case((ids, following), model.bfloat16(), over_tokens, train=False)
 
@@ -132,7 +132,7 @@ def one_block_six_times_on_purpose() -> Case:
 def dilated_blocks_with_weight_norm() -> Case:
     """TCN | 931"""
     x, y = draw.remembered_series(steps=32)
-    blocks = [rarer.DilatedBlock(4 if i == 0 else 24, 24, 2**i, skip=True) for i in range(5)]
+    blocks = [rarer_sequences.DilatedBlock(4 if i == 0 else 24, 24, 2**i, skip=True) for i in range(5)]
     for block in blocks:
         block.conv1, block.conv2 = weight_norm(block.conv1), weight_norm(block.conv2)
     return Case((x.mT.contiguous(), y), nn.Sequential(*blocks, nn.Flatten(), nn.Linear(24 * 32, 4)), "cross_entropy")
@@ -450,7 +450,7 @@ def bert_of_transformers_with_padding() -> Case:
     from transformers import BertConfig, BertForSequenceClassification
 
     torch.manual_seed(215)
-    ids, labels = rarer.padded_sentences_of_second(32, length=14)
+    ids, labels = rarer_sequences.padded_sentences_of_second(32, length=14)
     config = BertConfig(
         vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
         max_position_embeddings=32, num_labels=2,
@@ -473,6 +473,15 @@ def t5_of_transformers() -> Case:
     model = T5ForConditionalGeneration(config)
     data = {"input_ids": ids.clamp(min=2), "labels": ids.clamp(min=2).flip(1)}
     return Case(data, model, objective=lambda output: output.loss)
+
+
+@SECOND
+def lstm_with_open_forget_gates() -> Case:
+    """LSTM | 221"""
+    model = nets.SequenceClassifier(nn.LSTM(4, 24, batch_first=True), 4)
+    nn.init.orthogonal_(model.recurrent.weight_hh_l0)
+    nn.init.constant_(model.recurrent.bias_ih_l0[24:48], 2.0)
+    return Case(model=model, data=draw.remembered_series(steps=20), loss="cross_entropy")
 
 
 def padded_sentences() -> tuple[Tensor, Tensor, Tensor]:
@@ -500,20 +509,20 @@ class CosineAttention(nn.Module):
 
 # Rows of a table, packed.
 # fmt: off
-OPEN("summary-of-a-body-that-nobody-reads | transformer | 2207", lambda: Case(model=rarer.OnBody(False),
+OPEN("summary-of-a-body-that-nobody-reads | transformer | 2207", lambda: Case(model=rarer_sequences.OnBody(False),
     data=draw.sentences(), loss="cross_entropy"))
-OPEN("factorised-embedding-and-head | GPT | 708", lambda: Case(draw.text(), nets.made("Factorised", lambda self,
-    ids: self.head(self.narrow(self.norm(self.block(self.widen(self.words(ids)))))), words=nn.Embedding(40, 8),
-    widen=nn.Linear(8, 32), block=nets.TransformerBlock(32, 4, causal=True), norm=nn.LayerNorm(32),
-    narrow=nn.Linear(32, 8), head=nn.Linear(8, 40)), over_tokens))
+OPEN("factorised-embedding-and-head | GPT | 708", lambda: Case(draw.text(), nets.made("Factorised",
+    lambda self, ids: self.head(self.narrow(self.norm(self.block(self.widen(self.words(ids)))))),
+    words=nn.Embedding(40, 8), widen=nn.Linear(8, 32), block=nets.TransformerBlock(32, 4, causal=True),
+    norm=nn.LayerNorm(32), narrow=nn.Linear(32, 8), head=nn.Linear(8, 40)), over_tokens))
 OPEN("word-vectors | word2vec | 709", lambda: given(draw.text(64, 8), lambda ids, following: Case((ids.flatten(),
     following.flatten()), nets.made("WordPairs", lambda self, ids: self.contexts(self.words(ids)),
     words=nn.Embedding(40, 12), contexts=nn.Linear(12, 40, bias=False)), "cross_entropy")))
 OPEN("sixteen-pre-norm-blocks | BERT | 712", lambda: Case(draw.sentences(), DeepEncoder(16), "cross_entropy"))
 OPEN("tied-gpt-trained-a-little | GPT | 713", lambda: Case(draw.text(), nets.GPT(depth=3), over_tokens, steps=60))
 OPEN("large-vocabulary-mostly-untouched | GPT | 714", lambda: Case(draw.text(8), nets.GPT(vocabulary=500), over_tokens))
-OPEN("causal-model-of-padded-texts | GPT | 715", lambda: given(draw.text(), lambda ids,
-    following: given(torch.arange(24) >= torch.randint(8, 25, (32, 1)), lambda ended: Case((ids.masked_fill(ended, 0),
+OPEN("causal-model-of-padded-texts | GPT | 715", lambda: given(draw.text(), lambda ids, following:
+    given(torch.arange(24) >= torch.randint(8, 25, (32, 1)), lambda ended: Case((ids.masked_fill(ended, 0),
     following.masked_fill(ended, -100)), nets.GPT(), without_padding))))
 OPEN("post-norm-encoder-with-dropout | BERT | 716", lambda: Case(draw.sentences(), nets.SentenceEncoder(dropout=0.1),
     "cross_entropy"))
@@ -521,47 +530,51 @@ OPEN("tanh-rnn-trained-a-little | RNN | 751", lambda: Case(draw.waves(steps=20),
     batch_first=True), 3), "cross_entropy", steps=80))
 OPEN("long-memory-early-in-training | GRU | 753", lambda: Case(draw.remembered_series(steps=50),
     nets.SequenceClassifier(nn.GRU(4, 24, batch_first=True), 4), "cross_entropy", steps=5))
-OPEN("llama-fresh | GPT | 921", lambda: Case(draw.text(16), rarer.Llama(depth=3), over_tokens))
+OPEN("llama-fresh | GPT | 921", lambda: Case(draw.text(16), rarer_sequences.Llama(depth=3), over_tokens))
 OPEN("llama-with-branches-from-zero | GPT | 922", lambda: Case(draw.text(16), over(lambda model: model.layers,
-    lambda layer: (nn.init.zeros_(layer.o.weight), nn.init.zeros_(layer.mlp.down.weight)))(rarer.Llama()), over_tokens))
-OPEN("adapters-of-llama-trained | LoRA |", lambda: given(rarer.adapted_llama(924), lambda model, ids,
-    following: Case((ids, following), model, over_tokens, steps=30)))
+    lambda layer: (nn.init.zeros_(layer.o.weight), nn.init.zeros_(layer.mlp.down.weight)))(rarer_sequences.Llama()),
+    over_tokens))
+OPEN("adapters-of-llama-trained | LoRA |", lambda: given(rarer_sequences.adapted_llama(924),
+    lambda model, ids, following: Case((ids, following), model, over_tokens, steps=30)))
 OPEN("translator-fresh | encoder-decoder | 926", lambda: given(torch.randint(20, (32, 6)),
     lambda source: given(source.flip(1), lambda following: Case((torch.cat([source, torch.zeros(32, 1,
-    dtype=torch.long), following[:, :-1]], dim=1), following), rarer.Translator(detached=False), over_tokens))))
-OPEN("additive-attention-trained | seq2seq | 927", lambda: Case(rarer.needle_sentences(), rarer.Pointer(),
-    "cross_entropy", steps=60))
-OPEN("tagger-fresh | tagger | 929", lambda: Case(model=rarer.Tagger(), data=rarer.tags(), loss=over_tokens))
-OPEN("gated-dilations-trained | WaveNet | 930", lambda: Case(draw.waves(), rarer.WaveNet(), "cross_entropy", steps=25))
+    dtype=torch.long), following[:, :-1]], dim=1), following), rarer_sequences.Translator(detached=False),
+    over_tokens))))
+OPEN("additive-attention-trained | seq2seq | 927", lambda: Case(rarer_sequences.needle_sentences(),
+    rarer_sequences.Pointer(), "cross_entropy", steps=60))
+OPEN("tagger-fresh | tagger | 929", lambda: Case(model=rarer_sequences.Tagger(), data=rarer_sequences.tags(),
+    loss=over_tokens))
+OPEN("gated-dilations-trained | WaveNet | 930", lambda: Case(draw.waves(), rarer_sequences.WaveNet(), "cross_entropy",
+    steps=25))
 OPEN("reservoir-with-a-trained-readout | echo state | 932", lambda: Case(draw.remembered_series(steps=12),
-    rarer.Reservoir(0.98), "cross_entropy"))
+    rarer_sequences.Reservoir(0.98), "cross_entropy"))
 OPEN("state-space-with-long-memory | state space model | 933", lambda: Case(draw.remembered_series(steps=50),
-    rarer.StateSpace(0.97), "cross_entropy"))
+    rarer_sequences.StateSpace(0.97), "cross_entropy"))
 OPEN("two-recurrent-layers-with-dropout | GRU | 934", lambda: Case(draw.waves(), nets.SequenceClassifier(nn.GRU(3, 16,
     num_layers=2, dropout=0.3, batch_first=True), 3), "cross_entropy", steps=15))
-OPEN("mean-of-embeddings | bag of words | 935", lambda: Case(rarer.needle_sentences(64, 8), nets.made("BagOfWords",
-    lambda self, ids: self.head(self.words(ids)), words=nn.EmbeddingBag(400, 16, mode="mean"), head=nn.Linear(16, 2)),
-    "cross_entropy"))
+OPEN("mean-of-embeddings | bag of words | 935", lambda: Case(rarer_sequences.needle_sentences(64, 8),
+    nets.made("BagOfWords", lambda self, ids: self.head(self.words(ids)), words=nn.EmbeddingBag(400, 16, mode="mean"),
+    head=nn.Linear(16, 2)), "cross_entropy"))
 OPEN("symbols-by-ctc | speech | 936", lambda: given(torch.randint(1, 6, (32, 5)),
     lambda symbols: Case(((F.one_hot(symbols.repeat_interleave(4, dim=1), 6) + 0.3 * torch.randn(32, 20, 6)), symbols),
     nets.made("Speech", lambda self, frames: self.head(self.recurrent(frames)[0]).log_softmax(-1),
     recurrent=nn.GRU(6, 16, batch_first=True, bidirectional=True), head=nn.Linear(32, 6)), ctc, steps=20)))
 OPEN("prompts-left-out-of-the-loss | GPT | 975", lambda: given(draw.text(16), lambda ids, following: Case((ids,
-    following.masked_fill(torch.arange(24) < 16, -100)), rarer.Llama(depth=2), over_tokens)))
-OPEN("padding-hidden-from-the-reader | attention | 976", lambda: Case(rarer.padded_sentences(), rarer.MaskedReader(),
-    "cross_entropy", steps=60))
+    following.masked_fill(torch.arange(24) < 16, -100)), rarer_sequences.Llama(depth=2), over_tokens)))
+OPEN("padding-hidden-from-the-reader | attention | 976", lambda: Case(rarer_sequences.padded_sentences(),
+    rarer_sequences.MaskedReader(), "cross_entropy", steps=60))
 OPEN("rotary-model-fresh | GPT | 2008", lambda: Case(model=RotaryModel(), data=draw.text(), loss="cross_entropy"))
 OPEN("rotary-model-trained-a-little | GPT | 2009", lambda: Case(draw.text(), RotaryModel(depth=2), "cross_entropy",
     train=False, steps=60))
-OPEN("padding-vector-of-zero | words | 2019", lambda: given(draw.sentences(96), lambda ids,
-    y: Case(((ids * (torch.arange(16) < torch.randint(6, 17, (96, 1)))), y), nets.made("PaddedMean", lambda self,
-    ids: self.head(self.words(ids).sum(1) / (ids > 0).sum(1, keepdim=True)), words=nn.Embedding(50, 24, padding_idx=0),
-    head=nets.mlp(24, 32, 2)), "cross_entropy")))
-OPEN("last-state-of-a-gru-fresh | GRU | 2024", lambda: Case(draw.waves(steps=60), nets.made("Last", lambda self,
-    x: self.head(self.recurrent(x)[0][:, -1]), recurrent=nn.GRU(3, 24, batch_first=True), head=nn.Linear(24, 3)),
-    "cross_entropy"))
-OPEN("time-first-and-labels-per-step | RNN | 2025", lambda: given(draw.waves(steps=30), lambda x,
-    _: given(x.transpose(0, 1).contiguous(), lambda x: Case((x, x.cumsum(0)[..., 0] / 5),
+OPEN("padding-vector-of-zero | words | 2019", lambda: given(draw.sentences(96), lambda ids, y: Case(((ids *
+    (torch.arange(16) < torch.randint(6, 17, (96, 1)))), y), nets.made("PaddedMean",
+    lambda self, ids: self.head(self.words(ids).sum(1) / (ids > 0).sum(1, keepdim=True)),
+    words=nn.Embedding(50, 24, padding_idx=0), head=nets.mlp(24, 32, 2)), "cross_entropy")))
+OPEN("last-state-of-a-gru-fresh | GRU | 2024", lambda: Case(draw.waves(steps=60), nets.made("Last",
+    lambda self, x: self.head(self.recurrent(x)[0][:, -1]), recurrent=nn.GRU(3, 24, batch_first=True),
+    head=nn.Linear(24, 3)), "cross_entropy"))
+OPEN("time-first-and-labels-per-step | RNN | 2025", lambda: given(draw.waves(steps=30),
+    lambda x, _: given(x.transpose(0, 1).contiguous(), lambda x: Case((x, x.cumsum(0)[..., 0] / 5),
     nets.made("PerStep", lambda self, x: self.head(self.recurrent(x)[0])[..., 0], recurrent=nn.LSTM(3, 24),
     head=nn.Linear(24, 1)), "mse"))))
 FIRST("fresh-gpt-with-tied-weights | GPT | 226", lambda: Case(model=nets.GPT(vocabulary=100), data=draw.text(16),
@@ -579,14 +592,10 @@ SECOND("fresh-decoder-with-two-groups-of-decay | GPT | 211", lambda: given(nets.
     model, over_tokens, optimizer=AdamW(groups, lr=6e-4, betas=(0.9, 0.95))))))
 SECOND("decoder-trained | GPT | 212", lambda: Case(draw.text(), nets.GPT(), over_tokens, steps=70))
 SECOND("encoder-with-a-right-padding-mask-trained | BERT | 217", lambda:
-    Case(rarer.padded_sentences_of_second(length=14), rarer.MaskedEncoder("right", length=14), "cross_entropy",
-    steps=40))
+    Case(rarer_sequences.padded_sentences_of_second(length=14), rarer_sequences.MaskedEncoder("right", length=14),
+    "cross_entropy", steps=40))
 SECOND("encoder-with-dropout-fresh | BERT | 218", lambda: Case(model=nets.SentenceEncoder(dropout=0.1),
     data=draw.sentences(), loss="cross_entropy"))
-SECOND("lstm-with-open-forget-gates | LSTM | 221", lambda: given(nets.SequenceClassifier(nn.LSTM(4, 24,
-    batch_first=True), 4), lambda model: Case(draw.remembered_series(steps=20),
-    changed(lambda model: nn.init.constant_(model.recurrent.bias_ih_l0[24:48],
-    2.0))(changed(lambda model: nn.init.orthogonal_(model.recurrent.weight_hh_l0))(model)), "cross_entropy")))
 SECOND("gru-in-both-directions-trained | GRU | 222", lambda: Case(draw.waves(steps=24), nets.made("BothWays",
     lambda self, series: self.head(self.recurrent(series)[0].mean(1)), recurrent=nn.GRU(3, 16, batch_first=True,
     bidirectional=True), head=nn.Linear(32, 3)), "cross_entropy", steps=40))
@@ -597,31 +606,31 @@ SECOND("rectified-recurrence-from-the-identity | RNN | 223", lambda: given(nets.
 THIRD("three-blocks-with-a-head-of-their-own | GPT | 241", lambda: Case(model=nets.GPT(depth=3, tied=False),
     data=draw.text(), loss=over_tokens))
 THIRD("decoder-of-texts-trained-for-a-while | GPT | 242", lambda: Case(draw.text(), nets.GPT(), over_tokens, steps=60))
-THIRD("labels-that-the-model-shifts-itself | GPT-2 | 243", lambda: given(draw.text(), lambda ids,
-    _: Case({"input_ids": ids, "labels": ids}, GPT2LMHeadModel(GPT2Config(**nets.SMALL_GPT2)))))
-THIRD("bert-with-labels-and-a-mask | BERT | 244", lambda: given(padded_sentences(), lambda ids, mask,
-    labels: given(BertConfig(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-    intermediate_size=64, max_position_embeddings=32), lambda config: Case({"input_ids": ids, "attention_mask": mask,
-    "labels": labels}, BertForSequenceClassification(config)))))
-THIRD("distilled-bert-in-eval-mode | BERT | 245", lambda: given(padded_sentences(), lambda ids, mask,
-    labels: given(DistilBertConfig(vocab_size=50, dim=32, n_layers=2, n_heads=4, hidden_dim=64,
+THIRD("labels-that-the-model-shifts-itself | GPT-2 | 243", lambda: given(draw.text(), lambda ids, _: Case({"input_ids":
+    ids, "labels": ids}, GPT2LMHeadModel(GPT2Config(**nets.SMALL_GPT2)))))
+THIRD("bert-with-labels-and-a-mask | BERT | 244", lambda: given(padded_sentences(),
+    lambda ids, mask, labels: given(BertConfig(vocab_size=50, hidden_size=32, num_hidden_layers=2,
+    num_attention_heads=4, intermediate_size=64, max_position_embeddings=32), lambda config: Case({"input_ids": ids,
+    "attention_mask": mask, "labels": labels}, BertForSequenceClassification(config)))))
+THIRD("distilled-bert-in-eval-mode | BERT | 245", lambda: given(padded_sentences(),
+    lambda ids, mask, labels: given(DistilBertConfig(vocab_size=50, dim=32, n_layers=2, n_heads=4, hidden_dim=64,
     max_position_embeddings=32), lambda config: Case({"input_ids": ids, "attention_mask": mask, "labels": labels},
     DistilBertForSequenceClassification(config), train=False))))
-THIRD("encoder-with-sine-positions-by-place | BERT | 246", lambda: Case(model=rarer.Encoded(False),
+THIRD("encoder-with-sine-positions-by-place | BERT | 246", lambda: Case(model=rarer_sequences.Encoded(False),
     data=draw.sentences(), loss="cross_entropy"))
 THIRD("encoder-with-a-tenth-dropped-trained | BERT | 247", lambda: Case(draw.sentences(),
     nets.SentenceEncoder(dropout=0.1), "cross_entropy", steps=40))
-THIRD("widths-of-five-words-trained-well | text CNN | 248", lambda: Case(draw.sentences(), rarer.WordNet(),
+THIRD("widths-of-five-words-trained-well | text CNN | 248", lambda: Case(draw.sentences(), rarer_sequences.WordNet(),
     "cross_entropy", steps=80))
-THIRD("both-directions-joined-rightly | GRU | 249", lambda: Case(model=rarer.BothDirections(False), data=draw.waves(),
-    loss="cross_entropy"))
+THIRD("both-directions-joined-rightly | GRU | 249", lambda: Case(model=rarer_sequences.BothDirections(False),
+    data=draw.waves(), loss="cross_entropy"))
 THIRD("two-layers-of-lstm-over-waves | LSTM | 250", lambda: given(nets.SequenceClassifier(nn.LSTM(3, 32, num_layers=2,
     batch_first=True), 3), lambda model: Case(draw.waves(steps=24), model, "cross_entropy")))
 THIRD("short-memory-trained-well | GRU | 251", lambda: Case(draw.remembered_series(steps=10),
     nets.SequenceClassifier(nn.GRU(4, 24, batch_first=True), 4), "cross_entropy", steps=80))
-THIRD("forecasts-at-each-step | forecasting | 252", lambda: given(draw.waves(48, steps=31), lambda series,
-    _: Case((series[:, :-1], series[:, 1:, 0]), rarer.Forecaster(False), "mse")))
-THIRD("recordings-behind-a-batch-norm | audio | 253", lambda: Case(model=rarer.Loudness(False),
+THIRD("forecasts-at-each-step | forecasting | 252", lambda: given(draw.waves(48, steps=31),
+    lambda series, _: Case((series[:, :-1], series[:, 1:, 0]), rarer_sequences.Forecaster(False), "mse")))
+THIRD("recordings-behind-a-batch-norm | audio | 253", lambda: Case(model=rarer_sequences.Loudness(False),
     data=draw.waves(features=1), loss="cross_entropy"))
 THIRD("normalised-queries-trained-a-little | attention | 262", lambda: Case(draw.sentences(), CosineAttention(),
     "cross_entropy", steps=40))

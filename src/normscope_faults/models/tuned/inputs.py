@@ -10,7 +10,7 @@ from ... import networks as nets
 from ...case import FIRST, OPEN, SECOND, THIRD, Case, given
 from ...plants import put
 from ...training import explained_variance, train
-from . import rarer
+from . import rarer, rarer_sequences
 
 
 @OPEN
@@ -198,7 +198,7 @@ def state_read_after_ninety_pads(broken: bool) -> Case:
     net = nets.made("PaddedReader", padded_reader)
     net.words, net.recurrent, net.head = nn.Embedding(50, 16), nn.GRU(16, 24, batch_first=True), nn.Linear(24, 2)
     net.at_word = not broken
-    return Case(model=net, data=rarer.padded_sentences_of_second(), loss="cross_entropy")
+    return Case(model=net, data=rarer_sequences.padded_sentences_of_second(), loss="cross_entropy")
 
 
 @THIRD
@@ -257,8 +257,8 @@ OPEN("""bytes-into-plain-convolutions | CNN | 401 | Images as they come from the
     lambda pixels: Case((pixels if broken else (pixels - 60) / 50, y), nets.ConvNet(norm=False), "cross_entropy"))))
 OPEN("""bytes-before-a-layer-norm | MLP | 402 | LayerNorm after the first layer hides the scale but keeps what all
     images have in common. | inputs-not-scaled | | scale-inputs""",
-    lambda broken: given(draw.blob_images(96, classes=6), lambda images,
-    y: given((200 + 55 * draw.as_pixels(images)).flatten(1),
+    lambda broken: given(draw.blob_images(96, classes=6),
+    lambda images, y: given((200 + 55 * draw.as_pixels(images)).flatten(1),
     lambda pixels: Case((pixels if broken else (pixels - pixels.mean()) / pixels.std(), y),
     nn.Sequential(nn.Linear(256, 48), nn.LayerNorm(48), nn.ReLU(), nn.Linear(48, 6)), "cross_entropy"))))
 OPEN("""divided-by-255-twice | ViT | 403 | Divided by 255 twice: once by ToTensor, once by hand.
@@ -293,10 +293,10 @@ OPEN("""logarithm-of-silence | CNN | 410 | The logarithm of a spectrogram with s
     lambda power: Case((torch.log(power if broken else power + 1e-2), y), nets.ConvNet(), "cross_entropy"))))
 OPEN("""means-of-imagenet-for-bytes | CNN | 827 | (x - 0.485) / 0.229 on pixels that were not divided by 255.
     | inputs-not-scaled exploding-signal | | scale-inputs""",
-    lambda broken: given(draw.blob_images(64, classes=6, channels=3), lambda images,
-    y: given(draw.as_pixels(images) * (255 if broken else 1), lambda pixels: Case((((pixels - torch.tensor([0.485,
-    0.456, 0.406]).view(3, 1, 1)) / torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)), y),
-    nets.ConvNet(channels=3, depth=6, classes=6, norm=False), "cross_entropy"))))
+    lambda broken: given(draw.blob_images(64, classes=6, channels=3),
+    lambda images, y: given(draw.as_pixels(images) * (255 if broken else 1),
+    lambda pixels: Case((((pixels - torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)) / torch.tensor([0.229, 0.224,
+    0.225]).view(3, 1, 1)), y), nets.ConvNet(channels=3, depth=6, classes=6, norm=False), "cross_entropy"))))
 OPEN("""steps-of-diffusion-as-numbers | diffusion | 830 | The number of the step, up to 1000, as one more channel.
     | inputs-not-scaled branch-dominates exploding-signal one-input-column-dominates | | scale-inputs""",
     lambda broken: given(draw.noisy_images(), lambda inputs, noise: Case((put(inputs, s_["t"],
@@ -324,14 +324,14 @@ OPEN("""bytes-into-a-mixer | MLP-Mixer | 1115 | Pixels in 0..255: the residual s
     lambda pixels: Case((255 * pixels if broken else 4 * pixels - 1, y), rarer.Mixer(), "cross_entropy"))))
 OPEN("""decibels-not-centred | CNN | 1116 | Spectrograms in decibels, between -90 and -60, as they are.
     | inputs-not-scaled dead-units | | scale-inputs""",
-    lambda broken: given(draw.blob_images(64, classes=6), lambda images,
-    y: Case((-75 + 3 * images if broken else images, y), nn.Sequential(nn.Conv2d(1, 12, 3, stride=2, padding=1),
-    nn.ReLU(), nn.Conv2d(12, 12, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(192, 6)),
+    lambda broken: given(draw.blob_images(64, classes=6),
+    lambda images, y: Case((-75 + 3 * images if broken else images, y), nn.Sequential(nn.Conv2d(1, 12, 3, stride=2,
+    padding=1), nn.ReLU(), nn.Conv2d(12, 12, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(192, 6)),
     "cross_entropy")))
 OPEN("""samples-of-sixteen-bits | TCN | 869 | Samples of a sound file as integers up to 32,767.
     | inputs-not-scaled exploding-signal saturated-units | | scale-inputs""",
     lambda broken: given(draw.waves(steps=32), lambda x, y: given((x * 12_000).round() if broken else x,
-    lambda x: given([rarer.DilatedBlock(3 if i == 0 else 16, 16, 2**i, skip=True) for i in range(3)],
+    lambda x: given([rarer_sequences.DilatedBlock(3 if i == 0 else 16, 16, 2**i, skip=True) for i in range(3)],
     lambda blocks: Case((x.mT.contiguous(), y), nn.Sequential(*blocks, nn.Flatten(), nn.Linear(16 * 32, 3)),
     "cross_entropy")))))
 OPEN("""prices-not-centred | LSTM | 870 | Prices near 40,000, whose movements are a hundredth of that.
@@ -358,14 +358,13 @@ OPEN("""temperatures-in-kelvin-over-ten | MLP | 2011 | Columns around 29 that va
     3)), "cross_entropy")))
 FIRST("""pixels-from-0-to-255 | CNN | 31 | Humbatova et al. 2020: missing normalisation of images; uint8 pixels cast to
     float. | inputs-not-scaled exploding-gradient exploding-signal | | scale-inputs""",
-    lambda broken: given(draw.blob_images(48, channels=3), lambda images,
-    y: Case((((255 * draw.as_pixels(images)).round() if broken else images), y), nets.ConvNet(3, norm=False),
-    nn.CrossEntropyLoss())))
+    lambda broken: given(draw.blob_images(48, channels=3),
+    lambda images, y: Case((((255 * draw.as_pixels(images)).round() if broken else images), y),
+    nets.ConvNet(3, norm=False), nn.CrossEntropyLoss())))
 FIRST("""pixels-divided-twice | MLP | 32 | Pixels divided by 255 in the data set and again by the transform.
     | inputs-not-scaled vanishing-signal | | scale-inputs""",
-    lambda broken: given(draw.blob_images(64, size=8), lambda images,
-    y: Case(((draw.as_pixels(images) / 255 if broken else images), y), nn.Sequential(nn.Flatten(),
-    *nets.mlp(64, 48, 48, 4)), "cross_entropy")))
+    lambda broken: given(draw.blob_images(64, size=8), lambda images, y: Case(((draw.as_pixels(images) / 255 if broken
+    else images), y), nn.Sequential(nn.Flatten(), *nets.mlp(64, 48, 48, 4)), "cross_entropy")))
 FIRST("""category-ids-as-numbers | MLP | 35 | Category ids fed to a linear layer as numbers instead of through an
     embedding. | inputs-not-scaled one-input-column-dominates | | scale-inputs""",
     lambda broken: given(torch.randint(4, (128, 4)), lambda ids: given((ids[:, 0] + ids[:, 1]) % 3,
@@ -381,9 +380,8 @@ FIRST("""images-divided-as-integers | ViT | 37 | `images // 255` on an integer t
     lambda pixels: Case((((pixels // 255).float() if broken else images), y), nets.ViT(), nn.CrossEntropyLoss()))))
 SECOND("""pixels-of-0-to-255 | CNN | 81 | TheDeepChecker and UMLAUT: images as they come out of the file.
     | inputs-not-scaled exploding-signal | | scale-inputs""",
-    lambda broken: given(draw.blob_images(), lambda images,
-    labels: Case(((draw.as_pixels(images).mul(255).round() if broken else images), labels), nets.ConvNet(norm=False),
-    "cross_entropy")))
+    lambda broken: given(draw.blob_images(), lambda images, labels: Case(((draw.as_pixels(images).mul(255).round() if
+    broken else images), labels), nets.ConvNet(norm=False), "cross_entropy")))
 SECOND("""salary-in-euros-beside-standardised-columns | tabular | 82 | Humbatova et al., "missing preprocessing": one
     column in tens of thousands. | one-input-column-dominates inputs-not-scaled | | scale-inputs""",
     lambda broken: given(draw.table(), lambda x, y: Case(((put(x, s_[:, 9], 42_000 + 11_000 * x[:,
@@ -402,9 +400,9 @@ SECOND("""loader-returns-one-image-again-and-again | CNN | 85 | A dataset whose 
     data=(images[7:8].expand_as(images).clone() if broken else images, labels), loss="cross_entropy")))
 SECOND("""pixels-divided-by-255-twice | CNN | 86 | Stack Overflow: ToTensor divides by 255 already.
     | inputs-not-scaled output-constant vanishing-signal | | check-data scale-inputs""",
-    lambda broken: given(draw.blob_images(), lambda images,
-    labels: given(draw.as_pixels(images) - draw.as_pixels(images).mean(),
-    lambda pixels: Case((pixels / 255 if broken else 4 * pixels, labels), nets.ConvNet(norm=False), "cross_entropy"))))
+    lambda broken: given(draw.blob_images(), lambda images, labels: given(draw.as_pixels(images) -
+    draw.as_pixels(images).mean(), lambda pixels: Case((pixels / 255 if broken else 4 * pixels, labels),
+    nets.ConvNet(norm=False), "cross_entropy"))))
 SECOND("""logarithm-of-counts-with-zeros | regression | 87 | log instead of log1p of a column of counts.
     | not-finite-data | | check-data clean-data guard-domain""",
     lambda broken: given(draw.regression_table(), lambda x, y: given(x[:, 5].exp().floor(),
@@ -417,21 +415,20 @@ SECOND("""air-pressure-in-pascal | GRU | 89 | Sensor values of 101325 +- 300 fed
 SECOND("""padding-attended-to-and-averaged | BERT | 133 | The tokenizer's attention mask is not passed on: nine of ten
     tokens that are seen are pads. | padding-counted attention-mask-wrong | encoder encoder.layers.{0,1}
     encoder.layers.{0,1}.self_attn words | fix-mask mask-padding""",
-    lambda broken: given(rarer.MaskedEncoder("none" if broken else "right", length=100),
-    lambda model: Case(rarer.padded_sentences_of_second(), model, "cross_entropy")))
+    lambda broken: given(rarer_sequences.MaskedEncoder("none" if broken else "right", length=100),
+    lambda model: Case(rarer_sequences.padded_sentences_of_second(), model, "cross_entropy")))
 THIRD("""platelets-per-microlitre | tabular | 51 | Blood counts as the laboratory writes them: most values around 1,
     platelets around 250 000. | one-input-column-dominates inputs-not-scaled | | scale-inputs""",
     lambda broken: given(draw.table(), lambda x, y: Case(((put(x, s_[:, 7], 250_000 + 60_000 * x[:,
     7]) if broken else x), y), nets.mlp(12, 32, 32, 3), "cross_entropy")))
 THIRD("""x-rays-of-twelve-bits | CNN | 52 | Grey values of 0 to 4095 go into convolutions without a normalizer.
     | inputs-not-scaled exploding-gradient exploding-signal | | add-normalizer scale-inputs""",
-    lambda broken: given(draw.blob_images(classes=6), lambda x,
-    y: Case((((draw.as_pixels(x) * 4095).round() if broken else x), y), nets.ConvNet(norm=False, classes=6),
-    "cross_entropy")))
+    lambda broken: given(draw.blob_images(classes=6), lambda x, y: Case((((draw.as_pixels(x) * 4095).round() if broken
+    else x), y), nets.ConvNet(norm=False, classes=6), "cross_entropy")))
 THIRD("""every-word-unknown | text CNN | 53 | The vocabulary of another tokenizer: every word is mapped to the id of
     unknown words. | inputs-constant output-constant | | check-data""",
     lambda broken: given(draw.sentences(96), lambda x, y: Case((torch.full_like(x, 1) if broken else x, y),
-    rarer.WordNet(), "cross_entropy")))
+    rarer_sequences.WordNet(), "cross_entropy")))
 THIRD("""unit-pixels-centred-as-if-they-were-bytes | CNN | 56 | `(x - 127.5) / 127.5` on pixels that are already in 0 to
     1: all become almost -1. | inputs-not-scaled inputs-constant output-constant | | check-data scale-inputs""",
     lambda broken: given(draw.blob_images(), lambda x, y: given(draw.as_pixels(x),

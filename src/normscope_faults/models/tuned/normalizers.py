@@ -11,7 +11,7 @@ from ... import networks as nets
 from ...case import FIRST, OPEN, SECOND, THIRD, Case, given
 from ...plants import changed, over
 from ...training import accuracy, over_tokens, train
-from . import rarer
+from . import rarer, rarer_sequences
 
 
 @OPEN
@@ -312,10 +312,10 @@ OPEN("""instance-norm-before-the-mean | CNN | 808 | InstanceNorm makes every map
     nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4)), "cross_entropy"))
 OPEN("""layer-norm-of-one-output | CNN | 809 | LayerNorm(1) at the end of a head with one output: each value minus
     itself. | normalizer-erases-signal normalizer-too-few-samples output-constant | age age.1 | replace-normalizer""",
-    lambda broken: given(draw.blob_images(), lambda x, _: given(rarer.cells_and_boxes(x), lambda _,
-    boxes: Case((x, boxes[:, :1]), changed(lambda model: model.add_module("age", nn.Sequential(nn.Linear(32, 1),
-    nn.LayerNorm(1) if broken else nn.Identity())))(changed(lambda model: model.add_module("trunk",
-    nn.Sequential(nn.Flatten(), nn.Linear(256, 32), nn.SiLU())))(nn.Sequential())), "mse"))))
+    lambda broken: given(draw.blob_images(), lambda x, _: given(rarer.cells_and_boxes(x),
+    lambda _, boxes: Case((x, boxes[:, :1]), changed(lambda model: model.add_module("age",
+    nn.Sequential(nn.Linear(32, 1), nn.LayerNorm(1) if broken else nn.Identity())))(changed(lambda model:
+    model.add_module("trunk", nn.Sequential(nn.Flatten(), nn.Linear(256, 32), nn.SiLU())))(nn.Sequential())), "mse"))))
 OPEN("""buffers-not-saved | CNN | 501 | Only the parameters were saved, not the buffers.
     | running-statistics-wrong | features.{1,4,8,11} | refresh-statistics switch-mode""",
     lambda: given(draw.blob_images(96), lambda x, y: Case((3 * x + 1, y), nets.ConvNet(), "cross_entropy", train=False,
@@ -339,10 +339,10 @@ OPEN("""batch-norm-of-two-samples | MLP | 505 | A batch of two: BatchNorm return
     judge=lambda output: judge_alone(model, x, y))))))
 OPEN("""group-norm-of-single-values | CNN | 506 | One group per channel on maps of one place: each value minus itself.
     | normalizer-erases-signal normalizer-too-few-samples output-constant | norm | fix-axis replace-normalizer""",
-    lambda broken: Case(draw.blob_images(), nets.made("PooledNorm", lambda self,
-    x: self.head(self.norm(self.features(x).mean((2, 3), keepdim=True)).flatten(1)), features=nn.Sequential(nn.Conv2d(1,
-    16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 2, 1), nn.ReLU()), norm=nn.GroupNorm((16 if broken else 2), 16),
-    head=nn.Linear(16, 4)), "cross_entropy"))
+    lambda broken: Case(draw.blob_images(), nets.made("PooledNorm",
+    lambda self, x: self.head(self.norm(self.features(x).mean((2, 3), keepdim=True)).flatten(1)),
+    features=nn.Sequential(nn.Conv2d(1, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 2, 1), nn.ReLU()),
+    norm=nn.GroupNorm((16 if broken else 2), 16), head=nn.Linear(16, 4)), "cross_entropy"))
 OPEN("""layer-norm-of-two-features | MLP | 508 | LayerNorm over two features returns only their order.
     | normalizer-erases-signal normalizer-too-few-samples saturated-units | 1 | replace-normalizer""",
     lambda broken: given(draw.regression_table(), lambda x, y: given(nn.LayerNorm(2) if broken else nn.Identity(),
@@ -387,8 +387,8 @@ FIRST("""groups-of-one-value | MLP | 97 | GroupNorm(n, n) behind a linear layer,
 FIRST("""instance-norm-before-mean-pooling | CNN | 98 | Instance normalization directly before the mean over places:
     every mean is 0.
     | normalizer-erases-signal normalizer-wrong-axis output-constant | head norm | fix-axis replace-normalizer""",
-    lambda broken: Case(draw.blob_images(48), nets.made("Pooled", lambda self,
-    x: self.head(self.norm(self.body(x)).mean((2, 3))), body=nets.ConvNet(norm=False).features,
+    lambda broken: Case(draw.blob_images(48), nets.made("Pooled",
+    lambda self, x: self.head(self.norm(self.body(x)).mean((2, 3))), body=nets.ConvNet(norm=False).features,
     norm=nn.InstanceNorm2d(16, affine=True) if broken else nn.BatchNorm2d(16), head=nn.Linear(16, 4)),
     nn.CrossEntropyLoss()))
 FIRST("""layer-norms-with-huge-eps | ViT | 99 | eps=1e3 in place of 1e-3, from a configuration file read as a string of
@@ -416,7 +416,7 @@ SECOND("""second-argument-of-layer-norm-is-eps | GPT | 147 | nn.LayerNorm(width,
 THIRD("""loudness-taken-away-before-it-is-judged | audio | 93 | Each recording is standardised by itself, but its class
     is how loud it is. | normalizer-erases-signal | norm | replace-normalizer""",
     lambda broken: given(draw.waves(96, features=1), lambda x, _: given(torch.arange(96) % 3,
-    lambda y: Case(((x[torch.randperm(96)] * (0.3 * 2.5**y)[:, None, None]), y), rarer.Loudness(broken),
+    lambda y: Case(((x[torch.randperm(96)] * (0.3 * 2.5**y)[:, None, None]), y), rarer_sequences.Loudness(broken),
     "cross_entropy"))))
 THIRD("""averaged-weights-without-new-statistics | CNN | 94 | Weights averaged over training are put into a fresh
     network whose running statistics nobody updates.
@@ -426,7 +426,7 @@ THIRD("""averaged-weights-without-new-statistics | CNN | 94 | Weights averaged o
 THIRD("""dose-normalised-by-itself | regression | 97 | A LayerNorm over the one value of the condition makes it the same
     for all patients. | normalizer-erases-signal condition-switched-off normalizer-too-few-samples normalizer-wrong-axis
     | dose_norm | fix-axis replace-normalizer restore-condition""",
-    lambda broken: given(torch.randn(128, 4), torch.randn(128, 1), lambda x, dose: given(dose * x[:, :1] + dose,
+    lambda broken: given((torch.randn(128, 4), torch.randn(128, 1)), lambda x, dose: given(dose * x[:, :1] + dose,
     lambda y: given((y - y.mean()) / y.std(), lambda y: Case(({"x": x, "dose": dose}, y),
     nets.made("Dose", lambda self, x, dose: self.body(torch.cat([x, self.dose_norm(dose)], dim=1)),
     dose_norm=nn.LayerNorm(1) if broken else nn.BatchNorm1d(1), body=nets.mlp(5, 32, 32, 1)), "mse",

@@ -16,7 +16,7 @@ from ... import networks as nets
 from ...case import FIRST, OPEN, SECOND, THIRD, Case, given
 from ...plants import changed, over, put, scaled
 from ...training import accuracy, evidence_loss, explained_variance, over_tokens
-from . import rarer
+from . import rarer, rarer_sequences
 
 
 @OPEN
@@ -522,8 +522,8 @@ OPEN("""every-target-ignored | GPT | 845 | The mask of the prompt covers the ans
 OPEN("""scores-in-half-precision | attention | 851 | Scores of large queries in half precision, divided by sqrt(d) only
     afterwards. | precision attention-saturated gradient-not-finite not-finite | | raise-precision scale-attention""",
     lambda broken: Case(draw.sentences(96, length=6, vocabulary=14), over(lambda model: (model.q, model.k),
-    lambda layer: nn.init.normal_(layer.weight, std=16.0 if broken else 0.2))(rarer.Heads(dtype=torch.float16 if broken
-    else torch.float32)), "cross_entropy"))
+    lambda layer: nn.init.normal_(layer.weight, std=16.0 if broken else 0.2))(rarer_sequences.Heads(dtype=torch.float16
+    if broken else torch.float32)), "cross_entropy"))
 OPEN("""rates-that-may-be-negative | counts | 894 | PoissonNLLLoss(log_input=False) on a linear output: the logarithm of
     a negative rate. | not-finite activation-before-loss gradient-not-finite loss-does-not-fit | | change-loss
     change-output-activation guard-domain""",
@@ -532,22 +532,22 @@ OPEN("""rates-that-may-be-negative | counts | 894 | PoissonNLLLoss(log_input=Fal
     judge_of=lambda counts: lambda output: -F.poisson_nll_loss(output, counts).item())))
 OPEN("""hazards-of-raw-columns | survival | 895 | Raw laboratory values: the exponential of the hazard overflows.
     | not-finite exploding-signal gradient-not-finite inputs-not-scaled | | guard-domain scale-inputs""",
-    lambda broken: given(draw.regression_table(), lambda x, y: given(y[:, 0].argsort(), lambda order: given(x[order],
-    y[order], lambda x, y: Case((300 + 250 * x if broken else x, y), nets.mlp(8, 32, 1), cox,
+    lambda broken: given(draw.regression_table(), lambda x, y: given(y[:, 0].argsort(), lambda order: given((x[order],
+    y[order]), lambda x, y: Case((300 + 250 * x if broken else x, y), nets.mlp(8, 32, 1), cox,
     judge_of=lambda y: lambda output: -cox(output, y).item())))))
 OPEN("""histogram-of-nothing | histograms | 1019 | Counts divided by their sum, which is zero for an empty document.
     | not-finite gradient-not-finite not-finite-data | | clean-data guard-domain""",
     lambda broken: given(torch.poisson(torch.rand(64, 20) * 3), lambda counts: given((counts[:, :5].sum(1) > counts[:,
-    5:10].sum(1)).long(), lambda y: Case((put(counts, s_[11], 0), y), nets.made("Shares", lambda self,
-    x: self.net(20 * x / (x.sum(1, keepdim=True) + (0.0 if broken else 1e-6))), net=nets.mlp(20, 32, 2)),
+    5:10].sum(1)).long(), lambda y: Case((put(counts, s_[11], 0), y), nets.made("Shares",
+    lambda self, x: self.net(20 * x / (x.sum(1, keepdim=True) + (0.0 if broken else 1e-6))), net=nets.mlp(20, 32, 2)),
     "cross_entropy"))))
 OPEN("""adamw-with-a-rate-of-three | MLP | 1018 | A rate in thousandths without its factor; the weight decay is the one
     that AdamW has by itself. | learning-rate-too-large | | lower-learning-rate""",
     lambda broken: Case(draw.table(), nets.mlp(12, 32, 32, 3), "cross_entropy", optimizer=partial(torch.optim.AdamW,
     lr=3.0 if broken else 3e-3)))
 OPEN("""logarithm-of-rectified-values | MLP | 513 | The logarithm of a ReLU. | not-finite | 1 | guard-domain""",
-    lambda broken: Case(draw.table(), nn.Sequential(nn.Linear(12, 32), nets.made("LogLayer", lambda self,
-    x: torch.log(torch.relu(x) + self.added), added=0.0 if broken else 1.0), nn.Linear(32, 32), nn.ReLU(),
+    lambda broken: Case(draw.table(), nn.Sequential(nn.Linear(12, 32), nets.made("LogLayer",
+    lambda self, x: torch.log(torch.relu(x) + self.added), added=0.0 if broken else 1.0), nn.Linear(32, 32), nn.ReLU(),
     nn.Linear(32, 3)), "cross_entropy"))
 OPEN("""mean-of-no-neighbours | GNN | 514 | A mean over the neighbours of a node that has none.
     | not-finite | average | guard-domain""",
@@ -561,10 +561,10 @@ OPEN("""softmax-by-hand-overflows | MLP | 515 | exp(x) / sum(exp(x)) without tak
     "cross_entropy"))
 OPEN("""half-precision-overflows | sound | 517 | Squares of 16-bit amplitudes in half precision, which ends at 65,504.
     | precision exploding-signal not-finite | 0 | guard-domain raise-precision""",
-    lambda broken: given(torch.randn(128, 6).exp(), lambda loudness: given(0.1 * loudness[:, :, None] * torch.randn(128,
-    6, 40), loudness[:, :3].argmax(1), lambda bands, y: given(torch.float16 if broken else torch.float32,
-    lambda dtype: Case((bands.to(dtype), y), nn.Sequential(LogPower(), *nets.mlp(6, 32, 3)).to(dtype),
-    "cross_entropy")))))
+    lambda broken: given(torch.randn(128, 6).exp(), lambda loudness: given((0.1 * loudness[:, :,
+    None] * torch.randn(128, 6, 40), loudness[:, :3].argmax(1)),
+    lambda bands, y: given(torch.float16 if broken else torch.float32, lambda dtype: Case((bands.to(dtype), y),
+    nn.Sequential(LogPower(), *nets.mlp(6, 32, 3)).to(dtype), "cross_entropy")))))
 OPEN("""half-precision-underflows | MLP | 518 | Half precision without a GradScaler: gradients below 6e-8 are zero.
     | precision vanishing-gradient | 0 2 4 | raise-precision""",
     lambda broken: given(draw.regression_table(), lambda x, y: given(torch.float16 if broken else torch.float32,
@@ -585,8 +585,8 @@ FIRST("""log-variance-overflows | VAE | 21 | GitHub threads on VAEs: exp(logvar)
     plant=scaled("log_variance.weight", 1500.0))
 FIRST("""logarithm-of-relu | MLP | 81 | log of a ReLU's output, which is 0 for half of the units (TheDeepChecker:
     numerical instability). | not-finite gradient-not-finite | 2 | guard-domain""",
-    lambda broken: given(draw.regression_table(), lambda x, y: given(nets.made("LogFeatures", lambda self,
-    x: torch.log(x + self.shift), shift=0.0 if broken else 1.0), lambda log: Case((x, y),
+    lambda broken: given(draw.regression_table(), lambda x, y: given(nets.made("LogFeatures",
+    lambda self, x: torch.log(x + self.shift), shift=0.0 if broken else 1.0), lambda log: Case((x, y),
     nn.Sequential(nn.Linear(8, 32), nn.ReLU(), log, nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 1)), nn.MSELoss()))))
 FIRST("""division-by-zero-deviation | CNN | 83 | Division by the standard deviation of an image that is one colour (an
     empty scan). | not-finite gradient-not-finite | standardise | clean-data guard-domain""",

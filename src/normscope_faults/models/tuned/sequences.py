@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from ... import data as draw
 from ... import networks as nets
 from ...case import FIRST, OPEN, SECOND, THIRD, Case, given
-from ...plants import changed, drawn, each, over, put, scaled, variant
+from ...plants import changed, drawn, over, put, scaled, variant
 from ...training import accuracy, over_tokens
-from . import rarer
+from . import rarer, rarer_sequences
 
 
 class Speaker(nets.GPT):  # A language model that takes its labels and shifts them itself, as those of transformers do.
@@ -36,9 +36,6 @@ def speaker_case(causal: bool, prompt: int) -> Case:
     return Case(
         model=Speaker(causal), data={"input_ids": ids, "labels": labels}, objective=lambda output: output["loss"]
     )
-
-
-ATTENTION = "blocks.0.attention blocks.0.attention.qkv blocks.0.attention.out"
 
 
 @OPEN
@@ -103,7 +100,7 @@ def every_weight_at_one(broken: bool) -> Case:
     layers.{0,1} layers.{0,1}.k layers.{0,1}.mlp.down layers.{0,1}.mlp.gate layers.{0,1}.mlp.up layers.{0,1}.o
     layers.{0,1}.q layers.{0,1}.v lm_head | initialise rescale-layer scale-attention scale-branch"""
     ids, following = draw.text(16)
-    model = rarer.Llama()
+    model = rarer_sequences.Llama()
     for parameter in model.parameters():
         if broken and parameter.ndim > 1:
             nn.init.normal_(parameter)
@@ -114,9 +111,6 @@ def with_radius(recurrent: nn.RNN, radius: float) -> nn.RNN:
     """Give the recurrent weight an orthogonal matrix times a radius."""
     nn.init.orthogonal_(recurrent.weight_hh_l0, gain=radius)
     return recurrent
-
-
-RECURRENT = "recurrent recurrent.weight_hh_l0"
 
 
 @OPEN
@@ -358,6 +352,31 @@ def attention_of_gpt2_drawn_with_unit_variance(broken: bool) -> Case:
     return Case({"input_ids": ids}, model, objective=lambda output: over_tokens(output.logits, following))
 
 
+@SECOND
+def recurrent_weights_close_to_zero(broken: bool) -> Case:
+    """RNN | 121 | normal_(std=0.001) for all weights, the recurrent ones included: the past is forgotten at once.
+    | recurrent-weights-vanish layer-scale-stands-out vanishing-gradient zero-weights | recurrent
+    recurrent.weight_hh_l0 | gated-recurrence initialise rescale-layer"""
+    model = nets.SequenceClassifier(nn.RNN(4, 24, batch_first=True), 4)
+    nn.init.orthogonal_(model.recurrent.weight_hh_l0)
+    if broken:
+        nn.init.normal_(model.recurrent.weight_hh_l0, std=0.001)
+    return Case(model=model, data=draw.remembered_series(steps=20), loss="cross_entropy")
+
+
+@SECOND
+def rectified_recurrence_that_grows(broken: bool) -> Case:
+    """RNN | 122 | A ReLU recurrence with He's initialisation: states grow over forty steps.
+    | recurrent-weights-explode exploding-gradient exploding-signal | recurrent recurrent.weight_hh_l0 |
+    clip-gradients gated-recurrence initialise rescale-layer"""
+    model = nets.SequenceClassifier(nn.RNN(3, 32, batch_first=True, nonlinearity="relu"), 3)
+    nn.init.orthogonal_(model.recurrent.weight_hh_l0)
+    if broken:
+        nn.init.kaiming_normal_(model.recurrent.weight_hh_l0)
+        model.recurrent.weight_hh_l0.data *= 1.5
+    return Case(model=model, data=draw.waves(), loss="cross_entropy")
+
+
 def accuracy_on_prefixes(model: nn.Module, ids: Tensor, following: Tensor, length: int) -> float:
     """Return how often the next token is right where the model is given no more than what comes before it."""
     places = range(4, length, 6)
@@ -408,6 +427,20 @@ def attention_mask_of_gpt2_inverted(broken: bool) -> Case:
     return Case(data, GPT2LMHeadModel(config), objective=lambda output: output.loss, judge=judge)
 
 
+@SECOND
+def vision_transformer_with_standard_normal_weights(broken: bool) -> Case:
+    """ViT | 7 | GitHub: `nn.init.normal_(module.weight)` with its std of 1 where std=0.02 was meant.
+    | attention-saturated exploding-gradient exploding-signal layer-scale-stands-out saturated-units | blocks
+    blocks.{0..2} blocks.{0..2}.attention blocks.{0..2}.attention.out blocks.{0..2}.attention.qkv
+    blocks.0.feed.{0,2} blocks.1.feed.{0,2} blocks.2.feed.{0,2} head | initialise rescale-layer scale-attention"""
+    model = nets.ViT()
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=1.0 if broken else 0.1)
+            nn.init.zeros_(module.bias)
+    return Case(model=model, data=draw.blob_images(), loss="cross_entropy")
+
+
 def judge_without_the_future(model: nn.Module, ids: Tensor, targets: Tensor) -> Callable[[Tensor], float]:
     """Return a judge: the accuracy of the next token at the last place of cut texts, where no future can be read."""
 
@@ -447,37 +480,41 @@ class MaskedAttentionOfThird(nets.SelfAttention):  # Attention with a mask of it
 OPEN("""queries-of-one-block-grown | GPT | 1107 | Queries and keys of the second block have grown forty times; the
     attention is inside torch's own function. | attention-saturated layer-scale-stands-out | layers.1 layers.1.k
     layers.1.q | initialise rescale-layer scale-attention""",
-    lambda: given(draw.text(24), lambda ids, following: Case((ids, following), rarer.Llama(), over_tokens,
+    lambda: given(draw.text(24), lambda ids, following: Case((ids, following), rarer_sequences.Llama(), over_tokens,
     judge=rarer.likelihood(following), steps=30)), plant=scaled("layers.1.q.weight layers.1.k.weight", 40))
 OPEN("""learned-query-at-fifty | attention | 1108 | The query of an attention pooling drawn at 50, without a division by
     sqrt(d). | attention-saturated layer-scale-stands-out vanishing-gradient | key query | initialise rescale-layer
     scale-attention""",
-    lambda: Case(rarer.needle_sentences(96, 20), rarer.MaskedReader(), "cross_entropy"), plant=drawn("query", 50.0))
+    lambda: Case(rarer_sequences.needle_sentences(96, 20), rarer_sequences.MaskedReader(), "cross_entropy"),
+    plant=drawn("query", 50.0))
 OPEN("""reader-sees-the-padding-alone | attention | 847 | masked_fill(ids != 0): the words are hidden, the padding is
     read. | attention-mask-wrong no-gradient output-constant | | fix-mask""",
-    lambda broken: Case(model=rarer.MaskedReader(inverted=broken), data=rarer.padded_sentences(), loss="cross_entropy"))
+    lambda broken: Case(model=rarer_sequences.MaskedReader(inverted=broken), data=rarer_sequences.padded_sentences(),
+    loss="cross_entropy"))
 OPEN("""masked-with-a-small-number | attention | 848 | masked_fill(hidden, 1e-9) instead of -1e9: the padding gets most
     of the attention. | attention-mask-wrong output-constant vanishing-signal | | fix-mask""",
-    lambda broken: given(rarer.MaskedReader(fill=1e-9 if broken else -1e9),
-    lambda model: Case(rarer.padded_sentences(300), model, "cross_entropy")))
+    lambda broken: given(rarer_sequences.MaskedReader(fill=1e-9 if broken else -1e9),
+    lambda model: Case(rarer_sequences.padded_sentences(300), model, "cross_entropy")))
 OPEN("""cosine-attention-too-cold | attention | 850 | Cosine attention as in Swin V2, whose temperature may not fall
     below 0.01, at 0.0005. | attention-saturated exploding-gradient saturated-units | k q | scale-attention""",
-    lambda broken: Case(draw.sentences(96, length=6, vocabulary=14), rarer.Heads(cosine=5e-4 if broken else 0.1),
-    "cross_entropy"))
+    lambda broken: Case(draw.sentences(96, length=6, vocabulary=14),
+    rarer_sequences.Heads(cosine=5e-4 if broken else 0.1), "cross_entropy"))
 OPEN("""reservoir-forgets | echo state | 862 | A reservoir with a spectral radius of 0.1 where the pulse is 20 steps
     back. | recurrent-weights-vanish vanishing-signal | recurrent | gated-recurrence initialise rescale-layer""",
-    lambda broken: Case(draw.remembered_series(steps=20), rarer.Reservoir(0.1 if broken else 0.98), "cross_entropy"))
+    lambda broken: Case(draw.remembered_series(steps=20), rarer_sequences.Reservoir(0.1 if broken else 0.98),
+    "cross_entropy"))
 OPEN("""state-space-grows | state space model | 863 | The discretisation exp(dt * a) without the minus sign: each step
     multiplies the state by 1.35. | recurrent-weights-explode exploding-gradient exploding-signal saturated-units |
     decay | add-normalizer clip-gradients gated-recurrence initialise rescale-layer""",
     lambda broken: given(draw.remembered_series(steps=50), lambda x, y: Case((x.flip(1), y),
-    rarer.StateSpace(1.35 if broken else 0.98), "cross_entropy")))
+    rarer_sequences.StateSpace(1.35 if broken else 0.98), "cross_entropy")))
 OPEN("""state-space-forgets | state space model | 864 | A time step far too long: each step keeps a tenth of the state.
     | recurrent-weights-vanish vanishing-signal | decay | gated-recurrence initialise rescale-layer""",
-    lambda broken: Case(draw.remembered_series(steps=50), rarer.StateSpace(0.1 if broken else 0.98), "cross_entropy"))
+    lambda broken: Case(draw.remembered_series(steps=50), rarer_sequences.StateSpace(0.1 if broken else 0.98),
+    "cross_entropy"))
 OPEN("""language-model-without-a-mask | GPT | 2004 | The mask was forgotten: each step reads the token that it is to
     predict. | attention-mask-wrong | key out query value | fix-mask""",
-    lambda broken: Case(draw.text(), rarer.Speaker(causal=not broken), "cross_entropy"))
+    lambda broken: Case(draw.text(), rarer_sequences.Speaker(causal=not broken), "cross_entropy"))
 OPEN("""forget-gates-nearly-shut | RNN | 2010 | The bias of the forget gate at -4 instead of +1.
     | recurrent-weights-vanish saturated-units | recurrent | forget-bias initialise""",
     lambda broken: Case(draw.remembered_series(steps=20), changed(lambda model: put(model.recurrent.bias_hh_l0,
@@ -517,20 +554,6 @@ FIRST("""causal-mask-inverted | GPT | 121 | True means 'may look' in one attenti
     | attention-mask-wrong not-finite output-constant | blocks.{0,1} blocks.{0,1}.attention | fix-mask""",
     lambda broken: Case(draw.text(), over(lambda model: model.blocks, lambda block: (setattr(block.attention,
     "__class__", Masked), setattr(block.attention, "inverted", broken)))(nets.GPT()), over_tokens))
-SECOND("""recurrent-weights-close-to-zero | RNN | 121 | normal_(std=0.001) for all weights, the recurrent ones included:
-    the past is forgotten at once. | recurrent-weights-vanish layer-scale-stands-out vanishing-gradient zero-weights |
-    recurrent recurrent.weight_hh_l0 | gated-recurrence initialise rescale-layer""",
-    lambda: given(nets.SequenceClassifier(nn.RNN(4, 24, batch_first=True), 4),
-    lambda model: Case(draw.remembered_series(steps=20), changed(lambda model:
-    nn.init.orthogonal_(model.recurrent.weight_hh_l0))(model), "cross_entropy")), plant=drawn("recurrent.weight_hh_l0",
-    0.001))
-SECOND("""rectified-recurrence-that-grows | RNN | 122 | A ReLU recurrence with He's initialisation: states grow over
-    forty steps. | recurrent-weights-explode exploding-gradient exploding-signal | recurrent recurrent.weight_hh_l0 |
-    clip-gradients gated-recurrence initialise rescale-layer""",
-    lambda: given(nets.SequenceClassifier(nn.RNN(3, 32, batch_first=True, nonlinearity="relu"), 3),
-    lambda model: Case(draw.waves(), changed(lambda model: nn.init.orthogonal_(model.recurrent.weight_hh_l0))(model),
-    "cross_entropy")), plant=each(lambda model: nn.init.kaiming_normal_(model.recurrent.weight_hh_l0),
-    scaled("recurrent.weight_hh_l0", 1.5)))
 SECOND("""forget-gates-closed | LSTM | 123 | The order of gates was mistaken: the bias of -5 was meant for another gate.
     | recurrent-weights-vanish saturated-units vanishing-gradient | recurrent recurrent.bias_hh_l0
     recurrent.bias_ih_l0 | forget-bias initialise reset-bias""",
@@ -541,7 +564,8 @@ SECOND("""forget-gates-closed | LSTM | 123 | The order of gates was mistaken: th
 SECOND("""state-begun-anew-at-every-step | LSTM | 127 | A cell called without its state: each step begins at zero, and
     the recurrent weights get no gradient. | recurrent-weights-vanish no-gradient unused-parameter vanishing-gradient |
     cell cell.weight_hh | carry-state use-parameter""",
-    lambda broken: Case(model=rarer.CellLoop(anew=broken), data=draw.remembered_series(steps=12), loss="cross_entropy"))
+    lambda broken: Case(model=rarer_sequences.CellLoop(anew=broken), data=draw.remembered_series(steps=12),
+    loss="cross_entropy"))
 SECOND("""decoder-without-a-causal-mask | GPT | 131 | The loss falls to almost nothing because each token sees the next
     one; generation is gibberish.
     | future-visible attention-mask-wrong | blocks blocks.{0,1} blocks.{0,1}.attention | fix-mask""",
@@ -551,8 +575,8 @@ SECOND("""decoder-without-a-causal-mask | GPT | 131 | The loss falls to almost n
 SECOND("""words-hidden-instead-of-padding | BERT | 132 | torch's key_padding_mask is True at the pads, the
     attention_mask of transformers is 1 at the words. | attention-mask-wrong padding-counted | encoder
     encoder.layers.{0,1} encoder.layers.{0,1}.self_attn | fix-mask mask-padding""",
-    lambda broken: given(rarer.MaskedEncoder("inverted" if broken else "right", length=24, first=True),
-    lambda model: Case(rarer.padded_sentences_of_second(160, length=24), model, "cross_entropy")))
+    lambda broken: given(rarer_sequences.MaskedEncoder("inverted" if broken else "right", length=24, first=True),
+    lambda model: Case(rarer_sequences.padded_sentences_of_second(160, length=24), model, "cross_entropy")))
 SECOND("""triangle-of-the-wrong-side | GPT | 134 | triu instead of tril: each token sees itself and the future, and
     nothing of its past.
     | attention-mask-wrong future-visible | blocks blocks.{0,1} blocks.{0,1}.attention | fix-mask""",
@@ -565,19 +589,11 @@ SECOND("""mask-of-zeros-and-ones-added | GPT | 135 | A float mask is added to th
     lambda broken: given(draw.text(), lambda ids, following: given(decoder_with_mask("added" if broken else "right"),
     lambda model: Case((ids, following), model, over_tokens,
     judge_of=lambda following: lambda _: accuracy_on_prefixes(model, ids, following, 24)))))
-SECOND("""vision-transformer-with-standard-normal-weights | ViT | 7 | GitHub: `nn.init.normal_(module.weight)` with its
-    std of 1 where std=0.02 was meant.
-    | attention-saturated exploding-gradient exploding-signal layer-scale-stands-out saturated-units | blocks
-    blocks.{0..2} blocks.{0..2}.attention blocks.{0..2}.attention.out blocks.{0..2}.attention.qkv
-    blocks.0.feed.{0,2} blocks.1.feed.{0,2} blocks.2.feed.{0,2} head | initialise rescale-layer scale-attention""",
-    lambda broken: given(nets.ViT(), lambda model: Case(draw.blob_images(), over(lambda model: model.modules(),
-    lambda module: (nn.init.normal_(module.weight, std=1.0 if broken else 0.1), nn.init.zeros_(module.bias)),
-    nn.Linear)(model), "cross_entropy")))
 THIRD("""next-word-read-from-behind | GRU | 101 | A bidirectional layer is to predict the next word, which its second
     direction has just read. | future-visible | recurrent | fix-mask shift-targets use-one-direction""",
-    lambda broken: given(draw.text(), lambda x, y: given(nets.made("RecurrentReader", lambda self,
-    ids: self.head(self.recurrent(self.words(ids))[0]), words=nn.Embedding(40, 32), recurrent=nn.GRU(32,
-    32 if broken else 64, batch_first=True, bidirectional=broken), head=nn.Linear(64, 40)),
+    lambda broken: given(draw.text(), lambda x, y: given(nets.made("RecurrentReader",
+    lambda self, ids: self.head(self.recurrent(self.words(ids))[0]), words=nn.Embedding(40, 32),
+    recurrent=nn.GRU(32, 32 if broken else 64, batch_first=True, bidirectional=broken), head=nn.Linear(64, 40)),
     lambda model: Case((x, y), model, over_tokens, judge=judge_without_the_future(model, x, y)))))
 THIRD("""recurrent-matrix-of-an-lstm-times-forty | LSTM | 106 | Weights of a quantised model are loaded without their
     factor. | recurrent-weights-explode exploding-gradient layer-scale-stands-out saturated-units | recurrent

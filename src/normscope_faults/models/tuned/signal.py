@@ -13,7 +13,7 @@ from ... import networks as nets
 from ...case import FIRST, OPEN, SECOND, THIRD, Case, given
 from ...plants import changed, drawn, each, filled, over, put, scaled
 from ...training import accuracy, contrastive_loss, evidence_loss, explained_variance, over_tokens, overlap_with
-from . import rarer
+from . import rarer, rarer_sequences
 
 
 @OPEN
@@ -70,7 +70,7 @@ def dilated_layers_at_a_hundredth(broken: bool) -> Case:
     | vanishing-signal dead-units output-constant vanishing-gradient | {0..4} {0..4}.conv1 {0..4}.conv2 |
     add-normalizer add-skip initialise rescale-layer"""
     x, y = draw.remembered_series(steps=32)
-    blocks = [rarer.DilatedBlock(4 if i == 0 else 24, 24, 2**i, skip=not broken) for i in range(5)]
+    blocks = [rarer_sequences.DilatedBlock(4 if i == 0 else 24, 24, 2**i, skip=not broken) for i in range(5)]
     for block in blocks:
         for conv in (block.conv1, block.conv2):
             nn.init.normal_(conv.weight, std=0.01)
@@ -89,9 +89,6 @@ class ScaledWords(nets.SentenceEncoder):
         steps = torch.arange(ids.shape[1])[:, None] / 10000 ** (torch.arange(0, 32, 2) / 32)
         places = torch.cat([steps.sin(), steps.cos()], dim=1)
         return self.head(self.encoder(self.factor * self.words(ids) + places).mean(1))
-
-
-LARGER_SIGNAL = "exploding-gradient exploding-signal"
 
 
 class PlainResidual(nn.Module):  # Residual blocks without a normalizer; each branch is multiplied by `factor`.
@@ -130,6 +127,18 @@ def scale_weights(model: nn.Module, names: str, factor: float) -> None:
     with torch.no_grad():
         for name in names.split():
             model.get_submodule(name).weight.mul_(factor)
+
+
+@OPEN
+def generator_saturates_its_tanh(broken: bool) -> Case:
+    """GAN | 120 | normal_(std=2) instead of 0.02 in the last layer of a DCGAN.
+    | exploding-gradient exploding-signal layer-scale-stands-out saturated-units | layers.{6,7} | change-activation
+    initialise rescale-layer"""
+    images, _ = draw.blob_images(48)
+    model = nets.Generator()
+    if broken:
+        nn.init.normal_(model.layers[6].weight, std=2.0)
+    return Case(model=model, data=(torch.randn(48, 16), (images / 4).clamp(-1, 1)), loss="mse")
 
 
 def draw_weights(model: nn.Module, std: float) -> None:
@@ -234,6 +243,54 @@ def plain_conv_net(depth: int, width: int = 16) -> nn.Sequential:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * width, 4))
 
 
+@SECOND
+def all_convolutions_from_a_narrow_normal(broken: bool) -> Case:
+    """CNN | 3 | Code copied from AlexNet's time: normal_(std=0.01) for every layer of a deeper network without
+    normalizers.
+    | vanishing-signal output-constant vanishing-gradient | 0 10 12 2 4 6 8 | add-normalizer initialise
+    rescale-layer"""
+    model = plain_conv_net(7)
+    if broken:
+        for module in model:
+            if isinstance(module, nn.Conv2d):
+                nn.init.normal_(module.weight, std=0.01)
+    return Case(model=model, data=draw.blob_images(), loss="cross_entropy")
+
+
+@SECOND
+def fourteen_rectified_layers_as_torch_draws_them(broken: bool) -> Case:
+    """regression | 4 | PyTorch forums: the default of nn.Linear loses a factor of 2.4 per rectified layer.
+    | vanishing-signal output-constant vanishing-gradient | | add-normalizer add-skip initialise rescale-layer"""
+    model = nets.mlp(8, *[48] * 14, 1)
+    if broken:
+        for module in model:
+            if isinstance(module, nn.Linear):
+                module.reset_parameters()
+    return Case(model=model, data=draw.regression_table(), loss="mse")
+
+
+@SECOND
+def fan_in_without_the_kernel_size(broken: bool) -> Case:
+    """CNN | 8 | GitHub: std = sqrt(2 / in_channels) for 3x3 convolutions, too large by 3 in each layer.
+    | exploding-signal exploding-gradient | 0 10 2 4 6 8 | add-normalizer initialise rescale-layer"""
+    model = plain_conv_net(6)
+    if broken:
+        for module in model:
+            if isinstance(module, nn.Conv2d):
+                nn.init.normal_(module.weight, std=math.sqrt(2 / module.in_channels))
+    return Case(model=model, data=draw.blob_images(), loss="cross_entropy")
+
+
+@SECOND
+def token_embeddings_drown_the_places(broken: bool) -> Case:
+    """GPT | 12 | Embeddings of another model (std of 10) beside fresh positions of 0.02.
+    | branch-dominates layer-scale-stands-out | positions tokens | initialise rescale-layer"""
+    model = nets.GPT(tied=False)
+    if broken:
+        nn.init.normal_(model.tokens.weight, std=10.0)
+    return Case(model=model, data=draw.text(), loss=over_tokens)
+
+
 @THIRD
 def leak_so_small_that_nothing_enters(broken: bool) -> Case:
     """RNN | 104 | A time step of milliseconds in a recurrence whose series come in seconds.
@@ -311,7 +368,7 @@ OPEN("""transposed-convolution-times-300 | autoencoder | 1102 | The kernel of a 
 OPEN("""one-projection-times-hundred | GPT | 1103 | One of the matrices of a merged checkpoint was scaled by its rank.
     | layer-scale-stands-out branch-dominates exploding-gradient exploding-signal | layers.0 layers.0.mlp
     layers.0.mlp.down | initialise rescale-layer scale-branch""",
-    lambda: given(draw.text(16), lambda ids, following: Case((ids, following), rarer.Llama(), over_tokens,
+    lambda: given(draw.text(16), lambda ids, following: Case((ids, following), rarer_sequences.Llama(), over_tokens,
     judge=rarer.likelihood(following), steps=30)), plant=scaled("layers.0.mlp.down.weight", 100))
 OPEN("""one-stream-drowns-the-other | two streams | 1112 | The projection of one modality is drawn a hundred times too
     large. | branch-dominates exploding-signal layer-scale-stands-out | second | add-normalizer initialise rescale-layer
@@ -323,9 +380,9 @@ OPEN("""adapters-too-loud | LoRA | | alpha / rank was multiplied where it had to
     | branch-dominates exploding-gradient exploding-signal layer-scale-stands-out | layers.{0,1}.mlp.down
     layers.{0,1}.mlp.down.a layers.{0,1}.mlp.down.b layers.{0,1}.mlp.up layers.{0,1}.mlp.up.a layers.{0,1}.mlp.up.b
     | initialise rescale-layer scale-branch""",
-    lambda: given(rarer.adapted_llama(859, other_text=False), lambda model, ids, following: Case((ids, following),
-    model, over_tokens, judge=rarer.likelihood(following))), plant=over(lambda model: model.modules(),
-    lambda module: (nn.init.normal_(module.b), setattr(module, "scale", 64.0)), rarer.Adapter))
+    lambda: given(rarer_sequences.adapted_llama(859, other_text=False), lambda model, ids, following: Case((ids,
+    following), model, over_tokens, judge=rarer.likelihood(following))), plant=over(lambda model: model.modules(),
+    lambda module: (nn.init.normal_(module.b), setattr(module, "scale", 64.0)), rarer_sequences.Adapter))
 OPEN("""factorisation-machine-at-ten | DeepFM | 881 | Embeddings drawn at 10 enter the pairs squared: logits of
     thousands. | exploding-signal branch-dominates exploding-gradient layer-scale-stands-out | embed embed.{0..5} |
     initialise rescale-layer scale-branch""",
@@ -406,11 +463,6 @@ OPEN("""places-drown-the-tokens | GPT | 112 | Tokens drawn at 0.02, positions le
     scaled by sqrt(width).
     | branch-dominates layer-scale-stands-out | positions tokens | initialise rescale-layer scale-branch""",
     lambda: Case(draw.text(), nets.GPT(tied=False), over_tokens), plant=drawn("positions.weight", 32**0.5))
-OPEN("""generator-saturates-its-tanh | GAN | 120 | normal_(std=2) instead of 0.02 in the last layer of a DCGAN.
-    | exploding-gradient exploding-signal layer-scale-stands-out saturated-units | layers.{6,7} | change-activation
-    initialise rescale-layer""",
-    lambda: given(draw.blob_images(48), lambda images, _: given(nets.Generator(), lambda model: Case((torch.randn(48,
-    16), (images / 4).clamp(-1, 1)), model, "mse"))), plant=drawn("layers.6.weight", 2.0))
 OPEN("""time-embedding-drowns-the-image | diffusion | 317 | The last layer of the embedding of the time is drawn a
     thousand times too large. | layer-scale-stands-out branch-dominates exploding-signal | time time.{0,2} | initialise
     rescale-layer scale-branch scale-inputs""",
@@ -469,37 +521,17 @@ SECOND("""residual-sum-doubles-in-each-block | ResNet | 64 | ResNet without norm
     | exploding-signal exploding-gradient | | add-normalizer initialise rescale-layer scale-branch""",
     lambda broken: Case(model=PlainResidualOfSecond(16, 1.0 if broken else 0.15), data=draw.table(),
     loss="cross_entropy"))
-SECOND("""all-convolutions-from-a-narrow-normal | CNN | 3 | Code copied from AlexNet's time: normal_(std=0.01) for every
-    layer of a deeper network without normalizers. | vanishing-signal output-constant vanishing-gradient | 0 10 12 2 4 6
-    8 | add-normalizer initialise rescale-layer""",
-    lambda: given(plain_conv_net(7), lambda model: Case(draw.blob_images(), model, "cross_entropy")),
-    plant=over(lambda model: model, lambda module: nn.init.normal_(module.weight, std=0.01), nn.Conv2d))
-SECOND("""fourteen-rectified-layers-as-torch-draws-them | regression | 4 | PyTorch forums: the default of nn.Linear
-    loses a factor of 2.4 per rectified layer.
-    | vanishing-signal output-constant vanishing-gradient | | add-normalizer add-skip initialise rescale-layer""",
-    lambda: given(nets.mlp(8, *[48] * 14, 1), lambda model: Case(draw.regression_table(), model, "mse")),
-    plant=over(lambda model: model, lambda module: module.reset_parameters(), nn.Linear))
 SECOND("""graph-weights-from-rand-instead-of-randn | GNN | 6 | PyTorch forums: torch.rand draws from 0..1, so that all
     weights are positive and large. | exploding-signal exploding-gradient layer-scale-stands-out rank-one-weights |
     layers.{0..2} layers.{0..2}.neighbour layers.{0..2}.own | initialise rescale-layer""",
     lambda: given(draw.communities(), lambda x, edges, labels: Case((x, labels), nets.GraphNet(edges, width=32,
     depth=3), "cross_entropy")), plant=over(lambda model: model.layers,
     lambda layer: (nn.init.uniform_(layer.own.weight), nn.init.uniform_(layer.neighbour.weight))))
-SECOND("""fan-in-without-the-kernel-size | CNN | 8 | GitHub: std = sqrt(2 / in_channels) for 3x3 convolutions, too large
-    by 3 in each layer.
-    | exploding-signal exploding-gradient | 0 10 2 4 6 8 | add-normalizer initialise rescale-layer""",
-    lambda: given(plain_conv_net(6), lambda model: Case(draw.blob_images(), model, "cross_entropy")),
-    plant=over(lambda model: model, lambda module: nn.init.normal_(module.weight,
-    std=math.sqrt(2 / module.in_channels)), nn.Conv2d))
 SECOND("""middle-layer-fifty-times-too-large | tabular | 11 | A rescaling for inference (weights times a quantisation
     scale) that was never undone.
     | layer-scale-stands-out exploding-gradient exploding-signal | 4 | initialise rescale-layer restore-weights""",
     lambda: given(nets.mlp(12, 64, 64, 64, 64, 3), lambda model: Case(draw.table(), model, "cross_entropy")),
     plant=scaled("4.weight", 50))
-SECOND("""token-embeddings-drown-the-places | GPT | 12 | Embeddings of another model (std of 10) beside fresh positions
-    of 0.02. | branch-dominates layer-scale-stands-out | positions tokens | initialise rescale-layer""",
-    lambda: given(nets.GPT(tied=False), lambda model: Case(draw.text(), model, over_tokens)),
-    plant=drawn("tokens.weight", 10.0))
 SECOND("""code-a-thousand-times-too-small | autoencoder | 13 | An initialisation meant for a policy's last layer (gain
     0.001) in the middle of an autoencoder. | layer-scale-stands-out output-constant vanishing-gradient vanishing-signal
     | encoder.4 | initialise rescale-layer""",

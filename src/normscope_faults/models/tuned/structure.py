@@ -21,7 +21,7 @@ from ...training import (
     overlap_with,
     train,
 )
-from . import rarer
+from . import rarer, rarer_sequences
 
 
 @OPEN
@@ -560,15 +560,16 @@ OPEN("""log-softmax-over-time | speech | 842 | LogSoftmax(dim=-1) on (batch, cla
 OPEN("""softmax-over-an-axis-of-one | seq2seq | 846 | softmax(dim=-1) of energies (batch, time, 1): every weight is 1.
     | normalizer-wrong-axis loss-gradient-zero no-gradient output-constant unused-parameter vanishing-gradient | key
     query score | fix-axis""",
-    lambda broken: Case(rarer.needle_sentences(96, 120), rarer.Pointer(-1 if broken else 1), "cross_entropy"))
+    lambda broken: Case(rarer_sequences.needle_sentences(96, 120), rarer_sequences.Pointer(-1 if broken else 1),
+    "cross_entropy"))
 OPEN("""heads-not-moved-back | attention | 849 | reshape of (heads, batch, time, width) to (batch, time, heads * width)
     without a permute. | samples-mixed | norm out | fix-axis""",
-    lambda broken: Case(draw.sentences(96, length=6, vocabulary=14), rarer.Heads(moved_back=not broken),
+    lambda broken: Case(draw.sentences(96, length=6, vocabulary=14), rarer_sequences.Heads(moved_back=not broken),
     "cross_entropy"))
 OPEN("""encoder-attends-over-the-batch | BERT | 852 | nn.TransformerEncoderLayer expects (time, batch, width) unless
     batch_first=True. | samples-mixed | layers layers.{0,1} layers.{0,1}.self_attn | fix-axis""",
-    lambda broken: given(rarer.Encoder(vocabulary=30, outputs=5, dropout=0.0, batch_first=not broken),
-    lambda model: Case(rarer.tags(), model, over_tokens)))
+    lambda broken: given(rarer_sequences.Encoder(vocabulary=30, outputs=5, dropout=0.0, batch_first=not broken),
+    lambda model: Case(rarer_sequences.tags(), model, over_tokens)))
 OPEN("""router-softmax-over-the-batch | mixture of experts | 861 | F.softmax without dim takes axis 0 of a tensor with
     three axes. | samples-mixed normalizer-wrong-axis vanishing-signal | router | fix-axis""",
     lambda broken: given(draw.text(48), lambda ids, following: Case((ids, following), rarer.Routed(0 if broken else -1),
@@ -596,7 +597,7 @@ OPEN("""layer-norm-over-time | CNN | 507 | LayerNorm(steps): over time, where th
     y), LoudnessNet(nn.LayerNorm(40) if broken else nn.Identity()), "cross_entropy")))
 OPEN("""softmax-over-the-queries | GPT | 2005 | softmax(dim=1) in attention: the shares of a key add up to 1, those of a
     query do not. | normalizer-wrong-axis attention-mask-wrong | key query value | fix-axis""",
-    lambda broken: Case(draw.text(), rarer.Speaker(causal=True, axis=1 if broken else -1), "cross_entropy"))
+    lambda broken: Case(draw.text(), rarer_sequences.Speaker(causal=True, axis=1 if broken else -1), "cross_entropy"))
 OPEN("""tanh-layers-drawn-at-a-hundredth | MLP | 102 | normal_(std=0.01), as AlexNet did, in a deeper network of tanh
     units.
     | output-constant vanishing-gradient vanishing-signal | | add-normalizer add-skip initialise rescale-layer""",
@@ -677,18 +678,18 @@ SECOND("""recurrence-over-the-samples | LSTM | 124 | The default of nn.LSTM is (
     lambda model: Case(draw.waves(), model, "cross_entropy")))
 SECOND("""mean-over-the-batch-instead-of-the-set | set | 66 | DeepSets with as many members as samples: mean(0) runs
     without an error. | samples-mixed normalizer-wrong-axis output-constant | | fix-axis""",
-    lambda broken: given(torch.arange(48) % 3, lambda labels: Case(((torch.randn(48, 48, 4) * (0.6 + 0.4 * labels)[:,
-    None, None]), labels), nets.made("SetNet", lambda self, sets: self.head(self.embed(sets).mean(self.dim)),
-    embed=nn.Sequential(*nets.mlp(4, 32, 32), nn.ReLU()), head=nets.mlp(32, 32, 3, activation=nn.GELU),
-    dim=0 if broken else 1), "cross_entropy")))
+    lambda broken: given(torch.arange(48) % 3, lambda labels: Case(((torch.randn(48, 48,
+    4) * (0.6 + 0.4 * labels)[:, None, None]), labels), nets.made("SetNet",
+    lambda self, sets: self.head(self.embed(sets).mean(self.dim)), embed=nn.Sequential(*nets.mlp(4, 32, 32), nn.ReLU()),
+    head=nets.mlp(32, 32, 3, activation=nn.GELU), dim=0 if broken else 1), "cross_entropy")))
 SECOND("""category-multiplied-by-almost-nothing | conditional | 69 | A guidance strength that was annealed to 1e-5 and
     left there.
     | condition-switched-off branch-dominates | category | initialise rescale-layer restore-condition scale-branch""",
-    lambda broken: given(torch.randn(128, 8), torch.arange(128) % 4, lambda x, category: Case(({"x": x,
-    "category": category}, (x[torch.arange(128), category] > 0).long()), nets.made("Conditioned", lambda self, x,
-    category: self.rest(self.first(x) + self.strength * self.category(category)), category=nn.Embedding(4, 32),
-    strength=1e-5 if broken else 1.0, first=nn.Linear(8, 32), rest=nn.Sequential(nn.ReLU(), *nets.mlp(32, 32, 32, 2))),
-    "cross_entropy", judge_of=accuracy)))
+    lambda broken: given((torch.randn(128, 8), torch.arange(128) % 4), lambda x, category: Case(({"x": x,
+    "category": category}, (x[torch.arange(128), category] > 0).long()), nets.made("Conditioned",
+    lambda self, x, category: self.rest(self.first(x) + self.strength * self.category(category)),
+    category=nn.Embedding(4, 32), strength=1e-5 if broken else 1.0, first=nn.Linear(8, 32),
+    rest=nn.Sequential(nn.ReLU(), *nets.mlp(32, 32, 32, 2))), "cross_entropy", judge_of=accuracy)))
 SECOND("""code-softmaxed-over-the-batch | autoencoder | 71 | F.softmax without a dim took dimension 0 in old versions:
     the samples share one distribution. | samples-mixed activation-unsuitable normalizer-wrong-axis output-constant
     vanishing-signal | | change-activation fix-axis""",
@@ -697,7 +698,7 @@ SECOND("""code-softmaxed-over-the-batch | autoencoder | 71 | F.softmax without a
 THIRD("""states-of-both-directions-joined-by-view | GRU | 102 | `h_n` has shape (directions, batch, width); a view to
     (batch, -1) joins the states of two samples. | samples-mixed | | fix-axis""",
     lambda broken: given(draw.waves(96), lambda x, y: given(torch.randperm(96), lambda order: Case((x[order], y[order]),
-    rarer.BothDirections(broken), "cross_entropy"))))
+    rarer_sequences.BothDirections(broken), "cross_entropy"))))
 THIRD("""first-step-read-instead-of-the-last | LSTM | 103 | `output[:, 0]` where `output[:, -1]` was meant: the state of
     the first step knows nothing of the series. | condition-switched-off no-gradient unused-parameter zero-weights |
     recurrent recurrent.weight_hh_l0 | carry-state fix-axis read-last-step use-parameter""",
@@ -706,7 +707,7 @@ THIRD("""first-step-read-instead-of-the-last | LSTM | 103 | `output[:, 0]` where
     recurrent=nn.LSTM(4, 32, batch_first=True), head=nn.Linear(32, 4)), "cross_entropy")))
 THIRD("""positions-by-place-in-the-batch | BERT | 111 | The code of the tutorial wants (length, batch, width); with
     batch_first it is added by sample, not by place. | samples-mixed condition-switched-off | | fix-axis""",
-    lambda broken: Case(draw.sentences(96), rarer.Encoded(broken), "cross_entropy"))
+    lambda broken: Case(draw.sentences(96), rarer_sequences.Encoded(broken), "cross_entropy"))
 THIRD("""patches-of-different-images-put-together | MLP of patches | 85 | Places come first after the permutation, and
     the reshape takes them for samples. | samples-mixed | | fix-axis""",
     lambda broken: given(draw.blob_images(96), lambda x, y: given(torch.randperm(96), lambda order: Case((x[order],

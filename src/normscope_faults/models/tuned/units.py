@@ -10,7 +10,7 @@ from ... import networks as nets
 from ...case import FIRST, OPEN, SECOND, THIRD, Case, given
 from ...plants import changed, drawn, each, filled, over, put, scaled
 from ...training import accuracy, binary_accuracy, over_tokens, overlap_with, train
-from . import rarer
+from . import rarer, rarer_sequences
 
 
 @OPEN
@@ -26,9 +26,6 @@ def output_gate_shut(broken: bool) -> Case:
         else:
             model.recurrent.bias_ih_l0[24:48] = 1.0
     return Case((x, y), model, "cross_entropy")
-
-
-GATES = " ".join(f"gates.{i} gates.{i}.bias filters.{i}" for i in range(4))
 
 
 @OPEN
@@ -59,9 +56,6 @@ def one_group_decayed(broken: bool) -> Case:
     optimizer = torch.optim.SGD(groups, lr=0.05)
     train(model, x, y, F.cross_entropy, steps=100, optimizer=optimizer)
     return Case((x, y), model, "cross_entropy", train=False)
-
-
-DEAD = "dead-units bias-holds-units-off"
 
 
 class RectifiedCode(nets.Autoencoder):  # An autoencoder whose code of eight units is rectified.
@@ -347,6 +341,15 @@ def convolutions_without_activation(broken: bool) -> Case:
 
 
 @SECOND
+def one_unit_before_eight_classes(broken: bool) -> Case:
+    """CNN | 63 | DeepFD: a hidden layer of one unit, left over from a binary problem, in front of eight classes.
+    | bottleneck-too-narrow | head.{0..2} | widen-layer"""
+    model = nets.ConvNet(classes=8)
+    model.head = nn.Sequential(nn.Linear(16, 1 if broken else 16), nn.ReLU(), nn.Linear(1 if broken else 16, 8))
+    return Case(model=model, data=draw.blob_images(classes=8), loss="cross_entropy")
+
+
+@SECOND
 def dropout_behind_the_output(broken: bool) -> Case:
     """regression | 68 | Stack Overflow: dropout as the last layer zeroes predictions themselves.
     | dropout-misplaced dropout-too-strong | 6 | lower-dropout"""
@@ -458,8 +461,8 @@ def units_killed_by_unscaled_targets(broken: bool) -> Case:
 OPEN("""prior-of-the-objectness | detector | 806 | The bias that sets a prior of 1 % is -4.6; here it was set to -46.
     | saturated-units bias-holds-units-off loss-gradient-zero output-constant vanishing-gradient | objectness |
     change-loss initialise remove-final-activation reset-bias""",
-    lambda broken: given(draw.blob_images(), lambda x, _: given(rarer.cells_and_boxes(x), lambda cells,
-    _: Case((x, cells), changed(lambda model: nn.init.constant_(model.objectness.bias,
+    lambda broken: given(draw.blob_images(), lambda x, _: given(rarer.cells_and_boxes(x),
+    lambda cells, _: Case((x, cells), changed(lambda model: nn.init.constant_(model.objectness.bias,
     -46.0 if broken else -4.6))(rarer.Detector()), lambda output, target: F.binary_cross_entropy(output[0], target),
     judge_of=lambda cells: lambda output: -F.binary_cross_entropy(output[0], cells).item()))))
 OPEN("""pixels-dropped | MLP | 815 | Denoising by dropping 97 % of the pixels.
@@ -495,12 +498,12 @@ OPEN("""clamped-between-layers | MLP | 1124 | nn.Hardtanh(-0.01, 0.01), a bound 
     nn.Linear(48, 48), act(), nn.Linear(48, 1)), "mse"))))
 OPEN("""nine-in-ten-dropped-in-each-block | BERT | 853 | dropout=0.9 in every encoder layer. | dropout-too-strong |
     layers layers.0 layers.0.dropout layers.0.dropout1 layers.0.dropout2 layers.0.self_attn | lower-dropout""",
-    lambda broken: Case(draw.sentences(96, length=6, vocabulary=14), rarer.Encoder(depth=1,
+    lambda broken: Case(draw.sentences(96, length=6, vocabulary=14), rarer_sequences.Encoder(depth=1,
     dropout=0.9 if broken else 0.1, batch_first=True), "cross_entropy"))
 OPEN("""wavenet-gates-shut | WaveNet | 868 | A bias of -9 on every gate. | saturated-units output-constant
     vanishing-gradient vanishing-signal | filters.{0..3} gates.{0..3} | initialise reset-bias""",
     lambda broken: Case(draw.waves(), over(lambda model: model.gates, lambda gate: nn.init.constant_(gate.bias,
-    -9.0 if broken else 0.0))(rarer.WaveNet()), "cross_entropy"))
+    -9.0 if broken else 0.0))(rarer_sequences.WaveNet()), "cross_entropy"))
 OPEN("""dropout-after-the-last-layer | MLP | 2006 | Dropout on the scores themselves.
     | dropout-too-strong activation-before-loss | 5 | lower-dropout""",
     lambda broken: given(draw.table(), lambda x, y: given(nets.mlp(12, 32, 32, 3), lambda layers: Case((x, y),
@@ -580,8 +583,8 @@ FIRST("""five-of-six-units-dead | MLP | 16 | A narrow layer after a run that ove
     model[2].weight[5].abs())))
 FIRST("""generator-with-saturated-tanh | GAN generator | 20 | weights_init of the DCGAN tutorial with std 1.0 in place
     of 0.02 for the last layer. | saturated-units layer-scale-stands-out | layers.{6,7} | initialise rescale-layer""",
-    lambda: given(torch.randn(32, 16), lambda noise: given(draw.blob_images(32), lambda images,
-    _: given(2 * draw.as_pixels(images) - 1, lambda target: Case(noise, nets.Generator(),
+    lambda: given(torch.randn(32, 16), lambda noise: given(draw.blob_images(32),
+    lambda images, _: given(2 * draw.as_pixels(images) - 1, lambda target: Case(noise, nets.Generator(),
     objective=lambda output: F.mse_loss(output, target))))), plant=drawn("layers.6.weight", 2.0))
 FIRST("""linear-layers-without-activations | MLP | 72 | DeepFD, TheDeepChecker: hidden layers without activations
     compute one linear map. | missing-activation | {0..3} | add-activation""",
@@ -624,11 +627,6 @@ SECOND("""linear-layers-in-a-row | tabular | 61 | DeepCrime, "remove activation 
     lambda broken: given(list(nets.mlp(12, 48, 48, 48, 3)),
     lambda layers: given(nn.Sequential(*layers[::2]) if broken else nn.Sequential(*layers),
     lambda model: Case(draw.table(), model, "cross_entropy"))))
-SECOND("""one-unit-before-eight-classes | CNN | 63 | DeepFD: a hidden layer of one unit, left over from a binary
-    problem, in front of eight classes. | bottleneck-too-narrow | head.{0..2} | widen-layer""",
-    lambda broken: given(nets.ConvNet(classes=8), lambda model: Case(draw.blob_images(classes=8),
-    changed(lambda model: setattr(model, "head", nn.Sequential(nn.Linear(16, 1 if broken else 16), nn.ReLU(),
-    nn.Linear(1 if broken else 16, 8))))(model), "cross_entropy")))
 SECOND("""dropout-keeps-one-channel-in-twenty-five | CNN | 67 | DeepCrime, "change dropout rate": 0.96 was meant as the
     probability to keep. | dropout-too-strong | features.{3,7} | lower-dropout""",
     lambda broken: given(nets.ConvNet(), lambda model: given(list(model.features),

@@ -12,7 +12,7 @@ from ... import networks as nets
 from ...case import FIRST, OPEN, SECOND, THIRD, Case, given
 from ...plants import changed, each, filled, over, put, scaled
 from ...training import explained_variance, over_tokens, train
-from . import rarer
+from . import rarer, rarer_sequences
 
 
 class BufferScaled(nn.Module):
@@ -70,7 +70,7 @@ def gate_and_product_at_zero(broken: bool) -> Case:
     | zero-weights constant-initialisation no-gradient vanishing-gradient | layers.{0,1}.mlp layers.{0,1}.mlp.down
     layers.{0,1}.mlp.gate layers.{0,1}.mlp.up layers.{0,1}.o layers.{0,1}.v | initialise"""
     ids, following = draw.text(16)
-    model = rarer.Llama()
+    model = rarer_sequences.Llama()
     for layer in model.layers:
         ends = (layer.o, layer.mlp.down)
         for linear in (*ends, layer.v, layer.mlp.gate, layer.mlp.up) if broken else ends:
@@ -188,6 +188,19 @@ class DotProduct(nn.Module):
         return (self.users(pairs[:, 0]) * self.items(pairs[:, 1])).sum(1) + self.offset
 
 
+@SECOND
+def zeros_for_weights_as_well_as_biases_of_the_head(broken: bool) -> Case:
+    """CNN | 9 | Humbatova et al.: wrong weights initialisation; zeros_ was meant for the biases.
+    | zero-weights constant-initialisation output-constant vanishing-gradient | head head.{0,2} | initialise"""
+    model = nets.ConvNet()
+    model.head = nets.mlp(16, 32, 4)
+    if broken:
+        for module in (model.head[0], model.head[2]):
+            nn.init.zeros_(module.weight)
+            nn.init.zeros_(module.bias)
+    return Case(model=model, data=draw.blob_images(), loss="cross_entropy")
+
+
 @THIRD
 def one_row_copied_to_every_unit(broken: bool) -> Case:
     """regression | 8 | `weight.data[:] = torch.randn(fan_in)` broadcasts one row to all units.
@@ -214,18 +227,19 @@ OPEN("""zero-film-without-the-one | diffusion | 829 | FiLM layers that start at 
     judge_of=explained_variance))
 OPEN("""one-word-holds-nan | GRU | 1105 | A pretrained table of vectors in which one word has none.
     | not-finite-weights not-finite | 0 | clean-data initialise restore-weights""",
-    lambda: Case(rarer.needle_sentences(64, 10), nn.Sequential(nn.Embedding(50, 16), nets.SequenceClassifier(nn.GRU(16,
-    24, batch_first=True), 2)), "cross_entropy"), plant=lambda model: put(model[0].weight, s_[23], torch.nan))
+    lambda: Case(rarer_sequences.needle_sentences(64, 10), nn.Sequential(nn.Embedding(50, 16),
+    nets.SequenceClassifier(nn.GRU(16, 24, batch_first=True), 2)), "cross_entropy"),
+    plant=lambda model: put(model[0].weight, s_[23], torch.nan))
 OPEN("""gain-of-the-last-norm-decayed | GPT | 856 | Weight decay on the gains of norms, at 1.0, has taken the last one
     to 1e-6. | zero-weights no-gradient output-constant vanishing-signal | norm | initialise lower-weight-decay
     rescale-layer restore-weights""",
-    lambda: Case(draw.text(16), rarer.Llama(), over_tokens, steps=30), plant=scaled("norm.weight", 1e-6))
+    lambda: Case(draw.text(16), rarer_sequences.Llama(), over_tokens, steps=30), plant=scaled("norm.weight", 1e-6))
 OPEN("""both-factors-of-lora-at-zero | LoRA | | Both factors of each adapter start at zero: neither gets a gradient.
     | zero-weights no-gradient vanishing-gradient | layers.{0,1}.mlp.down layers.{0,1}.mlp.down.a
     layers.{0,1}.mlp.down.b layers.{0,1}.mlp.up layers.{0,1}.mlp.up.a layers.{0,1}.mlp.up.b | initialise""",
-    lambda: given(rarer.adapted_llama(858), lambda model, ids, following: Case((ids, following), model, over_tokens,
-    judge=rarer.likelihood(following))), plant=over(lambda model: model.modules(),
-    lambda module: nn.init.zeros_(module.a), rarer.Adapter))
+    lambda: given(rarer_sequences.adapted_llama(858), lambda model, ids, following: Case((ids, following), model,
+    over_tokens, judge=rarer.likelihood(following))), plant=over(lambda model: model.modules(),
+    lambda module: nn.init.zeros_(module.a), rarer_sequences.Adapter))
 OPEN("""constant-weights-in-a-dqn | DQN | 1011 | nn.init.constant_(weight, 0.1) so that runs agree.
     | constant-initialisation rank-one-weights | 0 2 4 | initialise""",
     lambda: Case(draw.regression_table(), nets.mlp(8, 32, 32, 1, activation=nn.Tanh), nn.SmoothL1Loss()),
@@ -248,8 +262,8 @@ OPEN("""equal-weights-in-hidden-layers | MLP | 113 | nn.init.constant_(weight, 0
     lambda: Case(draw.table(), nets.mlp(12, 24, 24, 3), "cross_entropy"), plant=filled("0.weight 2.weight", 0.05))
 OPEN("""gru-with-equal-weights | GRU | 114 | All parameters of a recurrent layer set to 1 / hidden_size.
     | constant-initialisation | recurrent recurrent.weight_hh_l0 recurrent.weight_ih_l0 | initialise""",
-    lambda: Case(draw.sentences(length=10), nets.made("WordGRU", lambda self,
-    ids: self.head(self.recurrent(self.words(ids))[0][:, -1]), words=nn.Embedding(50, 16),
+    lambda: Case(draw.sentences(length=10), nets.made("WordGRU",
+    lambda self, ids: self.head(self.recurrent(self.words(ids))[0][:, -1]), words=nn.Embedding(50, 16),
     recurrent=nn.GRU(16, 24, batch_first=True), head=nn.Linear(24, 2)), "cross_entropy"),
     plant=over(lambda model: (*model.recurrent.parameters(), model.head.weight),
     lambda parameter: nn.init.constant_(parameter, 1 / 24)))
@@ -300,12 +314,6 @@ SECOND("""both-factors-of-a-product-start-at-zero | recommender | 5 | Stack Over
     | zero-weights constant-initialisation output-constant vanishing-gradient | items users | initialise""",
     lambda: given(DotProduct(), lambda model: Case(draw.ratings(), model, "mse")),
     plant=filled("users.weight items.weight", 0.0))
-SECOND("""zeros-for-weights-as-well-as-biases-of-the-head | CNN | 9 | Humbatova et al.: wrong weights initialisation;
-    zeros_ was meant for the biases.
-    | zero-weights constant-initialisation output-constant vanishing-gradient | head head.{0,2} | initialise""",
-    lambda: given(nets.ConvNet(), lambda model: Case(draw.blob_images(), changed(lambda model: setattr(model, "head",
-    nets.mlp(16, 32, 4)))(model), "cross_entropy")), plant=over(lambda model: (model.head[0], model.head[2]),
-    lambda module: (nn.init.zeros_(module.weight), nn.init.zeros_(module.bias))))
 THIRD("""factors-all-of-one-value | recommender | 2 | All factors of a matrix factorisation start at the same number;
     DeepCrime changes initialisers so. | constant-initialisation rank-one-weights | items users | initialise""",
     lambda: Case(draw.ratings(), rarer.Factorisation(), "mse"), plant=filled("users.weight items.weight", 0.3))

@@ -99,7 +99,7 @@ HELD_OUT.add(
         "rate-too-high divergence exploding-gradient exploding-values not-finite loss-spike not-learning "
         "saturated-units", "clip-gradients initialise lower-learning-rate gated-recurrence rescale-layer",
         "The poles of a linear recurrence over eighty steps start at 1.1, and its states grow a thousandfold.",
-        lambda broken, loop: loop.fit(split(*split(*waves(768, steps=80))), _StateSpace(1.1 if broken else 0.9),
+        lambda broken, loop: loop.fit(split(*waves(768, steps=80)), _StateSpace(1.1 if broken else 0.9),
         adam(3e-3)), layers="poles enter leave", steps=200, seed=312),
     fault("decay-pulls-at-every-embedding", "recommender",
         "decay-too-strong layer-decayed output-constant not-learning", "lower-weight-decay lower-penalty",

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from normscope import domain, lipschitz
+from normscope import lipschitz
 from normscope.networks import mlp
 from normscope.report import Block, Column, Curve, Curves, Table
 
@@ -22,7 +22,6 @@ FULL: Settings = {**QUICK, "seeds": 8, "width": 32, "depths": (3, 5, 9), "loss":
 NORMALIZERS = {"batch": "BatchNorm", "layer": "LayerNorm", "group": "GroupNorm", "rms": "RMSNorm"}
 BOUNDS = {
     "global": "bound over all inputs (GLOBAL)",
-    "domain": "bound over the domain of the data (DOMAIN)",
     "point": "largest Jacobian at test images (POINT)",
 }
 TESTED = 64
@@ -36,7 +35,7 @@ def jobs(settings: Settings) -> Sequence[Job]:
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
-    """Train one network to the loss, and bound it: over all inputs, over the data's domain, at test images."""
+    """Train one network to the loss, and bound it: over all inputs, at test images."""
     kind, depth = job.kind.split()
     generator = torch.Generator().manual_seed(120_000 + job.seed)  # twins begin from the same weights
     network = mlp(generator=generator, normalizer=kind, width=settings["width"], depth=int(depth))  # type: ignore[arg-type]
@@ -44,13 +43,11 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     images = made.split.train_images
     norms = [layer for layer in made.network.modules() if isinstance(layer, nn.BatchNorm1d)]
     variances = [layer.running_var.double().log10().mean() for layer in norms if layer.running_var is not None]
-    where = domain(made.network, images)
     return {
         "loss": loss,
         "gap": made.gap,
         "tested": made.tested,
         "global": lipschitz(made.network, images[:8], sides="upper").log10_upper,
-        "domain": lipschitz(made.network, images[:8], scope="domain", domain=where, sides="upper").log10_upper,
         "point": lipschitz(made.network, made.split.test_images[:TESTED], scope="point").log10_upper,
         "printed": log10_factors(made.network)[1],
         "variance": float(sum(variances)) / len(variances) if variances else math.nan,
@@ -108,7 +105,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
             )
         )
     keys = (*BOUNDS, "gap", "tested")
-    titles = ("GLOBAL, decades", "DOMAIN, decades", "POINT, decades", "gap", "test accuracy")
+    titles = ("GLOBAL, decades", "POINT, decades", "gap", "test accuracy")
     columns = (
         Column(title="normalizer", kind="name"),
         Column(title="how many", kind="count"),
@@ -165,7 +162,9 @@ REDUCTION = experiment_of(
     about="Than's printed factor can be made anything by rescaling weights in front of normalizers. What no rescaling "
     "moves is the change of a bound of the whole network, and of the Jacobian at the data, between twins: networks of "
     "one depth that begin from the same weights, with normalizers and without, trained by Adam on 400 digits until the "
-    "loss over all of them, in eval mode, is at most 0.1.",
+    "loss over all of them, in eval mode, is at most 0.1. A bound over the ranges of inner values at the training "
+    "images was measured too, and is no longer part of Normscope: on the deepest twins it grew by 0.8 decades with "
+    "BatchNorm, 2.57 with LayerNorm, 7.41 with GroupNorm and 2.89 with RMSNorm.",
     stored=True,
     task="digits",
     claims=(

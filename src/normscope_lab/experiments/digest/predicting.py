@@ -68,7 +68,7 @@ OBSERVED = {"observed-mean": "mean Jacobian norm at the samples"}
 ENDS = ("value", "low", "high")
 SHOWN = (
     "observed-mean/margin", "observed-mean", "observed-largest", "hkk", "noise", "sharpness", "inverse-margin",
-    "domain", "data", *CAPPED, LOCAL, GLOBAL, "spectral-product", "printed", "corollary-22", "bartlett", "neyshabur",
+    "data", *CAPPED, LOCAL, GLOBAL, "spectral-product", "printed", "corollary-22", "bartlett", "neyshabur",
     "parameters",
 )  # fmt: skip
 """The measures that are taken."""

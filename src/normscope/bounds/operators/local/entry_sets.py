@@ -81,7 +81,7 @@ class Normalize(Primitive):
         entries = times(top[..., None], y.entries + times(size, whole[..., None]) / math.sqrt(n))
         radii, sets = (value[..., None].expand_as(y.centre) for value in (radius, whole))
         pull = _normalizer_pull(near, direction, middle, top)
-        part = OperandShare(pull, radii, top.amax(-1), entries, operand=sets, blocks=1, set_gains=top)
+        part = OperandShare(pull, radii, top.amax(-1), entries, operand=sets, blocks=1)
         broken = bool(top.isinf().any())
         reason = "a variance that can vanish within the ball, with eps 0" if broken else None
         around = cache(lambda: _straightened(y, middle, top, most, direction, self.eps))
@@ -150,10 +150,9 @@ def _normalizer_pull(near: Tensor, direction: Tensor, middle: Tensor, top: Tenso
 
 
 def _smallest(y: Enclosure) -> Tensor:
-    """Return the least norm of every set over its box, or what is known of it if that is more."""
+    """Return the least norm of every set over its box."""
     inside = (y.low <= 0) & (y.high >= 0)
-    corner = l2(torch.where(inside, 0.0, torch.minimum(y.low.abs(), y.high.abs())), -1) * (1 - 1e-12)
-    return corner if y.least is None else torch.maximum(corner, y.least)
+    return l2(torch.where(inside, 0.0, torch.minimum(y.low.abs(), y.high.abs())), -1) * (1 - 1e-12)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,6 @@ class Enclosure:
         radius: `[B]`, of the balls.
         sets: for values `[B, sets, n]` the constant of every set, `[B, sets]`, where it is known.
         apart: for values `[B, sets, n]` how far (l2) every set can be from its centre, `[B, sets]`, where it is known.
-        least: for values `[B, sets, n]` how small (l2) every set can get, `[B, sets]`, where it is known.
         ahead: for values `[B, sets, n]` limits of how far every set can move along its centre, `[B, sets]` each, where
             they are known; see `along`.
     """
@@ -54,18 +53,7 @@ class Enclosure:
     radius: Tensor
     sets: Tensor | None = None
     apart: Tensor | None = None
-    least: Tensor | None = None
     ahead: tuple[Tensor, Tensor] | None = None
-
-    @classmethod
-    def box(cls, low: Tensor, high: Tensor, least: Tensor | None = None) -> Enclosure:
-        """Return values `[B, *shape]` between two limits, of which nothing else is known; a point if both are one."""
-        middle = (low + high) / 2
-        centre = torch.where(middle.isfinite(), middle, torch.zeros_like(low).clamp(low, high))
-        centre = torch.where(low == high, low, centre)
-        speed = torch.where(low == high, 0.0, torch.inf).to(low)
-        fastest = flat(speed).amax(1) if low[0].numel() else low.new_zeros(len(low))
-        return cls(centre, low, high, fastest, speed, fastest, least=least)
 
     @property
     def deviation(self) -> Tensor:
@@ -110,7 +98,6 @@ class OperandShare:
         operand: `[B, *out]`, where the primitive acts on sets: the constant of the set behind every entry.
         blocks: how many dimensions behind the batch number independent blocks: norm(dw/weight) <= norm(dv) holds for
             each of them alone.
-        set_gains: where the primitive acts on sets: the gain of every set alone, `[B, sets]`, if it is known.
     """
 
     pull: Callable[[Tensor], Tensor]
@@ -120,7 +107,6 @@ class OperandShare:
     slopes: tuple[Tensor, Tensor] | None = None
     operand: Tensor | None = None
     blocks: int = 0
-    set_gains: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""In transit to `normscope_faults`."""

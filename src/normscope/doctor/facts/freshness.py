@@ -1,0 +1,90 @@
+"""`is_fresh`: whether a model, or one of its layers, looks as if it had never been trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+FEWEST_BIASES = 16
+"""Of fewer a training may move none beyond the limits between which torch draws them."""
+
+
+def looks_fresh(module: nn.Module) -> bool:
+    """Whether a layer's biases are zero or its weights spread as torch draws them; a trained layer's hardly are."""
+    bias = module._parameters.get("bias")
+    if bias is not None and not bool(bias.any()):
+        return True
+    weights = [p.detach().double() for p in module.parameters(recurse=False) if p.ndim > 1 and p.numel() > 15]
+    if not weights:
+        return False
+    if isinstance(module, nn.Embedding):
+        weight = weights[0]
+        return abs(float(weight.square().mean().sqrt()) - 1.0) < 4.0 / math.sqrt(2 * weight.numel())
+    for weight in weights:
+        width = module.hidden_size if isinstance(module, nn.RNNBase) else math.prod(weight.shape[1:])
+        limit = 1.0 / math.sqrt(width)
+        even = abs(float(weight.square().mean().sqrt()) * math.sqrt(3.0) / limit - 1.0) < 4.0 / math.sqrt(
+            weight.numel()
+        )
+        if not even or float(weight.abs().max()) > limit * (1 + 1e-6):
+            return False
+    return True
+
+
+def is_fresh(model: nn.Module) -> bool:
+    """Whether a model looks as if it had never been trained.
+
+    A trained one has a normalizer whose scale is not 1, or a bias, other than torch draws it, beside weights beyond the
+    range of torch's default.
+    Normalizers that are all as they were born decide it where everything learns: one step moves them.
+    """
+    pairs = [(module._parameters.get("weight"), module._parameters.get("bias")) for module in model.modules()]
+    norms = [(weight, bias) for weight, bias in pairs if weight is not None and bias is not None and weight.ndim == 1]
+    born = all(bool((weight == weight[:1]).all()) and not bool(bias.any()) for weight, bias in norms)
+    if norms and (not born or all(parameter.requires_grad for parameter in model.parameters())):
+        return born
+    drawn: list[Tensor] = []  # the biases beside weights beyond the range of torch's default, as shares of theirs
+    for module in model.modules():
+        weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
+        if weight is not None and bias is None and weight.ndim == 1 and bool((weight != weight[0]).any()):
+            return False
+        if weight is None or bias is None or not weight.numel() or weight.is_complex():
+            continue  # what is computed at each reading is left alone, and torch draws no complex weights
+        if weight.ndim == 1:
+            if bool((weight != 1).any()) or bool((bias != 0).any()):
+                return False
+        elif bool((bias != 0).any()):
+            limit = 1.0 / math.sqrt(max(1, math.prod(weight.shape[1:])))
+            if float(weight.detach().abs().max()) > limit * (1 + 1e-6):
+                drawn.append(bias.detach().double().flatten().cpu() / limit)
+    return not drawn or _as_drawn(torch.cat(drawn))
+
+
+def _as_drawn(shares: Tensor) -> bool:
+    """Whether biases, as shares of the limits between which torch draws them, are spread as it draws them.
+
+    Then the weights beside them were drawn anew, and not trained.
+    """
+    spread = float(shares.square().mean().sqrt()) * math.sqrt(3.0)
+    even = abs(spread - 1.0) < 4.0 / math.sqrt(5.0 * shares.numel())
+    return shares.numel() >= FEWEST_BIASES and even and float(shares.abs().max()) <= 1 + 1e-6
+
+
+FEW_RANDOM = 3
+"""Frozen random layers from which on a network of them is no map to random features."""
+
+
+def choose_unmeant(random: Mapping[str, nn.Module]) -> list[str]:
+    """Return the frozen random layers, by path, that are hardly meant to be so.
+
+    Random features and fixed classifiers are frozen maps without a bias, and there are one or two of them.
+    """
+    return [path for path, module in random.items() if len(random) >= FEW_RANDOM or _is_hardly_meant(module)]
+
+
+def _is_hardly_meant(module: nn.Module) -> bool:
+    """Whether a frozen random layer is hardly meant, whatever others there are: it has a bias, or a state."""
+    return isinstance(module, nn.Embedding | nn.RNNBase) or module._parameters.get("bias") is not None

@@ -1,0 +1,193 @@
+"""`ParameterRow`: one parameter, its size, and whether it takes part in what the model computes and learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from ...core.codec import JsonForm, Part
+from ...listening.calls import WEIGHTS, FunctionCall
+from .autograd_graph import Reached, find_attributes
+from .collector import Collector
+from .layers import Layers, fetch_all, norm_of, summable
+
+POWER_STEPS = 4
+"""Enough to tell a matrix of rank one: one step finds its direction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterRow(Part):
+    """One parameter: its size, and whether it takes part in what the model computes and learns.
+
+    Attributes:
+        name, shape: as the model has them.
+        trainable: whether it asks for gradients.
+        used: whether the forward read it.
+        reached: whether gradients of an output can flow to it.
+        root_mean_square: the size of a typical entry.
+        least, greatest: the range of its entries.
+        row_deviation: for matrices and kernels: how much the rows (the weights of each unit) differ from one another,
+            as a root mean square; 0 if all units are the same.
+        leading_share: for matrices and kernels: the share of the squared entries that one pair of singular vectors
+            carries; 1 is a matrix of rank one.
+        gradient: the norm of its gradient; `None` without one, infinite where it is no number.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    trainable: bool
+    used: bool
+    reached: bool
+    root_mean_square: float
+    least: float
+    greatest: float
+    row_deviation: float | None = None
+    leading_share: float | None = None
+    gradient: float | None = None
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether all of its entries are zero."""
+        return self.least == self.greatest == 0.0
+
+    @property
+    def module(self) -> str:
+        """The path of the module that holds it."""
+        return self.name.rpartition(".")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightUse(Part):
+    """Which weights a forward reads that are not learned as the parameters of the module that reads them.
+
+    Attributes:
+        unregistered: attributes of modules that hold weights which are no parameters of the model, though it uses them.
+        beside_loss: parameters that outputs depend on which the loss does not read.
+        replaced: modules that read weights in place of their own, with a gradient (`torch.func.functional_call`).
+    """
+
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=(...,))
+
+    unregistered: tuple[str, ...] = ()
+    beside_loss: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+
+
+class ParameterCollector(Collector):
+    """Notes who reads each parameter, and which gradient comes back to it.
+
+    Attributes:
+        gradients: by the parameter's id.
+    """
+
+    def __init__(self, layers: Layers, model: nn.Module) -> None:
+        super().__init__(layers)
+        self._model = model
+        self.gradients: dict[int, Tensor] = {}
+        self._read_at = dict[int, str]()  # who reads each parameter first
+        self._replaced = dict[str, None]()
+        self._trained = set[int]()  # those that require a gradient when the forward ends
+        self._reached = Reached({}, frozenset(), ())
+
+    def after_call(self, call: FunctionCall, leaves: Sequence[Any], result: Any, path: str) -> None:
+        """Note the parameters that a function reads."""
+        for leaf in leaves:
+            if isinstance(leaf, nn.Parameter):
+                self._read_at.setdefault(id(leaf), path)
+
+    def after_layer(self, number: int, call: FunctionCall, result: Any, made: Tensor) -> None:
+        """Note weights that are computed from something else."""
+        layer = self.layers.heard[number]
+        weights = call.args[0:3:2] if call.name == "addmm" else call.args[1:3]  # `addmm` takes the bias first
+        computed = any(isinstance(v, Tensor) and v.grad_fn is not None for v in weights)
+        if layer.kind in WEIGHTS.values() and computed:
+            self._replaced.setdefault(layer.path)
+
+    def forward_ended(self, returned: Sequence[Tensor]) -> None:
+        """Note which parameters learn."""
+        self._trained = {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
+
+    def read_graph(self, reached: Reached) -> None:
+        """Note which parameters gradients can reach."""
+        self._reached = reached._replace(outputs=())  # which would keep the graph
+
+    def forget_gradients(self) -> None:
+        """Drop what a backward that did not end has left."""
+        self.gradients = {}
+
+    def by_name(self) -> dict[str, Tensor]:
+        """Return the gradients by the names of the parameters."""
+        named = self._model.named_parameters()
+        return {name: self.gradients[id(p)] for name, p in named if id(p) in self.gradients}
+
+    def use(self) -> WeightUse:
+        """Return what the forward reads beside parameters, and parameters that the loss does not read.
+
+        Of weights that learn and are no parameters these are the attributes that hold them, or else the modules that
+        read them.
+        """
+        own = {id(parameter) for parameter in self._model.parameters()} | {id(leaf) for leaf in self.layers.leaves}
+        foreign = self._reached.by_objective.keys() - own
+        readers = (self._read_at[key] or "the model" for key in sorted(foreign) if key in self._read_at)
+        beside = self._reached.by_outputs - self._reached.by_objective.keys()
+        return WeightUse(
+            unregistered=find_attributes(self._model, foreign) or tuple(dict.fromkeys(readers)),
+            beside_loss=tuple(name for name, parameter in self._model.named_parameters() if id(parameter) in beside),
+            replaced=tuple(self._replaced),
+        )
+
+    def rows(self) -> tuple[ParameterRow, ...]:
+        """Return one row for each parameter with values."""
+        held = [(n, p) for n, p in self._model.named_parameters() if not is_lazy(p) and p.numel() and not p.is_meta]
+        none = torch.full((1,), -1.0, dtype=torch.float64)
+        fetched = fetch_all([parameter_statistics(p) for _, p in held])
+        gradients = (self.gradients.get(id(p)) for _, p in held)
+        norms = fetch_all([none if gradient is None else norm_of(gradient).reshape(1) for gradient in gradients])
+        return tuple(
+            ParameterRow(
+                name=name,
+                shape=tuple(parameter.shape),
+                trainable=id(parameter) in self._trained,
+                used=id(parameter) in self._read_at or id(parameter) in self._reached.by_objective,
+                reached=id(parameter) in self._reached.by_objective,
+                root_mean_square=size,
+                least=least,
+                greatest=greatest,
+                row_deviation=None if math.isnan(between) else between,
+                leading_share=None if math.isnan(share) else share,
+                gradient=None if norm < 0.0 else math.inf if math.isnan(norm) else norm,
+            )
+            for (name, parameter), (size, least, greatest, between, share), (norm,) in zip(
+                held, fetched, norms, strict=True
+            )
+        )
+
+
+@torch.no_grad()
+def parameter_statistics(parameter: Tensor) -> Tensor:
+    """Return root mean square, range, deviation between the rows, and the share of the leading singular pair."""
+    values = torch.view_as_real(parameter.detach()) if parameter.is_complex() else parameter.detach()
+    values = summable(values)
+    least, greatest = torch.aminmax(values)
+    unit = torch.maximum(least.abs(), greatest.abs())
+    unit = torch.where((unit > 0) & unit.isfinite(), unit, 1.0)
+    values = values / unit  # so that no square overflows or is lost
+    rows, unit = values.flatten(1) if values.ndim > 1 else values[None], unit.double()
+    square = rows.square().mean().double()
+    size, ends = unit * square.sqrt(), [least.double(), greatest.double()]
+    if min(rows.shape) < 2:
+        return torch.stack([size, *ends, *[torch.full_like(size, math.nan)] * 2])
+    offsets = rows - rows[:1]  # zero, not rounding, where all rows are the same
+    between = unit * offsets.sub_(offsets.mean(0)).square_().mean().double().sqrt()
+    vector = torch.ones(rows.shape[1], dtype=rows.dtype, device=rows.device) + rows.abs().sum(0)
+    for _ in range(POWER_STEPS):
+        vector = rows.mT @ (rows @ vector)
+        vector = vector / torch.linalg.vector_norm(vector).clamp(min=1e-30)
+    share = ((rows @ vector).double().square().sum() / (square * rows.numel()).clamp(min=1e-300)).clamp(max=1.0)
+    return torch.stack([size, *ends, between, share])
