@@ -52,7 +52,8 @@ class Case:
         if self.steps:
             loss = LOSSES_BY_NAME[self.loss] if isinstance(self.loss, str) else self.loss
             assert loss is not None
-            train(self.model, *self.data, loss, self.steps)
+            x, y = self.data
+            train(self.model, x, y, loss, self.steps)
         if self.judge_of is not None:
             self.judge = self.judge_of(self.data[1])
         if isinstance(self.optimizer, partial):

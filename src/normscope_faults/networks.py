@@ -16,7 +16,7 @@ def mlp(*sizes: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequen
     for fan_in, fan_out in pairwise(sizes):
         layers += [nn.Linear(fan_in, fan_out), activation()]
     model = nn.Sequential(*layers[:-1])
-    for module in model[:-1]:
+    for module in layers[:-1]:
         if isinstance(module, nn.Linear):
             if activation is nn.ReLU:
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
@@ -313,6 +313,7 @@ class Denoiser(nn.Module):
 
     def __init__(self, width: int = 16, blocks: int = 2) -> None:
         super().__init__()
+        self.frequencies: Tensor
         self.register_buffer("frequencies", torch.exp(-math.log(1000.0) * torch.arange(8) / 8))
         self.time = nn.Sequential(nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, width))
         self.first = nn.Conv2d(1, width, 3, padding=1)
