@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.radius.certifier import difference_constants
 from normscope.bounds.radius.radii import Radii
 from normscope.bounds.radius.radius import certified_radius
@@ -66,7 +66,7 @@ def global_accuracy(
 ) -> tuple[list[float], float]:
     """Return the accuracy certified by the constants over all inputs alone, and the seconds it took."""
     began = time.perf_counter()
-    constants = difference_constants(Captured.of(model, x), effort=effort)
+    constants = difference_constants(TracedNetwork.of(model, x), effort=effort)
     with torch.no_grad():
         logits = model(x).double()
     gaps = (logits.gather(1, y[:, None]) - logits).scatter(1, y[:, None], math.inf)

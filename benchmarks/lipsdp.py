@@ -45,7 +45,7 @@ import scipy.sparse
 import torch
 from torch import nn
 
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.ellipsoids.ellipsoid_plan import EllipsoidPlan, plan
 from normscope.bounds.ellipsoids.optimised import certify, optimise
 from normscope.bounds.rungs import upper_sides
@@ -224,11 +224,11 @@ def times(theirs: float, ours: float) -> str:
 def compare(name: str, weights: Weights, arguments: argparse.Namespace, solvers: list[str]) -> None:
     """Measure one network and print its rows."""
     model, batch = network(weights), torch.zeros(1, weights[0].shape[1], dtype=torch.float64)
-    captured = Captured.of(model, batch)
+    captured = TracedNetwork.of(model, batch)
     rungs = upper_sides(captured)
     steps = plan(captured.segments, rungs.nodes)
     assert steps is not None
-    _, all_in = median(lambda: upper_sides(Captured.of(model, batch), effort="tight"), 3)
+    _, all_in = median(lambda: upper_sides(TracedNetwork.of(model, batch), effort="tight"), 3)
     _, planning = median(lambda: plan(captured.segments, rungs.nodes))
     points = curve(steps)
     rows: list[tuple[str, list[Solved] | str]] = []
@@ -290,7 +290,7 @@ def main() -> None:
     threads = arguments.threads or "default"
     print(f"cvxpy {cvxpy.__version__}, {', '.join(solvers)}; threads: {threads} (torch: {torch.get_num_threads()})")
     small = network([np.ones((2, 2)), np.ones((1, 2))])
-    upper_sides(Captured.of(small, torch.zeros(1, 2, dtype=torch.float64)), effort="tight")  # warm-up
+    upper_sides(TracedNetwork.of(small, torch.zeros(1, 2, dtype=torch.float64)), effort="tight")  # warm-up
     for name, weights in networks(arguments.folder).items():
         if arguments.only in name:
             compare(name, weights, arguments, solvers)

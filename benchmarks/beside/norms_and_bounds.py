@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.ellipsoids.ellipsoid_plan import plan
 from normscope.bounds.linalg.layer_norms import spectral_norm
 from normscope.bounds.linalg.weight_norms import matrix_norm
@@ -92,7 +92,7 @@ def networks() -> Iterator[Row]:
 def network_ways(weights: lipsdp.Weights) -> dict[str, Way | str]:
     """Return every way to a bound."""
     model, batch = lipsdp.network(weights), torch.randn(4, weights[0].shape[1], dtype=torch.float64)
-    captured = Captured.of(model, batch)
+    captured = TracedNetwork.of(model, batch)
     steps = plan(captured.segments, upper_sides(captured).nodes)
     assert steps is not None
     growth = ns.lipschitz(model, batch, effort="tight").lower

@@ -7,7 +7,7 @@ is made of these (`src/normscope_lab`).
 
 from .auditing.audit_result import Row
 from .bounds.balls.ball import Balls
-from .bounds.captured import Bounding, Captured
+from .bounds.captured import BoundSettings, TracedNetwork
 from .bounds.data.quantile import rank_above, rank_below
 from .bounds.geometry.directions import Directions, find_directions, verify_directions
 from .bounds.graph.capturing import Traces, capture_weights
@@ -50,10 +50,9 @@ __all__ = [
     "Balls",
     "Batch",
     "Batches",
-    "Bounding",
+    "BoundSettings",
     "Budget",
     "Call",
-    "Captured",
     "Constant",
     "Directions",
     "FigureResult",
@@ -74,6 +73,7 @@ __all__ = [
     "Saved",
     "Shape",
     "TracedModel",
+    "TracedNetwork",
     "Traces",
     "Watch",
     "accepts_graph",

@@ -17,7 +17,7 @@ from normscope.bounds.balls import ball as module
 from normscope.bounds.balls import ball_bracket as bracketing
 from normscope.bounds.balls.ball import Balls
 from normscope.bounds.balls.ball_bracket import ball_bracket
-from normscope.bounds.captured import Bounding, Captured
+from normscope.bounds.captured import BoundSettings, TracedNetwork
 from normscope.bounds.rungs import upper_sides
 from normscope.core.bracket import Evidence, Scope
 from normscope.core.budget import Budget
@@ -91,15 +91,15 @@ def jacobian_norms(model: nn.Module, batch: Tensor) -> Tensor:
 @pytest.fixture(autouse=True)
 def short_search(monkeypatch) -> None:
     monkeypatch.setattr(module, "SEARCH_STEPS", 3)
-    monkeypatch.setattr(bracketing, "STEPS", 60)
+    monkeypatch.setattr(bracketing, "SEARCH_STEPS", 60)
 
 
 @pytest.fixture(scope="module")
-def works() -> dict[str, tuple[Captured, nn.Module, Tensor]]:
+def works() -> dict[str, tuple[TracedNetwork, nn.Module, Tensor]]:
     result = {}
     for name in MODELS:
         model, batch = made(name)
-        result[name] = (Captured.of(model, batch), model, batch)
+        result[name] = (TracedNetwork.of(model, batch), model, batch)
     return result
 
 
@@ -168,7 +168,7 @@ class TestBracket:
 
     @pytest.mark.slow
     def test_an_infinite_ball_says_why(self) -> None:
-        work = Captured.of(nn.Sequential(nn.Linear(3, 3), nn.Hardshrink(0.5)).eval(), torch.zeros(1, 3))
+        work = TracedNetwork.of(nn.Sequential(nn.Linear(3, 3), nn.Hardshrink(0.5)).eval(), torch.zeros(1, 3))
         bracket = ball_bracket(work, radius=10.0)
         assert bracket.upper == math.inf
         assert "jumps within the ball" in bracket.reason
@@ -188,14 +188,14 @@ class TestBatches:
 
     def test_several_inputs_are_one_ball(self) -> None:
         inputs = torch.ones(1, 3), torch.full((1, 3), 2.0)
-        work = Captured.of(Function(lambda x, y: (2 * x + y).relu() * y).eval(), inputs)
+        work = TracedNetwork.of(Function(lambda x, y: (2 * x + y).relu() * y).eval(), inputs)
         exact = torch.linalg.matrix_norm(torch.tensor([[4.0, 6.0]]).double(), 2)  # d/dx = 2 y, d/dy = (2x + y) + y
         assert float(Balls(work).over(1e-7).constant[0]) == pytest.approx(float(exact), rel=1e-3)
 
     def test_train_mode_is_one_ball_around_the_batch(self) -> None:
         model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU()).double().train()
         batch = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        work = Captured.of(model, batch)
+        work = TracedNetwork.of(model, batch)
         balls = Balls(work)
         assert balls.centres.shape == (1, 15)
         twin = nn.Sequential(*model).train()
@@ -208,7 +208,7 @@ class TestMargins:
     def test_a_linear_classifier_is_exact(self) -> None:
         layer = nn.Linear(4, 3).double().eval()
         batch = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        balls = Balls(Captured.of(layer, batch))
+        balls = Balls(TracedNetwork.of(layer, batch))
         top = balls.values.argmax(1)
         for effort in ("fast", "tight"):
             over = balls.over(0.3, effort=effort)
@@ -228,8 +228,8 @@ def test_the_search_from_below_leaves_time_for_the_upper_side(monkeypatch: pytes
 
     monkeypatch.setattr(bracketing, "strongest_pairs", noted)
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
-    captured = Captured.of(model, torch.ones(1, 3))
-    ball_bracket(captured, Bounding.within(20.0), radius=0.1, effort="tight")
+    captured = TracedNetwork.of(model, torch.ones(1, 3))
+    ball_bracket(captured, BoundSettings.within(20.0), radius=0.1, effort="tight")
     assert given
     assert max(given) <= 6.0
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.bounds import rungs
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.ellipsoids import optimised
 from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
 from normscope.bounds.graph.ir import Graph
@@ -272,7 +272,7 @@ class TestFrontDoor:
     def test_what_is_too_wide_is_said(self, tail: list[nn.Module], said: str) -> None:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(2, 8, 3, padding=1), nn.ReLU(), *tail).eval()
-        captured = Captured.of(model, torch.randn(2, 2, 12, 12))
+        captured = TracedNetwork.of(model, torch.randn(2, 2, 12, 12))
         fast, tight = (upper_sides(captured, effort=effort)["best"] for effort in ("fast", "tight"))
         assert tight.log10_upper <= fast.log10_upper
         assert (tight.method, tight.log10_upper) == (fast.method, fast.log10_upper) or "begins" in said

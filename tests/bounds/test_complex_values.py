@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.evaluation import CARRIED
 from normscope.bounds.graph.capturing import capture
 from normscope.core.errors import InputError
@@ -136,7 +136,7 @@ def test_rounding_to_narrower_complex_numbers_is_told() -> None:
 
 
 def test_errors_that_nobody_knows_stay_unknown_behind_other_layers() -> None:
-    captured = Captured.of(Function(MODELS["a spectrum between layers"]).eval(), batch())
+    captured = TracedNetwork.of(Function(MODELS["a spectrum between layers"]).eval(), batch())
     for how in CARRIED:
         assert bool(captured.certain.at(batch()[:1].double(), how=how).distance.isinf().all())
 

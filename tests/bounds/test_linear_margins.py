@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from normscope.bounds.balls.ball import Balls, LinearMargins, affine_outcome
 from normscope.bounds.balls.enclosure import Enclosures, enclose
 from normscope.bounds.balls.sweep import Relaxation, below
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.operators.local.entry_sets import Normalize
 from normscope.bounds.operators.local.local import Enclosure, flat
 from normscope.core.budget import Budget
@@ -84,7 +84,7 @@ RADII = (0.02, 0.4)
 
 @cache
 def balls_of(net: str) -> Balls:
-    return Balls(Captured.of(made(NETS[net]).double(), noise(2, 16).double()))
+    return Balls(TracedNetwork.of(made(NETS[net]).double(), noise(2, 16).double()))
 
 
 def points(radius: Tensor, n: int, count: int = 60) -> Tensor:
@@ -149,7 +149,7 @@ SETS: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("net", SETS)
 def test_descent_from_every_line_finds_nothing_below_it(net, radius):
     centres = torch.cat([noise(2, 16), 0.3 * noise(1, 16, seed=7)]).double()
-    balls = Balls(Captured.of(made(SETS[net]).double(), centres))
+    balls = Balls(TracedNetwork.of(made(SETS[net]).double(), centres))
     size, shape = torch.full((3,), radius, dtype=torch.float64), balls.captured.graph.output_shape
     helpers = [Relaxation(Budget())]
     with torch.no_grad():

@@ -11,7 +11,7 @@ from torch import nn
 import normscope as ns
 from normscope.bounds import rungs
 from normscope.bounds.balls.ball import Balls
-from normscope.bounds.captured import Bounding, Captured
+from normscope.bounds.captured import BoundSettings, TracedNetwork
 from normscope.bounds.radius.certifier import Certifier
 from normscope.core.budget import Budget
 from normscope.core.errors import InputError
@@ -66,12 +66,12 @@ def test_a_file_speaks_of_the_weights_that_were_measured(tmp_path) -> None:
 
 
 def test_balls_past_their_deadline_are_bounded_without_ellipsoids() -> None:
-    bounding = Bounding.within(0.0)
-    late = Balls(Captured.of(NETWORK, torch.ones(2, 2), bounding), bounding=bounding).over(0.1, effort="tight")
+    bounding = BoundSettings.within(0.0)
+    late = Balls(TracedNetwork.of(NETWORK, torch.ones(2, 2), bounding), bounding=bounding).over(0.1, effort="tight")
     assert late.constant.isfinite().all()
     assert late.ellipsoid.isinf().all()
     assert late.differences(torch.zeros(2, dtype=torch.int64)).isfinite().all()
-    in_time = Balls(Captured.of(NETWORK, torch.ones(2, 2))).over(0.1, effort="tight")
+    in_time = Balls(TracedNetwork.of(NETWORK, torch.ones(2, 2))).over(0.1, effort="tight")
     assert (late.constant >= in_time.constant * (1 - 1e-9)).all()
 
 
@@ -121,8 +121,8 @@ def test_radii_past_their_deadline_are_not_tightened(monkeypatch: pytest.MonkeyP
         "over",
         lambda self, radius, effort="fast": efforts.append(effort) or real(self, radius, effort=effort),
     )
-    bounding = Bounding.within(0.0)
-    captured = Captured.of(NETWORK, torch.ones(2, 2), bounding)
+    bounding = BoundSettings.within(0.0)
+    captured = TracedNetwork.of(NETWORK, torch.ones(2, 2), bounding)
     certifier = Certifier(captured, bounding, effort="tight", attack=False, seed=0)
     (columns,) = certifier.examine(torch.ones(2, 2, dtype=DOUBLE), None, Budget(max_seconds=0.0))
     assert set(efforts) <= {"fast"}

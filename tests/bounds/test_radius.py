@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.bounds.balls.ball import LinearMargins
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.radius import certifier
 from normscope.bounds.radius.radius import certified_radius
 from normscope.core.errors import SoundnessError
@@ -88,7 +88,7 @@ def test_constants_of_differences_are_above_those_of_a_linear_layer(ellipsoids, 
     opposite = [[1.0, 2.0, 0.5], [-1.0, -2.0, -0.5]]  # differences are sqrt(2) times as steep as the output
     for weight in (opposite, noise(4, 3).tolist()):
         found = certifier.difference_constants(
-            Captured.of(linear(weight, [0.0] * len(weight)).double(), noise(1, 3).double())
+            TracedNetwork.of(linear(weight, [0.0] * len(weight)).double(), noise(1, 3).double())
         )
         exact = torch.tensor(weight).double()
         assert (found >= (exact[:, None] - exact[None]).norm(dim=2)).all()

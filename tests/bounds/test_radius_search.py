@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from normscope.bounds.balls.ball import RadiusOutcome
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.radius.certifier import difference_constants
 from normscope.bounds.radius.largest_radius import widest
 from normscope.bounds.rungs import upper_sides
@@ -64,7 +64,7 @@ def test_the_search_keeps_its_floor_and_gives_up_where_nothing_passes():
 
 def test_difference_constants_hold_and_beat_the_constant_of_the_output():
     model = made(FAMILIES["relu"])
-    work = Captured.of(model, noise(2, 16))
+    work = TracedNetwork.of(model, noise(2, 16))
     fast, tight = difference_constants(work), difference_constants(work, effort="tight")
     x = noise(400, 16)
     step = 1e-2 * noise(400, 16, seed=1)

@@ -13,7 +13,7 @@ from torch import nn
 
 import normscope as ns
 from normscope.bounds import rungs
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.ellipsoids.ellipsoid import image_above, prove_inverse
 from normscope.bounds.ellipsoids.optimised import is_exact, optimise, with_rounding
 from normscope.bounds.graph.ir import Graph
@@ -119,7 +119,7 @@ def test_an_inverse_counts_its_own_error() -> None:
 
 def test_only_what_is_exact_and_counted_is_proven_at_the_front_door(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan that rests on other bounds is numerical; a certificate whose rounding cannot be counted claims nothing."""
-    graph = Captured.of(small(), torch.randn(2, 4, dtype=DOUBLE))
+    graph = TracedNetwork.of(small(), torch.randn(2, 4, dtype=DOUBLE))
     found, without = upper_sides(graph, effort="tight"), upper_sides(graph)
     assert found["tight"].log10_upper < without["best"].log10_upper
     assert found["tight"].evidence is found["best"].evidence is ns.Evidence.PROVEN

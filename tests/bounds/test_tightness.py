@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.rungs import upper_sides
 from normscope.data import digits
 from normscope.networks.small import mlp, train
@@ -52,7 +52,7 @@ def test_published_bounds_are_met(name: str, expected: dict[str, float]) -> None
 def test_the_optimised_certificate_meets_the_semidefinite_bound(name: str, least: float, most: float) -> None:
     """LipSDP-Neuron proves 36.482 and 24.366."""
     model = published(name)
-    work = Captured.of(model, torch.zeros(2, model[0].in_features, dtype=torch.float64))
+    work = TracedNetwork.of(model, torch.zeros(2, model[0].in_features, dtype=torch.float64))
     assert least <= upper_sides(work, effort="tight")["tight"].upper <= most
 
 

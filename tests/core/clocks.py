@@ -102,14 +102,14 @@ def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
             held[key] = trace_model(model, batch, **options)
         return held[key]
 
-    capturing.warmed(1.0)
+    capturing.warm_up_export(1.0)
     monkeypatch.setattr(lower, "ATTACK_STEPS", 12)
     monkeypatch.setattr(captured, "trace_model", once)
     monkeypatch.setattr(audit_steps, "trace_model", lambda *given, budget, **options: once(*given, **options))
     monkeypatch.setattr("normscope.bounds.radius.certifier.ATTACK_STEPS", 12)
-    monkeypatch.setattr("normscope.bounds.radius.certifier.MOST", 6)
+    monkeypatch.setattr("normscope.bounds.radius.certifier.MAX_RADIUS_TESTS", 6)
     monkeypatch.setattr("normscope.auditing.auditing.SEARCH_STEPS", 40)
-    monkeypatch.setattr("normscope.bounds.ellipsoids.optimised.STEPS", 12)
+    monkeypatch.setattr("normscope.bounds.ellipsoids.optimised.MOST_SEARCH_STEPS", 12)
 
 
 def made(name: str, mode: str = "eval") -> tuple[nn.Module, Tensor]:

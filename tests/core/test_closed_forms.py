@@ -34,7 +34,7 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEAST_CLOSED_FORM_SECONDS", 10.0)
     monkeypatch.setattr(lower, "ATTACK_STEPS", 3)
     monkeypatch.setattr(outputs_module, "ATTACK_STEPS", 3)
-    monkeypatch.setattr(ball_bracket, "STEPS", 3)
+    monkeypatch.setattr(ball_bracket, "SEARCH_STEPS", 3)
     monkeypatch.setattr(audit_steps, "expected_seconds", lambda *_: 0.0)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.auditing import rows
 from normscope.bounds import lower as working
-from normscope.bounds.captured import Bounding, Captured
+from normscope.bounds.captured import BoundSettings, TracedNetwork
 from normscope.bounds.linalg import operator_norms
 from normscope.bounds.linalg.linear_map import Centering, Identity
 from normscope.bounds.operators.invariance import feeds
@@ -107,14 +107,14 @@ def test_a_large_network_tries_pairs_at_its_steepest_sample_alone(monkeypatch, a
 
 def test_no_folded_gain_is_begun_once_time_is_over(monkeypatch):
     model, batch = mlp(), torch.randn(8, 6)
-    captured = Captured.of(model, batch)
+    captured = TracedNetwork.of(model, batch)
     values = upper_sides(captured).nodes
     data = run_over_data(model, [batch], mode=None, written={}, budget=Budget())
     begun = []
     monkeypatch.setattr(rows, "folded_gain", lambda *given: begun.append(given))
     for seconds, count in ((None, 1), (0.0, 0)):
         begun.clear()
-        bounding, fed = Bounding(budget=Budget(max_seconds=seconds)), feeds(captured.graph)
+        bounding, fed = BoundSettings(budget=Budget(max_seconds=seconds)), feeds(captured.graph)
         places = rows.from_graph(captured, bounding, data, fed, None, norms={}, values=values, sensitivity={})
         (norm,) = [place.row for place in places if place.row.role == "normalizer"]
         assert len(begun) == count

@@ -10,7 +10,7 @@ from torch import nn
 
 from normscope.bounds.balls.ball import Balls
 from normscope.bounds.balls.ball_bracket import ball_bracket
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 
 from .test_cuda import Residual, encoder
 
@@ -36,8 +36,8 @@ def test_the_same_figures_on_both_devices(build, shape: tuple[int, ...], effort:
         torch.manual_seed(0)
         model = build().double().eval()
         batch = torch.randn(shape, dtype=torch.float64)
-    here = Balls(Captured.of(model, batch)).over(0.02, effort=effort)
-    there = Balls(Captured.of(copy.deepcopy(model).cuda(), batch.cuda())).over(0.02, effort=effort)
+    here = Balls(TracedNetwork.of(model, batch)).over(0.02, effort=effort)
+    there = Balls(TracedNetwork.of(copy.deepcopy(model).cuda(), batch.cuda())).over(0.02, effort=effort)
     top = here.balls.values.argmax(1)
     assert torch.allclose(here.constant, there.constant.cpu(), rtol=1e-3)
     assert torch.allclose(here.margins(top), there.margins(top.cuda()).cpu(), rtol=1e-3, atol=1e-3)
@@ -45,5 +45,5 @@ def test_the_same_figures_on_both_devices(build, shape: tuple[int, ...], effort:
 
 def test_a_bracket_on_the_device() -> None:
     model = nn.Sequential(nn.LayerNorm(5), nn.Linear(5, 4), nn.GELU(), nn.Linear(4, 3)).eval().cuda()
-    bracket = ball_bracket(Captured.of(model, torch.randn(3, 5).cuda()), radius=1e-3)
+    bracket = ball_bracket(TracedNetwork.of(model, torch.randn(3, 5).cuda()), radius=1e-3)
     assert 0 < bracket.lower <= bracket.upper

@@ -334,4 +334,4 @@ def test_a_chain_needs_no_compiler_and_a_time_limit_loads_it_before_the_clock():
     chain = "model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()).eval()"
     bound = 'ns.lipschitz(model, torch.ones(2, 2), sides="upper")'
     loaded = 'print("torch._dynamo" in sys.modules)'
-    assert run_alone(chain, bound, loaded, "capturing.warmed(1.0)", loaded) == ["False", "True"]
+    assert run_alone(chain, bound, loaded, "capturing.warm_up_export(1.0)", loaded) == ["False", "True"]

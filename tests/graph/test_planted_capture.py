@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.graph import capturing, samples, translate
 from normscope.bounds.graph.traits import TRAITS, Traits
 from normscope.calls import call
@@ -131,7 +131,7 @@ BUGS = {  # mistakes, each with the test that must see it
     "every operator mixes": (replacing(samples, "met", samples.everything), apart("mlp")),
     "casts are not looked at": (replacing(translate, "rounded", lambda *_: ()), narrow("half")),
     "evidence does not follow the notes": (
-        replacing(Captured, "evidence", lambda self, value: value.evidence), narrow("through bfloat16")
+        replacing(TracedNetwork, "evidence", lambda self, value: value.evidence), narrow("through bfloat16")
     ),
     "single samples need not give the same alone": (
         other_alone, lambda: _not_by_sample(lambda x: x * len(x))

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.graph.ir import Node
 from normscope.bounds.ladder import layer_constants
 from normscope.bounds.linalg.linear_map import Diagonal, LinearMap
@@ -66,7 +66,7 @@ def uneven() -> nn.LayerNorm:
 
 def test_every_reader_takes_the_smaller_constant_of_a_whole_normalizer() -> None:
     """The layer's row, the printed product and the bound over the graph all give norm(diag(gamma) P)/sqrt(eps)."""
-    work = Captured.of(uneven(), torch.randn(1, 3))
+    work = TracedNetwork.of(uneven(), torch.randn(1, 3))
     expected = math.log10(math.sqrt(6.0) / 0.1)
     [node] = work.graph
     assert work.segments.effects[node.name].constant(upper).log10 == pytest.approx(expected, abs=1e-12)
@@ -104,7 +104,7 @@ def test_batch_norms_say_which_statistics_they_use() -> None:
 )
 def test_only_truth_values_signs_and_fractions_lie_within_one(function, operator: str, largest: float) -> None:
     """Of integers `~` and `&` give more: only where the value is a truth value is it 0 or 1."""
-    work = Captured.of(Function(function), torch.randn(1, 4))
+    work = TracedNetwork.of(Function(function), torch.randn(1, 4))
     [node] = [node for node in work.double if node.operator == operator]
     effect = work.segments.effects[node.name]
     assert isinstance(effect, Unbounded)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.graph.samples import entrywise
 from normscope.bounds.graph.traits import TRAITS
 from normscope.bounds.operators import registry
@@ -222,7 +222,7 @@ class TestEffects:
         op = torch.ops.normscope_tests.bent.default
         ns.rule(op, examples=[(function, shape)])(lambda node, operands: effect)
         try:
-            return upper_sides(Captured.of(Function(function), torch.randn(shape)))["best"]
+            return upper_sides(TracedNetwork.of(Function(function), torch.randn(shape)))["best"]
         finally:
             forget(op)
 

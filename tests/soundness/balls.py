@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from normscope.bounds.balls.ball import Balls, Over
 from normscope.bounds.balls.ball_bracket import strongest_pairs
 from normscope.bounds.balls.sweep import below
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.operators.local.local import flat
 from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
@@ -186,7 +186,7 @@ def case(seed: int) -> Case:
 
 
 def try_ball(
-    drawn: Case, *, samples: int = 6, steps: int = 40, work: Captured | None = None, twin: bool = True
+    drawn: Case, *, samples: int = 6, steps: int = 40, work: TracedNetwork | None = None, twin: bool = True
 ) -> Found:
     """Bound a network over balls and attack the bound from two sides, and every value on the way.
 
@@ -195,7 +195,7 @@ def try_ball(
     Raises:
         SoundnessError: a constant, a limit, a margin or a centre map does not hold.
     """
-    work = work or Captured.of(drawn.network.model, drawn.network.batch, on_missing="inf")
+    work = work or TracedNetwork.of(drawn.network.model, drawn.network.batch, on_missing="inf")
     balls = Balls(work)
     over = balls.over(drawn.radius, effort=drawn.effort)
     generator = torch.Generator().manual_seed(drawn.network.seed % 2**31)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.operators.registry import operators
 from normscope.bounds.trial import shaken
 from normscope.core.log10 import log10
@@ -27,7 +27,7 @@ def test_no_attack_from_inside_gets_above_a_bound(seed: int, monkeypatch) -> Non
     """Two radii for every centre of a few networks; a thousand networks in `make test-slow`."""
     monkeypatch.setattr("normscope.bounds.balls.ball.SEARCH_STEPS", 3)
     drawn = case(seed)
-    work = Captured.of(drawn.network.model, drawn.network.batch, on_missing="inf")
+    work = TracedNetwork.of(drawn.network.model, drawn.network.batch, on_missing="inf")
     for radius, effort in ((drawn.radius, drawn.effort), (0.05, "fast")):
         found = try_ball(dataclasses.replace(drawn, radius=radius, effort=effort), steps=6, work=work)
         assert_met(found)
@@ -85,6 +85,6 @@ def test_every_example_of_every_rule_over_balls() -> None:
             generator = torch.Generator().manual_seed(index)
             model = shaken(function, generator) if isinstance(function, nn.Module) else Function(function)
             network = Network(index, model, torch.randn(shapes[0], generator=generator), "eval", ())
-            work = Captured.of(model, network.batch, on_missing="inf")
+            work = TracedNetwork.of(model, network.batch, on_missing="inf")
             for radius, effort in ((1e-4, "tight"), (0.3, "fast")):
                 try_ball(Case(network, radius, effort), steps=12, work=work, twin=False)

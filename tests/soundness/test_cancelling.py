@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.rungs import upper_sides
 from normscope.core.bracket import Evidence
 from normscope.core.rounding import Upper, root_sum_squares, total
@@ -95,7 +95,7 @@ def false_figures(model: nn.Module, truth: float, questions: Sequence[dict[str, 
 @pytest.mark.parametrize("name", ["before a relu", "behind a relu", "between two", "convolutions", "branches"])
 def test_no_rung_is_false(name):
     model, truth = networks(*drawn(1)[0])[name]
-    rungs = upper_sides(Captured.of(model.eval(), BATCH))
+    rungs = upper_sides(TracedNetwork.of(model.eval(), BATCH))
     assert [name for name, rung in rungs.items() if "printed" not in name and rung.upper < truth * (1 - 1e-9)] == []
 
 
@@ -178,7 +178,7 @@ def low_rungs(share: float, depth: int, seeds: range) -> list[str]:
     """The bounds that lie below the constant."""
     wrong = []
     for model, truth in (thinned(share, depth, seed) for seed in seeds):
-        rungs = upper_sides(Captured.of(model, BATCH))
+        rungs = upper_sides(TracedNetwork.of(model, BATCH))
         wrong += [name for name, rung in rungs.items() if "printed" not in name and rung.upper < truth * (1 - 1e-9)]
     return wrong
 

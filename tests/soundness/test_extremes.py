@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.evaluation import CARRIED, Confirmer
 from normscope.core.log10 import norm
 
@@ -95,7 +95,7 @@ class TestErrors:
         biases = [1e9 * drawn(6, seed=3), drawn(3, seed=4) * scale]
         model = Function(lambda x: F.linear(F.linear(x, weights[0], biases[0]).relu(), weights[1], biases[1])).eval()
         x = drawn(1, 4, seed=5)
-        found = Captured.of(model, x).certain.at(x, how=how)
+        found = TracedNetwork.of(model, x).certain.at(x, how=how)
         hidden = [max(value, Fraction(0)) for value in _affine(weights[0], biases[0], x[0].tolist())]
         exact = _affine(weights[1], biases[1], hidden)
         off = [
@@ -112,7 +112,7 @@ class TestErrors:
         model = Function(lambda x: F.linear(F.linear(x, weights[0]).relu(), weights[1])).eval()
         x = drawn(1, 4, seed=5)
         x[0, :2] = 1e12 * x[0, 0]
-        found = Captured.of(model, x).certain.at(x, how=how)
+        found = TracedNetwork.of(model, x).certain.at(x, how=how)
         hidden = [max(value, Fraction(0)) for value in _affine(weights[0], torch.zeros(6), x[0].tolist())]
         exact = _affine(weights[1], torch.zeros(3), hidden)
         for value, error, want in zip(
@@ -124,7 +124,7 @@ class TestErrors:
         x = drawn(1, 40)
         exact = {torch.tanh: mpmath.tanh, F.gelu: lambda t: t * mpmath.ncdf(t)}
         for function, known in exact.items():
-            found = Captured.of(Function(function).eval(), x).certain.at(x)
+            found = TracedNetwork.of(Function(function).eval(), x).certain.at(x)
             with mpmath.workdps(30):
                 for given, value, error in zip(
                     *(part[0].tolist() for part in (x, found.value[:, 0], found.error[:, 0]))
@@ -135,7 +135,7 @@ class TestErrors:
         """bias - mean * scale is zero as computed: its rounding counts before that."""
         mean, one = torch.full((2,), 1e8 / 3, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
         model = Function(lambda x: F.batch_norm(x, mean, 3 * one, one, mean / math.sqrt(3.0 + 1e-5))).eval()
-        found = Captured.of(model, torch.zeros(1, 2, dtype=torch.float64)).certain.at(
+        found = TracedNetwork.of(model, torch.zeros(1, 2, dtype=torch.float64)).certain.at(
             torch.zeros(1, 2, dtype=torch.float64)
         )
         assert float(found.error.min()) > 1e-9
@@ -151,7 +151,7 @@ class TestErrors:
             layers += [layer, nn.ReLU()]
         model = nn.Sequential(*layers, nn.LayerNorm(48), nn.Linear(48, 3)).eval()
         x = torch.randn(1, 48, generator=generator)
-        values = Captured.of(model, x).certain
+        values = TracedNetwork.of(model, x).certain
         u = x[0].double()
         v = u + 1e-3 * drawn(48)
         plain = values.plain(torch.stack([u, v])).value

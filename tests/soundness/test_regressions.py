@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.rungs import upper_sides
 from normscope.core.errors import InputError, RandomOperatorError
 
@@ -122,7 +122,7 @@ TRUTHS = {
 def test_no_method_is_below_the_truth(name: str) -> None:
     """The upper sides alone, which take no search."""
     model, batch, truth = TRUTHS[name]
-    for method, bracket in upper_sides(Captured.of(model.eval(), batch), proofs=False).items():
+    for method, bracket in upper_sides(TracedNetwork.of(model.eval(), batch), proofs=False).items():
         assert not bracket.holds or bracket.upper >= truth * (1 - 1e-12), method
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.bounds import rungs as engine
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.ellipsoids.optimised import optimise
 from normscope.bounds.lower import lower_bound
 from normscope.bounds.operators import ranges
@@ -33,7 +33,7 @@ def try_network(network: Network, *, steps: int = 50, tries: int = 10) -> float:
         SoundnessError: a bound that claims to hold is below what an attacker found.
         AssertionError: the graph does not compute the model's function, a value leaves its range, a bound is NaN.
     """
-    work = Captured.of(network.model, network.batch)
+    work = TracedNetwork.of(network.model, network.batch)
     start = network.batch[:1] if work.graph.per_sample else network.batch
     twin = double_twin(network.model)
     function = as_function(twin, tuple(start.shape))
@@ -56,7 +56,7 @@ def try_network(network: Network, *, steps: int = 50, tries: int = 10) -> float:
     return rungs["best"].log10_upper - lower
 
 
-def _assert_same_function(work: Captured, function: Flat, start: Tensor, network: Network) -> None:
+def _assert_same_function(work: TracedNetwork, function: Flat, start: Tensor, network: Network) -> None:
     """The float64 graph and the float64 model agree at points of several sizes."""
     generator = torch.Generator().manual_seed(network.seed)
     assert not (network.mode == "train" and work.graph.per_sample)
@@ -70,7 +70,7 @@ def _assert_same_function(work: Captured, function: Flat, start: Tensor, network
         assert error <= 1e-9 * max(float(want.abs().max()), 1.0), f"graph and model differ by {error:g}: {network}"
 
 
-def _assert_ranges(work: Captured, start: Tensor, network: Network) -> None:
+def _assert_ranges(work: TracedNetwork, start: Tensor, network: Network) -> None:
     """No value leaves the range that products and attention rely on, at points of many sizes and shapes."""
     graph = work.double
     sizes = {item.name: UNKNOWN for item in graph.inputs}
@@ -97,7 +97,7 @@ def _assert_ranges(work: Captured, start: Tensor, network: Network) -> None:
 def try_exactness(network: Network) -> None:
     """A network that is one linear map is bounded within one percent of its dense SVD."""
     sigma = float(torch.linalg.matrix_norm(matrix_of(network.model, tuple(network.batch[:1].shape)), 2))
-    upper = upper_sides(Captured.of(network.model, network.batch))["best"].upper
+    upper = upper_sides(TracedNetwork.of(network.model, network.batch))["best"].upper
     assert sigma * (1 - 1e-9) <= upper <= 1.01 * sigma + 1e-12, f"{upper} for {sigma}: {network}"
 
 

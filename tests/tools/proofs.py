@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from normscope.bounds.balls.ball import Balls
 from normscope.bounds.balls.ball_bracket import ball_bracket
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.certificate import ChainCertificate, ClosedForm
 from normscope.bounds.ellipsoids.ellipsoid_plan import plan
 from normscope.bounds.ellipsoids.optimised import optimise
@@ -34,7 +34,7 @@ from normscope_verify import arithmetic, functions, nodes, proving, reading  # n
 from normscope_verify import claims as checker  # noqa: E402, F401
 
 
-def closed_form(work: Captured) -> tuple[float, tuple[Multipliers, ...]]:
+def closed_form(work: TracedNetwork) -> tuple[float, tuple[Multipliers, ...]]:
     """Return log10 of the closed-form bound and its multipliers, of the better of its two choices."""
     found = []
     with torch.no_grad():
@@ -45,7 +45,9 @@ def closed_form(work: Captured) -> tuple[float, tuple[Multipliers, ...]]:
     return min(found, key=lambda pair: pair[0])
 
 
-def bracket_of(work: Captured, log10_upper: float, multipliers: Iterable[Multipliers] = (), **about: Any) -> Bracket:
+def bracket_of(
+    work: TracedNetwork, log10_upper: float, multipliers: Iterable[Multipliers] = (), **about: Any
+) -> Bracket:
     """Return a GLOBAL bracket with this upper side, a quick search from below and its proof."""
     flat = work.graph.flat().detach()
     found = lower_bound(work.graph, work.double, budget=Budget(30), restarts=2, promising=[(flat, None)])
@@ -62,13 +64,13 @@ def bracket_of(work: Captured, log10_upper: float, multipliers: Iterable[Multipl
 
 def proven(model: nn.Module, batch: Tensor) -> Bracket:
     """Return the closed-form bracket of a model with its proof."""
-    work = Captured.of(model, batch)
+    work = TracedNetwork.of(model, batch)
     return bracket_of(work, *closed_form(work))
 
 
 def tight(model: nn.Module, batch: Tensor, steps: int = 60) -> Bracket:
     """Return a bracket whose upper side rests on optimised multipliers: nothing cheaper proves it."""
-    work = Captured.of(model, batch)
+    work = TracedNetwork.of(model, batch)
     with torch.no_grad():
         values = propagate(work.segments, work.norm, fold=True)
     planned = plan(work.segments, values)
@@ -79,7 +81,7 @@ def tight(model: nn.Module, batch: Tensor, steps: int = 60) -> Bracket:
     return bracket_of(work, found.log10 + 1e-9, [run], method="tight")
 
 
-def ball_of(work: Captured, radius: float) -> Bracket:
+def ball_of(work: TracedNetwork, radius: float) -> Bracket:
     """Return the bracket over the balls around the samples of a batch, each with its proof."""
     bracket = ball_bracket(work, radius=radius)
     samples = tuple(

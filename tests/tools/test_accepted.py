@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.rungs import upper_sides
 from normscope.core.errors import InputError
 
@@ -117,7 +117,7 @@ def test_optimised_multipliers_are_verified(tmp_path):
 
 @pytest.mark.slow
 def test_of_balls_the_lower_side_is_verified(tmp_path):
-    work = Captured.of(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), noise(2, 5))
+    work = TracedNetwork.of(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), noise(2, 5))
     for radius in (0.01, 0.3):
         found = verdicts(ball_of(work, radius), tmp_path / "ball.npz")
         assert [verdict.status for verdict in found] == [VERIFIED, UNVERIFIED, VERIFIED, UNVERIFIED, VERIFIED]
@@ -150,7 +150,7 @@ def test_values_that_a_mask_keeps_apart_are_given_not_rejected(tmp_path):
     """The two sides of a choice by a fixed mask never meet, which the file does not show: a bound may rest on it."""
     mask = torch.tensor([True, False, False, True, False, True])
     choice = Function(lambda x: torch.where(mask, x, -2 * x.tanh()))
-    work = Captured.of(seeded(lambda: nn.Sequential(nn.Linear(4, 6), choice, nn.Linear(6, 3))), noise(3, 4))
+    work = TracedNetwork.of(seeded(lambda: nn.Sequential(nn.Linear(4, 6), choice, nn.Linear(6, 3))), noise(3, 4))
     bracket = only(bracket_of(work, upper_sides(work)["best"].log10_upper - 0.01), "upper")
     found = verdicts(bracket, tmp_path / "proof.npz")[1]
     assert found.status == UNVERIFIED
@@ -212,7 +212,7 @@ def test_branches_of_a_concatenation_are_folded_each_by_itself(tmp_path):
 @pytest.mark.parametrize("seed", range(120))
 def test_random_networks_are_verified(seed, tmp_path):
     random = network(seed)
-    work = Captured.of(random.model, random.batch, mode=random.mode)
+    work = TracedNetwork.of(random.model, random.batch, mode=random.mode)
     if upper_sides(work)["best"].log10_upper == torch.inf:
         return
     found = verdicts(proven(random.model, random.batch), tmp_path / "proof.npz")
@@ -222,7 +222,7 @@ def test_random_networks_are_verified(seed, tmp_path):
 @pytest.mark.parametrize("beta", [1e10, 1e-10, 1.7])
 def test_parameters_that_the_checker_does_not_take_are_not_written(beta, tmp_path):
     model = Function(lambda x: x * torch.sigmoid(beta * x)).eval()
-    found = verdicts(bracket_of(Captured.of(model, noise(2, 3)), 0.1), tmp_path / "proof.npz")
+    found = verdicts(bracket_of(TracedNetwork.of(model, noise(2, 3)), 0.1), tmp_path / "proof.npz")
     assert found[1].status == (VERIFIED if beta == 1.7 else UNVERIFIED)
 
 
@@ -246,7 +246,7 @@ def test_the_smaller_constant_of_a_whole_layer_norm_is_verified(tmp_path):
 
 
 def test_what_holds_for_all_inputs_holds_in_a_ball(tmp_path):
-    work = Captured.of(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), noise(1, 5))
+    work = TracedNetwork.of(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), noise(1, 5))
     everywhere = upper_sides(work)["best"].log10_upper
     bracket = ball_of(work, 0.1)
     proof = upper_sides(work)["best"].proof

@@ -10,7 +10,7 @@ import torch
 from flint import arb
 from torch import nn
 
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.proofs.proof import Multipliers, Proof
 
 from ..soundness.networks import network, noise
@@ -26,7 +26,7 @@ def halved(bracket):
 @pytest.mark.parametrize("seed", range(200))
 def test_half_of_what_is_attained_is_never_verified(seed, tmp_path):
     random = network(seed)
-    work = Captured.of(random.model, random.batch, mode=random.mode)
+    work = TracedNetwork.of(random.model, random.batch, mode=random.mode)
     value, runs = closed_form(work)
     bracket = bracket_of(work, value if value < math.inf else 300.0, runs)
     if bracket.log10_lower == -math.inf:
@@ -44,9 +44,9 @@ def test_half_of_what_is_attained_is_never_verified(seed, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def work() -> Captured:
+def work() -> TracedNetwork:
     layers = [nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.LeakyReLU(-0.5)]
-    return Captured.of(seeded(lambda: nn.Sequential(*layers, nn.Linear(6, 3)), 5), noise(1, 4))
+    return TracedNetwork.of(seeded(lambda: nn.Sequential(*layers, nn.Linear(6, 3)), 5), noise(1, 4))
 
 
 def read(path: Path) -> tuple[dict, proving.Prover]:
@@ -77,7 +77,7 @@ def test_every_multiplier_gives_a_bound_above_every_pair(work, tmp_path):
     assert tried > carried > 10
 
 
-def moved_no_faster(work: Captured, path: Path) -> None:
+def moved_no_faster(work: TracedNetwork, path: Path) -> None:
     """Sample pairs: no value moves faster than its constant says, whatever proved it."""
     value, runs = closed_form(work)
     only(bracket_of(work, value if value < math.inf else 300.0, runs, method="folded"), "upper").save(path)
@@ -102,7 +102,7 @@ def moved_no_faster(work: Captured, path: Path) -> None:
 @pytest.mark.parametrize("seed", range(150))
 def test_no_value_of_random_networks_moves_faster_than_its_constant(seed, tmp_path):
     random = network(seed)
-    moved_no_faster(Captured.of(random.model, random.batch, mode=random.mode), tmp_path / "proof.npz")
+    moved_no_faster(TracedNetwork.of(random.model, random.batch, mode=random.mode), tmp_path / "proof.npz")
 
 
 def test_constants_that_are_merely_claimed_are_not_believed(work, tmp_path):

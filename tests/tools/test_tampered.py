@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import TracedNetwork
 
 from ..soundness.networks import noise
 from .proofs import File, bracket_of, checker, reading, seeded, tight
@@ -107,7 +107,7 @@ def test_untouched_it_is_verified(sound, tmp_path, capsys):
 def test_a_jump_that_float64_can_see_is_not_verified(threshold, code, tmp_path):
     """softplus(20) is 2e-9 above 20, which torch returns a little further: the function has no constant 1."""
     model = nn.Softplus(1.0, threshold).double().eval()
-    bracket_of(Captured.of(model, torch.zeros(1, 1, dtype=torch.float64)), 0.0).save(tmp_path / "proof.npz")
+    bracket_of(TracedNetwork.of(model, torch.zeros(1, 1, dtype=torch.float64)), 0.0).save(tmp_path / "proof.npz")
     assert checker.main([str(tmp_path / "proof.npz")]) == code
 
 

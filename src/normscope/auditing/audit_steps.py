@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..bounds.captured import Bounding, Captured
+from ..bounds.captured import BoundSettings, TracedNetwork
 from ..bounds.derivative import Mismatch, mismatches
 from ..bounds.graph.capturing import NO_TIME, expected_seconds, trace_model
 from ..bounds.graph.ir import Graph, Unit
@@ -90,10 +90,10 @@ class AuditRequest:
             model=model, batch=batch, device=device, asked=mode, mode=resolved, broken=broken, **options
         )
 
-    def bounding(self, budget: Budget | None = None) -> Bounding:
+    def bounding(self, budget: Budget | None = None) -> BoundSettings:
         """Return how norms are bounded within a part of the budget, or within all of it."""
         effort = Effort.TIGHT if self.thorough else Effort.FAST
-        return Bounding(budget=budget or self.budget, rtol=self.rtol, effort=effort)
+        return BoundSettings(budget=budget or self.budget, rtol=self.rtol, effort=effort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class AuditTrace:
     That is all of them together where a model returns several and none was chosen.
     """
 
-    captured: Captured | None
+    captured: TracedNetwork | None
     in_time: bool
     output: str | int | None
 
@@ -143,10 +143,10 @@ def _graph(request: AuditRequest, tracing: Budget, skipped: Skipped) -> tuple[Gr
     return None, request
 
 
-def _captured(request: AuditRequest, graph: Graph, skipped: Skipped) -> Captured | None:
+def _captured(request: AuditRequest, graph: Graph, skipped: Skipped) -> TracedNetwork | None:
     """Fold the segments of a traced model, or say why not."""
     try:
-        return Captured.of(
+        return TracedNetwork.of(
             request.model,
             request.batch,
             request.bounding(),
@@ -164,7 +164,7 @@ def _captured(request: AuditRequest, graph: Graph, skipped: Skipped) -> Captured
     return None
 
 
-def pass_over_data(request: AuditRequest, captured: Captured | None, skipped: Skipped) -> tuple[DataSeen, float]:
+def pass_over_data(request: AuditRequest, captured: TracedNetwork | None, skipped: Skipped) -> tuple[DataSeen, float]:
     """Return what the layers are given by the data, and the seconds that one batch takes.
 
     Raises:
@@ -187,7 +187,7 @@ def pass_over_data(request: AuditRequest, captured: Captured | None, skipped: Sk
     return data, (request.budget.elapsed - began) / max(data.batches, 1)
 
 
-def _written_norms(captured: Captured | None) -> dict[str, float]:
+def _written_norms(captured: TracedNetwork | None) -> dict[str, float]:
     """Return the modules that are an RMSNorm of their own input, written out in operators, with their eps."""
     if captured is None:
         return {}
@@ -226,7 +226,7 @@ def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, ski
     return signal
 
 
-def jacobians(request: AuditRequest, captured: Captured | None, skipped: Skipped) -> Bracket | None:
+def jacobians(request: AuditRequest, captured: TracedNetwork | None, skipped: Skipped) -> Bracket | None:
     """Return the Jacobian norms at the first samples of the batch, or say why not."""
     budget = request.budget.share(JACOBIAN_SHARE)
     with request.meter.part("Jacobians"):
@@ -240,7 +240,7 @@ def jacobians(request: AuditRequest, captured: Captured | None, skipped: Skipped
     return found
 
 
-def _jacobian_norms(request: AuditRequest, captured: Captured | None, budget: Budget) -> Bracket:
+def _jacobian_norms(request: AuditRequest, captured: TracedNetwork | None, budget: Budget) -> Bracket:
     """Return the Jacobian norms from the captured graph, or by autograd where there is none."""
     if captured is not None:
         return observed(captured, request.seed, budget)
@@ -256,7 +256,7 @@ def _jacobian_norms(request: AuditRequest, captured: Captured | None, budget: Bu
     )
 
 
-def wrong_backwards(request: AuditRequest, captured: Captured | None) -> tuple[Mismatch, ...]:
+def wrong_backwards(request: AuditRequest, captured: TracedNetwork | None) -> tuple[Mismatch, ...]:
     """Return the modules whose backward is not the derivative of their forward; none where nothing can be said."""
     graph = None if captured is None else captured.traced
     try:

@@ -12,14 +12,14 @@ from typing import Any, Literal
 from torch import nn
 
 from ..bounds.applied import multiplications, passes
-from ..bounds.captured import Bounding, Captured
+from ..bounds.captured import BoundSettings, TracedNetwork
 from ..bounds.data.quantile import DataBracket
-from ..bounds.graph.capturing import warmed
+from ..bounds.graph.capturing import warm_up_export
 from ..bounds.linalg.operator_norms import BOUNDING
 from ..bounds.operators.invariance import FeedingLayer, feeds
 from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import audited_radii
-from ..bounds.rungs import Rungs, climb
+from ..bounds.rungs import BoundsByMethod, bound_by_all_methods
 from ..bounds.weights.figures import WeightPlan
 from ..bounds.weights.jacobian import LOWER_SIDES, JacobianSearch
 from ..bounds.weights.weight_constants import measure as measure_sensitivity
@@ -144,7 +144,7 @@ def audit(
     Reference: Than et al., Lemmas 1 to 3, Theorems 9 and 12, Corollaries 10, 11.
     """
     check_numbers(max_seconds=max_seconds, seed=seed)
-    budget = Budget(max_seconds=warmed(max_seconds), what="the audit")
+    budget = Budget(max_seconds=warm_up_export(max_seconds), what="the audit")
     _check_options(effort, rtol, loss, optimizer)
     mode_of(model, mode)
     batches, source = read_source(model, data, labels, loader, with_loss=takes_labels(loss))
@@ -238,7 +238,7 @@ def _audited(
 
 def _result(
     request: AuditRequest,
-    captured: Captured | None,
+    captured: TracedNetwork | None,
     audited: Audited,
     bounds: AuditBounds,
     *,
@@ -276,7 +276,7 @@ def _result(
 
 
 def _notes(
-    request: AuditRequest, captured: Captured | None, data: DataSeen, signal: PassFacts | None
+    request: AuditRequest, captured: TracedNetwork | None, data: DataSeen, signal: PassFacts | None
 ) -> tuple[str, ...]:
     """Return what the reader is told beside the figures, each sentence once."""
     notes = [] if captured is None else [*captured.graph.notes]
@@ -337,7 +337,7 @@ def bounds_without_graph(request: AuditRequest, data: DataSeen, observed: Bracke
 
 def bounds_of_graph(
     request: AuditRequest,
-    captured: Captured,
+    captured: TracedNetwork,
     data: DataSeen,
     observed: Bracket | None,
     *,
@@ -351,7 +351,9 @@ def bounds_of_graph(
         norms = weight_norms(captured, bounding)
     with meter.part("bounds"):
         effort = Effort.TIGHT if request.thorough else Effort.FAST
-        rungs = climb(captured, bounding, observed, request.seed, effort, search=request.thorough, proofs=False)
+        rungs = bound_by_all_methods(
+            captured, bounding, observed, request.seed, effort, search=request.thorough, proofs=False
+        )
     wanted = sound and (request.thorough or worth_it(captured, rungs))
     quantile = _quantile(request, captured, skipped) if wanted else None
     radii: Radii | None = None
@@ -376,7 +378,7 @@ def bounds_of_graph(
     return AuditBounds(rows=rows, rungs=dict(rungs), feeds=fed, quantile=quantile, radii=radii)
 
 
-def _quantile(request: AuditRequest, captured: Captured, skipped: Skipped) -> DataBracket | None:
+def _quantile(request: AuditRequest, captured: TracedNetwork, skipped: Skipped) -> DataBracket | None:
     """Return the growth by share of the data; say that there was no time for it."""
     loader = request.loader
     if loader is None:
@@ -393,7 +395,7 @@ def _quantile(request: AuditRequest, captured: Captured, skipped: Skipped) -> Da
     return found[0] if found else None
 
 
-def _radii(request: AuditRequest, captured: Captured, rungs: Rungs, skipped: Skipped) -> Radii | None:
+def _radii(request: AuditRequest, captured: TracedNetwork, rungs: BoundsByMethod, skipped: Skipped) -> Radii | None:
     """Return the certified radii, or say why there are none."""
     if request.output == ALL_OUTPUTS:
         skipped.append(
@@ -409,7 +411,7 @@ def _radii(request: AuditRequest, captured: Captured, rungs: Rungs, skipped: Ski
     return found[0] if found else None
 
 
-def _sensitivity(request: AuditRequest, captured: Captured, skipped: Skipped) -> dict[str, Bracket]:
+def _sensitivity(request: AuditRequest, captured: TracedNetwork, skipped: Skipped) -> dict[str, Bracket]:
     """Return the sensitivities to the weights, or say that there was no time for them."""
     budget = request.budget.share(SENSITIVITY_SHARE)
     bounding = request.bounding(budget.share(SEARCHES_SHARE))
@@ -426,7 +428,7 @@ NORM_WORK = 2e10
 """Multiplications for the norms of maps that the bounds of the audit do not know yet; then cheaper ones are taken."""
 MAX_SEARCH_MULTIPLICATIONS = 3e8
 """Models that take more in one pass have no lower sides: these need a dozen passes in float64, and one per weight."""
-STEPS = 4
+MANY_OUTPUTS_LANCZOS_STEPS = 4
 """How many steps Lanczos takes where a model has many outputs."""
 SIDE = 128
 """Segments of several sources up to this size are written out side by side."""
@@ -434,7 +436,7 @@ SENSITIVITY = "sensitivity to the weights"
 
 
 def sensitivities(
-    captured: Captured, bounding: Bounding, seed: int, skipped: list[tuple[str, str]]
+    captured: TracedNetwork, bounding: BoundSettings, seed: int, skipped: list[tuple[str, str]]
 ) -> dict[str, Bracket]:
     """Return norm(h, W) of every weight layer by node name, at the first samples; what is left out goes to `skipped`.
 
@@ -447,7 +449,10 @@ def sensitivities(
         )
     steps = 0 if large else passes(captured.double, SEARCH_STEPS, work=SEARCH_WORK)
     search = JacobianSearch(
-        rtol=bounding.rtol, steps=STEPS, seed=seed, budget=bounding.budget.search(LOWER_SIDES, steps)
+        rtol=bounding.rtol,
+        steps=MANY_OUTPUTS_LANCZOS_STEPS,
+        seed=seed,
+        budget=bounding.budget.search(LOWER_SIDES, steps),
     )
     norms = NORM_WORK * (GPU if captured.double.inputs[0].value.device.type == "cuda" else 1.0)
     plan = WeightPlan(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from ..bounds.applied import multiplications, passes
-from ..bounds.captured import Bounding, Captured
+from ..bounds.captured import BoundSettings, TracedNetwork
 from ..bounds.data.quantile import SHARES, DataBracket, draws_needed
 from ..bounds.data.streaming import SampleNorms
 from ..bounds.lower import USUAL_STEPS
@@ -28,7 +28,7 @@ WHAT = "DATA, the growth by share of the data"
 ONCE = "the loader can be read once only, and that was for the statistics: pass a DataLoader or a list of batches"
 
 
-def worth_it(captured: Captured, rungs: Mapping[str, Bracket]) -> bool:
+def worth_it(captured: TracedNetwork, rungs: Mapping[str, Bracket]) -> bool:
     """Return whether a fast audit takes it: where the bound over all inputs says nothing, of a small network."""
     best, observed = rungs.get("best"), rungs.get("observed")
     if best is None or observed is None or useful(best.log10_upper, observed.log10_upper) is not None:
@@ -37,7 +37,13 @@ def worth_it(captured: Captured, rungs: Mapping[str, Bracket]) -> bool:
 
 
 def audited_quantile(
-    captured: Captured, loader: Batches, skipped: list[tuple[str, str]], *, brief: bool, bounding: Bounding, seed: int
+    captured: TracedNetwork,
+    loader: Batches,
+    skipped: list[tuple[str, str]],
+    *,
+    brief: bool,
+    bounding: BoundSettings,
+    seed: int,
 ) -> DataBracket | None:
     """Return DATA of an audited model, or say why there is none.
 

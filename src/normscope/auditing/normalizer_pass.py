@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..bounds.applied import multiplications, passes
-from ..bounds.captured import Captured
+from ..bounds.captured import TracedNetwork
 from ..bounds.graph.ir import Graph, Node
 from ..bounds.operators.invariance import FeedingLayer
 from ..bounds.operators.registry import sets_of
@@ -43,7 +43,7 @@ TIME_SHARE = 0.5
 
 def measure_normalizers(
     request: AuditRequest,
-    captured: Captured,
+    captured: TracedNetwork,
     places: Sequence[AuditedRow],
     feeds: Sequence[FeedingLayer],
     skipped: Skipped,
@@ -62,7 +62,7 @@ def measure_normalizers(
 
 
 def _measure(
-    captured: Captured,
+    captured: TracedNetwork,
     places: Sequence[AuditedRow],
     feeding: Mapping[str, Node],
     seed: int,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..bounds.applied import weight_of
-from ..bounds.captured import Bounding, Captured
+from ..bounds.captured import BoundSettings, TracedNetwork
 from ..bounds.graph.ir import Graph, Node, Unit, leaves, overlap
 from ..bounds.linalg.folding import compose
 from ..bounds.linalg.layer_norms import linear_map
@@ -97,7 +97,7 @@ BATCH_SAMPLES = 16
 
 
 @torch.no_grad()
-def weight_norms(captured: Captured, bounding: Bounding) -> dict[str, Bracket]:
+def weight_norms(captured: TracedNetwork, bounding: BoundSettings) -> dict[str, Bracket]:
     """Return the operator norm of every weight layer by node name; the ladder reuses the upper sides."""
     effects = {node.name: captured.segments.effects[node.name] for node in captured.double if is_weight(node)}
     maps = {name: effect.maps[0] for name, effect in effects.items() if isinstance(effect, Linear)}
@@ -111,8 +111,8 @@ def weight_norms(captured: Captured, bounding: Bounding) -> dict[str, Bracket]:
 
 @torch.no_grad()
 def from_graph(
-    captured: Captured,
-    bounding: Bounding,
+    captured: TracedNetwork,
+    bounding: BoundSettings,
     data: DataSeen,
     fed: Sequence[FeedingLayer],
     observed: Bracket | None,
@@ -170,8 +170,8 @@ def from_graph(
 
 
 def _normalizer_row(
-    captured: Captured,
-    bounding: Bounding,
+    captured: TracedNetwork,
+    bounding: BoundSettings,
     node: Node,
     common: Mapping[str, Any],
     seen: NormalizerOverData | None,
@@ -209,7 +209,7 @@ def _placed(nodes: Sequence[Node], places: Sequence[AuditedRow]) -> tuple[Audite
 
 
 def _with_beside(
-    captured: Captured, norm: Norm, data: DataSeen, places: Sequence[AuditedRow], where: Mapping[str, Site]
+    captured: TracedNetwork, norm: Norm, data: DataSeen, places: Sequence[AuditedRow], where: Mapping[str, Site]
 ) -> tuple[AuditedRow, ...]:
     """Add rows for layers that ran but do not depend on the measured input (time embeddings), in the order they ran."""
     if any(not place.row.path for place in places):  # torch.export lost a name: which layer is which cannot be told
@@ -295,7 +295,11 @@ def _described(model: nn.Module, node: Node) -> dict[str, Any]:
 
 
 def _normalizer(
-    captured: Captured, bounding: Bounding, node: Node, seen: NormalizerOverData | None, feed: FeedingLayer | None
+    captured: TracedNetwork,
+    bounding: BoundSettings,
+    node: Node,
+    seen: NormalizerOverData | None,
+    feed: FeedingLayer | None,
 ) -> dict[str, Any]:
     """The constants of a normalizer, over all inputs and at the data, alone and folded."""
     effect = captured.segments.effects[node.name]
@@ -343,7 +347,7 @@ def _counted(masks: Sequence[Tensor]) -> dict[str, Any]:
     return {"channels": masks[0].numel(), "dead_channels": int(torch.stack(list(masks)).any(0).sum())}
 
 
-def _gains_along(captured: Captured, observed: Bracket | None) -> dict[str, float]:
+def _gains_along(captured: TracedNetwork, observed: Bracket | None) -> dict[str, float]:
     """Return log10 of the gain from the input to every node, along the direction the network stretches most.
 
     A secant of length 2 STEP norm(x) through the float64 graph, around the sample with the largest Jacobian among those
@@ -367,7 +371,7 @@ def _gains_along(captured: Captured, observed: Bracket | None) -> dict[str, floa
     return {name: log10(gain) for name, gain in gains.items() if math.isfinite(gain)}
 
 
-def _at_the_batch(captured: Captured, budget: Budget, nodes: Sequence[Node]) -> dict[str, NormalizerOverData]:
+def _at_the_batch(captured: TracedNetwork, budget: Budget, nodes: Sequence[Node]) -> dict[str, NormalizerOverData]:
     """Return what normalizers see at the batch, by node name, from the graph itself."""
     unseen = [node for node in nodes if family(node) != "batch_norm"]
     if not unseen:
@@ -450,7 +454,7 @@ def is_recurrent(node: Node) -> bool:
     return family(node) == "recurrent"
 
 
-def over_steps(captured: Captured, node: Node) -> dict[str, Any]:
+def over_steps(captured: TracedNetwork, node: Node) -> dict[str, Any]:
     """Return how many parameters a recurrent layer has, and what it does to a change over the captured steps."""
     parameters = captured.model.get_submodule(node.path).parameters(recurse=False)
     notes = (_amplified(captured.segments.effects[node.name]),)

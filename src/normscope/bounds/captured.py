@@ -1,6 +1,6 @@
-"""`Captured`: one captured graph with its segments, made once; what the functions that bound it all read.
+"""`TracedNetwork`: one captured graph with its segments, made once; what the functions that bound it all read.
 
-`Bounding` says what these bounds may cost, and how closely single norms are taken.
+`BoundSettings` says what these bounds may cost, and how closely single norms are taken.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ..core.log10 import ceiling10
 from ..core.rounding import Upper
 from .applied import multiplications
 from .evaluation import Values
-from .graph.capturing import STILL_WORKS, capture_groups, check_at, trace_model, warmed
+from .graph.capturing import STILL_WORKS, capture_groups, check_at, trace_model, warm_up_export
 from .graph.ir import Graph
 from .linalg.linear_map import LinearMap
-from .linalg.operator_norms import BOUNDING, bracket, taken, upper
+from .linalg.operator_norms import BOUNDING, bracket, norm_cache, upper
 from .operators.effects import Norm
 from .operators.registry import check
 from .operators.units import fill, with_real_values
@@ -34,7 +34,7 @@ from .segments import Segments, UnrolledNetwork, propagate, segment
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounding:
+class BoundSettings:
     """What some bounds may cost together, and how closely single norms are taken.
 
     Attributes:
@@ -48,9 +48,9 @@ class Bounding:
     effort: Effort = Effort.TIGHT
 
     @classmethod
-    def within(cls, max_seconds: float | None, *, rtol: float = 1e-3) -> Bounding:
+    def within(cls, max_seconds: float | None, *, rtol: float = 1e-3) -> BoundSettings:
         """Return the bounding of a whole measurement, whose clock starts now where there is one."""
-        return cls(budget=Budget(max_seconds=warmed(max_seconds), what="the measurement"), rtol=rtol)
+        return cls(budget=Budget(max_seconds=warm_up_export(max_seconds), what="the measurement"), rtol=rtol)
 
     @cached_property
     def norms(self) -> Budget:
@@ -72,7 +72,7 @@ class Bounding:
 
     def norm(self, linear: LinearMap) -> Upper:
         """Bound the norm of one linear map, within the tolerance and the budget."""
-        known = taken(linear).within(self.rtol)
+        known = norm_cache(linear).within(self.rtol)
         return known.upper if known is not None else upper(linear, rtol=self.rtol, budget=self.norms.share(0.7))
 
     def bracket(self, linear: LinearMap) -> Bracket:
@@ -97,7 +97,7 @@ many multiplications."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Captured:
+class TracedNetwork:
     """One captured graph, its segments, and what is read off them once.
 
     Attributes:
@@ -127,7 +127,7 @@ class Captured:
         cls,
         model: nn.Module,
         batch: Any,
-        bounding: Bounding | None = None,
+        bounding: BoundSettings | None = None,
         *,
         mode: str | None = None,
         output: str | int | None = None,
@@ -135,11 +135,11 @@ class Captured:
         known: Mapping[str, float] | None = None,
         graph: Graph | None = None,
         folding: Budget | None = None,
-    ) -> Captured:
+    ) -> TracedNetwork:
         """Capture a model (or take its graph) and fold its linear segments; `folding` is a separate budget for that."""
         check_option(on_missing)
-        bounding = bounding or Bounding()
-        first = bounding if folding is None else Bounding(budget=folding, rtol=bounding.rtol)
+        bounding = bounding or BoundSettings()
+        first = bounding if folding is None else BoundSettings(budget=folding, rtol=bounding.rtol)
         traced = graph or trace_model(model, batch, mode=mode, output=output)
         own = with_real_values(fill(traced, known or {}))
         if on_missing == "error":
@@ -160,7 +160,7 @@ class Captured:
             known=known or {},
         )
 
-    def groups(self, bounding: Bounding, samples: int | None = None) -> list[tuple[list[int], Captured]]:
+    def groups(self, bounding: BoundSettings, samples: int | None = None) -> list[tuple[list[int], TracedNetwork]]:
         """Return the samples of the batch by number, those with the same masks and ids together with their own map.
 
         A map of whole batches is one group, of number 0. `samples` limits them to the first ones.
@@ -172,10 +172,10 @@ class Captured:
             return [(numbers, replace(self, graph=graph)) for numbers, graph in graphs]
         return [(numbers, self._again(graph, numbers, bounding)) for numbers, graph in graphs]
 
-    def _again(self, graph: Graph, numbers: list[int], bounding: Bounding) -> Captured:
+    def _again(self, graph: Graph, numbers: list[int], bounding: BoundSettings) -> TracedNetwork:
         """Return the same model with the graph of some samples, whose operators are the same."""
         batch = tree_map(lambda v: v[numbers] if isinstance(v, Tensor) and v.ndim else v, self.batch)
-        return Captured.of(
+        return TracedNetwork.of(
             self.model,
             batch,
             bounding,

@@ -49,7 +49,7 @@ ULPS = 8.0
 """Units in the last place by which one operator of torch (erf, tanh, exp, a root) may be off."""
 SAFETY = 2.0**14
 """Errors that are estimated and not bounded are multiplied by this margin."""
-TINY = 2.0**-1022
+MIN_NORMAL_FLOAT = 2.0**-1022
 """A number that is flushed to zero is off by at most this much."""
 UP = 1 + 2.0**-40
 """Room for the rounding of the error bounds themselves."""
@@ -67,7 +67,7 @@ class Certain:
 
     def enclosure(self) -> Enclosure:
         """Return the box of the exact value, as local rules read it: the error as a constant over a radius of 1."""
-        reach = torch.where(self.error > 0, self.error * UP + 2 * UNIT * self.value.abs() + TINY, 0.0)
+        reach = torch.where(self.error > 0, self.error * UP + 2 * UNIT * self.value.abs() + MIN_NORMAL_FLOAT, 0.0)
         reach = torch.where(self.value.isinf() & (self.error == 0), 0.0, reach)
         low, high = self.value - reach, self.value + reach
         return Enclosure(self.value, low, high, self.distance, self.error, torch.ones_like(self.distance))
@@ -105,17 +105,17 @@ def _own(primitive: Primitive, values: Sequence[Tensor], value: Tensor) -> Tenso
         case WindowMaximum():
             return torch.zeros_like(value)
         case Multiply():
-            return UNIT * 2 * value.abs() + TINY
+            return UNIT * 2 * value.abs() + MIN_NORMAL_FLOAT
         case Scalar() if primitive.margin == 0.0:  # straight pieces: a product at most
-            return UNIT * 2 * value.abs() + TINY
+            return UNIT * 2 * value.abs() + MIN_NORMAL_FLOAT
         case Scalar():  # formulas like x - tanh(x) and x (1 + erf(x)) add up terms of the size of x
             limit = 64.0 * max(abs(end) for end in primitive.bounded)
-            return few * (value.abs() + 2 * x.abs().clamp(max=limit)) + TINY
+            return few * (value.abs() + 2 * x.abs().clamp(max=limit)) + MIN_NORMAL_FLOAT
         case Normalize() | RowNorm():
-            return torch.where(value.isfinite(), gamma(count + 64.0) * value.abs() + TINY, torch.inf)
+            return torch.where(value.isfinite(), gamma(count + 64.0) * value.abs() + MIN_NORMAL_FLOAT, torch.inf)
         case Softmax():
             apart = _apart(x, value)
-            return value * (gamma(count + 16.0) + few * (apart[0] + apart[1])) + TINY
+            return value * (gamma(count + 16.0) + few * (apart[0] + apart[1])) + MIN_NORMAL_FLOAT
         case LogSoftmax():
             apart = _apart(x, value.exp())
             terms = value.abs() + x.amax(-1, keepdim=True).abs() + apart[0]
@@ -131,7 +131,7 @@ def _own(primitive: Primitive, values: Sequence[Tensor], value: Tensor) -> Tenso
     entries = float(sum(flat(operand).shape[1] for operand in values))
     # The roundings of a recurrent layer travel through its later steps: it is given the margin too.
     many = SAFETY if isinstance(primitive, Opaque) and family_of(primitive.node) == "recurrent" else 1.0
-    return many * gamma(64.0 * (entries + 64.0)) * (value.abs() + wide(size, value)) + TINY
+    return many * gamma(64.0 * (entries + 64.0)) * (value.abs() + wide(size, value)) + MIN_NORMAL_FLOAT
 
 
 def _apart(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,7 +145,7 @@ def _product(a: Certain, b: Certain, norms: bool) -> tuple[Tensor, Tensor, Tenso
     """Return the error of a matrix product: |A| e_B + e_A (|B| + e_B), and its own rounding."""
     count = float(a.value.shape[-1])
     left, right = a.value.abs(), b.value.abs()
-    own = gamma(count + 8.0) * (left @ right) + count * TINY
+    own = gamma(count + 8.0) * (left @ right) + count * MIN_NORMAL_FLOAT
     moved = left @ b.error + a.error @ (right + b.error)
     sizes = [l2(flat(x.value), 1) for x in (a, b)]
     if norms and max(a.value[0].numel(), b.value[0].numel()) <= WIDE:
@@ -188,7 +188,7 @@ def _bilinear(node: Node, operands: Sequence[Certain]) -> tuple[Tensor, Tensor, 
         moved = run(operands[0].error, reached[1]) + run(sizes[0], operands[1].error)
     bias = next((a for a in (*node.args[2:], node.kwargs.get("bias")) if isinstance(a, Tensor)), None)
     count = float(max(operand.value[0].numel() for operand in operands))
-    own = gamma(count + 16.0) * run(*reached) + count * TINY
+    own = gamma(count + 16.0) * run(*reached) + count * MIN_NORMAL_FLOAT
     if bias is not None:
         behind_channels = len(node.shape) - 2 if family_of(node) == "convolution" else 0
         own = own + 4 * UNIT * bias.double().abs().reshape(-1, *(1,) * behind_channels)
@@ -364,7 +364,7 @@ def _through(linear: LinearMap, x: Tensor, error: Tensor) -> tuple[Tensor | None
         return None, zero
     count = float(_terms(linear))
     size = applied(spread, x.abs() + error)
-    return applied(spread, error), gamma(2.0 * count + 16.0) * size + count * TINY
+    return applied(spread, error), gamma(2.0 * count + 16.0) * size + count * MIN_NORMAL_FLOAT
 
 
 def _terms(linear: LinearMap) -> int:

@@ -17,11 +17,11 @@ from ..core.effort import SEARCHING, Effort
 from ..core.errors import InputError, visible
 from ..core.shown import Shown
 from ..core.untouched import Mode, outside_inference_mode
-from .captured import Bounding, Captured, OnMissing, check_option
+from .captured import BoundSettings, OnMissing, TracedNetwork, check_option
 from .graph.ir import Graph, Shape
 from .lower import observed_if_any
 from .operators.effects import Linear
-from .rungs import climb, is_normalizer, is_weight, upper_sides
+from .rungs import bound_by_all_methods, is_normalizer, is_weight, upper_sides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +123,15 @@ def ladder(
     asked = Effort.of(effort, *SEARCHING)
     if sides not in ("both", "upper"):
         raise InputError(f'sides is "both" or "upper", not {sides!r}')
-    bounding = Bounding.within(max_seconds, rtol=rtol)
+    bounding = BoundSettings.within(max_seconds, rtol=rtol)
     batches = Batches(model, data, labels=labels)
-    captured = Captured.of(model, batches.first, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
+    captured = TracedNetwork.of(
+        model, batches.first, bounding, mode=mode, output=output, on_missing=on_missing, known=known
+    )
     if sides == "upper":
         rungs = upper_sides(captured, bounding, asked)
     else:
-        rungs = climb(captured, bounding, observed_if_any(captured, bounding, seed), seed, asked)
+        rungs = bound_by_all_methods(captured, bounding, observed_if_any(captured, bounding, seed), seed, asked)
     return Ladder(rungs=dict(rungs), layers=layer_constants(captured), graph=batches.noted(captured.graph))
 
 
@@ -155,7 +157,7 @@ class LayerConstant:
     normalizer: bool
 
 
-def layer_constants(captured: Captured) -> tuple[LayerConstant, ...]:
+def layer_constants(captured: TracedNetwork) -> tuple[LayerConstant, ...]:
     """Return the weight layers and normalizers with their own constants."""
     rows = []
     for node in captured.graph:

@@ -17,7 +17,7 @@ from ..core.errors import InputError, check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import Mode, outside_inference_mode
 from .balls.ball_bracket import ball_bracket
-from .captured import Bounding, Captured, OnMissing, check_option
+from .captured import BoundSettings, OnMissing, TracedNetwork, check_option
 from .data.streaming import data_quantile
 from .lower import lower_side, observed_if_any
 from .outputs import per_output
@@ -137,14 +137,14 @@ def lipschitz(
             seed=seed,
             per=per,
         )
-    bounding = Bounding.within(max_seconds, rtol=rtol)
+    bounding = BoundSettings.within(max_seconds, rtol=rtol)
     batches = Batches(model, data, labels=labels)
     batch = batches.first
     if scope is Scope.POINT:
         budget = bounding.closed_forms
         norms = jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed, budget=budget)
         return batches.noted(norms)
-    captured = Captured.of(model, batch, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
+    captured = TracedNetwork.of(model, batch, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
     if radius is not None:
         return batches.noted(_over_balls(captured, bounding, radius, asked, seed))
     return batches.noted(_over_all_inputs(captured, bounding, asked, sides, per, seed))
@@ -170,7 +170,7 @@ def _check_sides(sides: str, scope: Scope, *, per: str | None) -> None:
         raise InputError('per= works on both sides together: leave sides="both"')
 
 
-def _not_asked(captured: Captured) -> Bracket:
+def _not_asked(captured: TracedNetwork) -> Bracket:
     """Return the bracket of a lower side alone before that is known."""
     return Bracket(
         log10_lower=-math.inf,
@@ -185,7 +185,7 @@ def _not_asked(captured: Captured) -> Bracket:
 
 
 def _over_all_inputs(
-    captured: Captured, bounding: Bounding, effort: Effort, sides: str, per: str | None, seed: int
+    captured: TracedNetwork, bounding: BoundSettings, effort: Effort, sides: str, per: str | None, seed: int
 ) -> Bracket:
     """Return the bracket of scope GLOBAL."""
     if sides == "lower":
@@ -203,7 +203,7 @@ def _over_all_inputs(
     return replace(bracket, per_output=each)
 
 
-def _over_balls(captured: Captured, bounding: Bounding, radius: float, effort: Effort, seed: int) -> Bracket:
+def _over_balls(captured: TracedNetwork, bounding: BoundSettings, radius: float, effort: Effort, seed: int) -> Bracket:
     """Return the bracket of scope BALL: every sample is measured with its own masks and ids."""
     groups = captured.groups(bounding)
     if len(groups) == 1:
@@ -227,7 +227,7 @@ def _over_balls(captured: Captured, bounding: Bounding, radius: float, effort: E
     )
 
 
-def _balls_of(captured: Captured, bounding: Bounding, radius: float, effort: Effort, seed: int) -> Bracket:
+def _balls_of(captured: TracedNetwork, bounding: BoundSettings, radius: float, effort: Effort, seed: int) -> Bracket:
     """Return the bracket over balls; every ball has what a checker needs: the network, the centre, the radius.
 
     The model must give what the graph gives at the centres.

@@ -20,7 +20,7 @@ from ..core.budget import Budget, attempt
 from ..core.errors import JacobianError
 from ..core.log10 import norm as l2
 from .applied import multiplications, passes
-from .captured import Bounding, Captured, cut_short
+from .captured import BoundSettings, TracedNetwork, cut_short
 from .evaluation import ESTIMATED, Confirmer, Secant, Values, apart
 from .graph.ir import Graph
 from .point import STEP_PASSES, first_samples, jacobian_norms
@@ -270,7 +270,7 @@ Witness = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 """Two inputs, each as the tensors that the graph takes."""
 
 
-def observed(captured: Captured, seed: int, budget: Budget | None = None) -> Bracket:
+def observed(captured: TracedNetwork, seed: int, budget: Budget | None = None) -> Bracket:
     """Return the Jacobian norms at the first samples of the batch; raises JacobianError where there is none.
 
     How many samples and steps there are is counted from shapes, so that `audit`, `ladder` and `lipschitz` see the
@@ -294,7 +294,7 @@ def observed(captured: Captured, seed: int, budget: Budget | None = None) -> Bra
     )
 
 
-def observed_if_any(captured: Captured, bounding: Bounding, seed: int) -> Bracket | None:
+def observed_if_any(captured: TracedNetwork, bounding: BoundSettings, seed: int) -> Bracket | None:
     """Return the Jacobian norms at the batch, or None where there are none or no time is left for them."""
     budget = Budget() if captured.tiny else bounding.budget.share(OBSERVED_SHARE)
     try:
@@ -329,8 +329,8 @@ class LowerSide:
 
 
 def lower_side(
-    captured: Captured,
-    bounding: Bounding,
+    captured: TracedNetwork,
+    bounding: BoundSettings,
     at_data: Bracket | None,
     seed: int,
     *,
@@ -374,7 +374,7 @@ def lower_side(
     )
 
 
-def witness_of(captured: Captured, secant: Secant) -> Witness | None:
+def witness_of(captured: TracedNetwork, secant: Secant) -> Witness | None:
     """Return a pair as the tensors that the graph takes; None without one. The model must give what the graph gives."""
     if secant.pair is None:
         return None
@@ -383,7 +383,7 @@ def witness_of(captured: Captured, secant: Secant) -> Witness | None:
     return captured.double.split(u), captured.double.split(v)
 
 
-def _promising(captured: Captured, at_data: Bracket | None, *, search: bool) -> list[tuple[Tensor, Tensor | None]]:
+def _promising(captured: TracedNetwork, at_data: Bracket | None, *, search: bool) -> list[tuple[Tensor, Tensor | None]]:
     """Return the points with the largest Jacobians, each with the direction that grows most, if that is known."""
     if at_data is None or not at_data.per_sample:
         return []

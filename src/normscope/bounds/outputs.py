@@ -15,7 +15,7 @@ from ..core.budget import Budget
 from ..core.effort import Effort
 from ..core.errors import InputError
 from .applied import passes
-from .captured import Bounding, Captured, cut_short
+from .captured import BoundSettings, TracedNetwork, cut_short
 from .ellipsoids.ellipsoid_plan import plan
 from .ellipsoids.optimised import optimise, with_rounding
 from .evaluation import Secant
@@ -25,9 +25,9 @@ from .segments import Bounds
 
 PER = ("output", "difference")
 """What a bracket can be split into."""
-STEPS, FEWEST = 6000, 4
+SEARCH_STEPS, FEWEST_STEPS_PER_OUTPUT = 6000, 4
 """Steps of the searches from below for all outputs together, and at least for each of them."""
-MOST = 2048
+MAX_CONSTANTS = 2048
 """Constants that are worked out at most: 64 outputs have 2,016 differences."""
 
 
@@ -39,15 +39,22 @@ def directions(per: str, outputs: int) -> Tensor:
     if per == "difference":
         pairs = list(itertools.combinations(range(outputs), 2))
         rows = torch.stack([rows[i] - rows[j] for i, j in pairs]) if pairs else rows[:0]
-    if not 0 < len(rows) <= MOST:
+    if not 0 < len(rows) <= MAX_CONSTANTS:
         raise InputError(
-            f'per="{per}" of {outputs} output(s) is {len(rows)} constants: between 1 and {MOST} are possible'
+            f'per="{per}" of {outputs} output(s) is {len(rows)} constants: between 1 and {MAX_CONSTANTS} are possible'
         )
     return rows
 
 
 def per_output(
-    captured: Captured, bounding: Bounding, values: Bounds, bracket: Bracket, *, per: str, effort: Effort, seed: int
+    captured: TracedNetwork,
+    bounding: BoundSettings,
+    values: Bounds,
+    bracket: Bracket,
+    *,
+    per: str,
+    effort: Effort,
+    seed: int,
 ) -> tuple[Bracket, ...]:
     """Return a bracket for every output or difference, none above what the whole output's bracket implies.
 
@@ -65,7 +72,12 @@ def per_output(
             along, budget.share(0.5).attempt(partial(_along, captured, budget, values, rows, way), nothing)
         )
     whole = bracket.log10_upper + rows.norm(dim=1).log10() + 1e-10
-    steps = passes(captured.graph, min(ATTACK_STEPS, STEPS // len(rows)), work=ATTACK_WORK / len(rows), least=FEWEST)
+    steps = passes(
+        captured.graph,
+        min(ATTACK_STEPS, SEARCH_STEPS // len(rows)),
+        work=ATTACK_WORK / len(rows),
+        least=FEWEST_STEPS_PER_OUTPUT,
+    )
     below = bounding.budget.search(BELOW, steps * len(rows))
     results: list[Bracket] = []
     for row, one, other in zip(rows, along.tolist(), whole.tolist(), strict=True):
@@ -89,7 +101,7 @@ def per_output(
     return tuple(cut_short(result, bounding.budget) for result in results)
 
 
-def _below(captured: Captured, row: Tensor, budget: Budget, seed: int, enough: float) -> Secant:
+def _below(captured: TracedNetwork, row: Tensor, budget: Budget, seed: int, enough: float) -> Secant:
     """Search for the lower side of d^T f for a row d."""
     double = directed(captured.double, row)
     values = captured.certain.opened(double)
@@ -98,7 +110,7 @@ def _below(captured: Captured, row: Tensor, budget: Budget, seed: int, enough: f
     )
 
 
-def _along(captured: Captured, budget: Budget, values: Bounds, rows: Tensor, effort: Effort) -> Tensor:
+def _along(captured: TracedNetwork, budget: Budget, values: Bounds, rows: Tensor, effort: Effort) -> Tensor:
     """Return log10 of the constants along the rows by one certificate; infinite where there is none."""
     written = plan(captured.segments, values)
     dense = None

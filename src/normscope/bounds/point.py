@@ -34,7 +34,7 @@ SEARCHED = 0.6
 """Of the time that is left, where it is limited: what Lanczos may take; then its direction is confirmed."""
 LANCZOS = "the search for the largest gain of a Jacobian"
 """How messages name this search."""
-STEPS = 60
+MAX_LANCZOS_STEPS = 60
 """Lanczos takes at most this many steps, each of two products."""
 STEP_PASSES = 5
 """How many passes one step takes: forward, and backward twice."""
@@ -81,7 +81,7 @@ def jacobian_norms(
     mode: str | None = None,
     output: str | int | None = None,
     rtol: float = 1e-3,
-    steps: int = STEPS,
+    steps: int = MAX_LANCZOS_STEPS,
     seed: int = 0,
     graph: Graph | None = None,
     budget: Budget | None = None,
@@ -144,7 +144,7 @@ def batch_norms(
     mode: str | None,
     output: str | int | None,
     rtol: float,
-    steps: int = STEPS,
+    steps: int = MAX_LANCZOS_STEPS,
     seed: int = 0,
     graph: Graph | None = None,
     traces: Traces | None = None,

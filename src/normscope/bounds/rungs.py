@@ -21,7 +21,7 @@ from ..core.effort import Effort
 from ..core.log10 import log10, power10
 from ..core.rounding import Upper, smallest
 from ..theory.normalizers import lemma1, lemma2, lemma3
-from .captured import Bounding, Captured, cut_short
+from .captured import BoundSettings, TracedNetwork, cut_short
 from .certificate import ChainCertificate, ClosedForm
 from .ellipsoids.ellipsoid_plan import WIDEST, EllipsoidPlan, plan
 from .ellipsoids.optimised import TIGHTENING, Certified, is_exact, optimise, with_rounding
@@ -35,7 +35,7 @@ from .segments import Bounds, Joints, Segments, propagate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rungs(Mapping[str, Bracket]):
+class BoundsByMethod(Mapping[str, Bracket]):
     """The brackets of one captured graph by method, and what they rest on.
 
     Attributes:
@@ -59,17 +59,17 @@ class Rungs(Mapping[str, Bracket]):
 
 
 def upper_sides(
-    captured: Captured,
-    bounding: Bounding | None = None,
+    captured: TracedNetwork,
+    bounding: BoundSettings | None = None,
     effort: Effort = Effort.FAST,
     *,
     proofs: bool = True,
-) -> Rungs:
+) -> BoundsByMethod:
     """Return the upper side of every method that the effort allows, and the best of them.
 
     `proofs` keeps what a checker needs, which takes stock of all weights.
     """
-    bounding = bounding or Bounding()
+    bounding = bounding or BoundSettings()
     node_bounds, chains = _composed(captured, bounding)
     output = captured.graph.output
     uppers = {name: bounds[output] for name, bounds in node_bounds.items()}
@@ -92,19 +92,19 @@ def upper_sides(
     later = {"closed-form": chained, "tight": whole, "best": whole}
     brackets = {name: cut_short(rung, norms, later.get(name, norms)) for name, rung in brackets.items()}
     brackets = {name: replace(rung, notes=(*rung.notes, *tight.notes)) for name, rung in brackets.items()}
-    return Rungs(brackets=brackets, nodes=values, plan=tight.plan)
+    return BoundsByMethod(brackets=brackets, nodes=values, plan=tight.plan)
 
 
-def climb(
-    captured: Captured,
-    bounding: Bounding,
+def bound_by_all_methods(
+    captured: TracedNetwork,
+    bounding: BoundSettings,
     observed: Bracket | None,
     seed: int,
     effort: Effort = Effort.FAST,
     *,
     search: bool = True,
     proofs: bool = True,
-) -> Rungs:
+) -> BoundsByMethod:
     """Return every rung, with one lower side shared by all that bound the network, and `observed` as the last.
 
     Without `search` the lower side comes from pairs at the batch alone; `proofs` keeps what a checker needs.
@@ -121,7 +121,7 @@ def climb(
     return replace(rungs, brackets=brackets if observed is None else brackets | {"observed": observed})
 
 
-def _composed(captured: Captured, bounding: Bounding) -> tuple[dict[str, Bounds], tuple[Multipliers, ...]]:
+def _composed(captured: TracedNetwork, bounding: BoundSettings) -> tuple[dict[str, Bounds], tuple[Multipliers, ...]]:
     """Return the bounds of all nodes by every method that composes, and the multipliers of the best closed form."""
     segments, output = captured.segments, captured.graph.output
     joints: Joints = {}
@@ -148,7 +148,7 @@ def _shown(norm: Norm, progress: Progress, linear: LinearMap) -> Upper:
 
 
 def _chained(
-    captured: Captured, bounding: Bounding, norm: Norm, joints: Joints, start: ClosedForm
+    captured: TracedNetwork, bounding: BoundSettings, norm: Norm, joints: Joints, start: ClosedForm
 ) -> tuple[Bounds, tuple[Multipliers, ...]]:
     """Return the bounds of all nodes by a certificate that follows chains, and its multipliers."""
     device = captured.double.inputs[0].value.device
@@ -184,14 +184,14 @@ class OptimisedCertificate:
         return replace(network, multipliers=(run,))
 
 
-def optimise_certificate(captured: Captured, bounding: Bounding, values: Bounds) -> OptimisedCertificate:
+def optimise_certificate(captured: TracedNetwork, bounding: BoundSettings, values: Bounds) -> OptimisedCertificate:
     """Optimise a certificate within the budget."""
     tightening = bounding.budget.search(TIGHTENING)
     certificate = tightening.attempt(lambda: _optimise(captured, bounding, values), OptimisedCertificate)
     return replace(certificate, cut=tightening.cut or bounding.budget.cut)
 
 
-def _optimise(captured: Captured, bounding: Bounding, values: Bounds) -> OptimisedCertificate:
+def _optimise(captured: TracedNetwork, bounding: BoundSettings, values: Bounds) -> OptimisedCertificate:
     """Optimise a certificate, from the input on or from where values are narrow enough to be carried."""
     budget = bounding.budget.share(0.7)
     written = plan(captured.segments, values)
@@ -206,7 +206,7 @@ def _optimise(captured: Captured, bounding: Bounding, values: Bounds) -> Optimis
     return OptimisedCertificate(Upper(sure.log10, evidence, "tight"), dense, written, notes=notes)
 
 
-def _not_attempted(captured: Captured, written: EllipsoidPlan | None, inputs: set[str]) -> tuple[str, ...]:
+def _not_attempted(captured: TracedNetwork, written: EllipsoidPlan | None, inputs: set[str]) -> tuple[str, ...]:
     """Return which part of a network the optimised certificate leaves out, and why; nothing where it takes all."""
     limit = f"which holds at most {WIDEST:,} entries of values at a time, of a size whose squares float64 can hold"
     if written is None:
@@ -231,7 +231,7 @@ def slope_evidence(effect: Effect) -> Evidence:
 
 
 def _brackets(
-    captured: Captured, bounding: Bounding, uppers: Bounds, proofs: Mapping[str, Proof | None]
+    captured: TracedNetwork, bounding: BoundSettings, uppers: Bounds, proofs: Mapping[str, Proof | None]
 ) -> dict[str, Bracket]:
     """Return the upper side of every method as a bracket with its proof, and the best of them again."""
     best = smallest(list(uppers.values()))
@@ -243,7 +243,7 @@ def _brackets(
     }
 
 
-def bracket_of(captured: Captured, bounding: Bounding, value: Upper, method: str) -> Bracket:
+def bracket_of(captured: TracedNetwork, bounding: BoundSettings, value: Upper, method: str) -> Bracket:
     """Return an upper side as a bracket, with the reasons where it is infinite."""
     return Bracket(
         log10_lower=-math.inf,
@@ -257,7 +257,7 @@ def bracket_of(captured: Captured, bounding: Bounding, value: Upper, method: str
     )
 
 
-def _reason(captured: Captured, bounding: Bounding) -> str:
+def _reason(captured: TracedNetwork, bounding: BoundSettings) -> str:
     """Return every reason why the bound is infinite, the first three by name."""
     segments = captured.segments
     reasons = [atom.effect.reason for atom in segments.atoms.values() if isinstance(atom.effect, Unbounded)]

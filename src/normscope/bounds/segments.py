@@ -318,7 +318,7 @@ def _ends(segments: Segments) -> set[str]:
     return ends
 
 
-CLOSE = 1e-9
+STEPS_RTOL = 1e-9
 """How far the steps of a node may be from the node itself, relative to its largest value."""
 
 
@@ -406,7 +406,7 @@ class GraphSteps:
         if want.shape != got.shape:
             return False
         scale = float(want.abs().nan_to_num(0.0, 0.0, 0.0).amax()) if want.numel() else 0.0
-        return torch.allclose(want, got, rtol=0.0, atol=CLOSE * max(scale, 1.0), equal_nan=True)
+        return torch.allclose(want, got, rtol=0.0, atol=STEPS_RTOL * max(scale, 1.0), equal_nan=True)
 
     def _typed(self, node: Node) -> tuple[torch.dtype, ...]:
         """Return the types of a node's operands; truth values travel as 0 and 1."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..core.budget import Budget
 from ..core.errors import NormscopeError, SoundnessError
-from .captured import Captured
+from .captured import TracedNetwork
 from .graph.ir import Unit
 from .lower import lower_bound
 from .operators.effects import Unbounded
@@ -60,7 +60,7 @@ def try_example(example: Example, *, seed: int = 0, steps: int = 200) -> Trial:
     generator = torch.Generator().manual_seed(seed)
     model = shaken(function, generator) if isinstance(function, nn.Module) else _Function(function)
     inputs = tuple(torch.randn(shape, generator=generator) for shape in shapes)
-    captured = Captured.of(model, inputs)
+    captured = TracedNetwork.of(model, inputs)
     for node in captured.double:
         effect = captured.segments.effects[node.name]
         if isinstance(effect, Unbounded) and effect.reason.startswith(FAILED):

@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_leaves
 from .errors import InputError, describe_error
 from .whole_weights import refuse_sharded_weights
 
-MOST = 20_000
+MAX_SEARCHED_OBJECTS = 20_000
 """The search for changeable objects ends after this many."""
 LIBRARIES = frozenset({"torch", "numpy", "scipy", "normscope", "torchvision", *sys.stdlib_module_names} - {"__main__"})
 """Packages whose functions and objects are taken to keep nothing of a forward."""
@@ -76,7 +76,7 @@ class Reached:
         self._seen: set[int] = set()
         self._keep: list[Any] = []  # an id is that of an object only while the object lives
         waiting: deque[Any] = deque(self.modules)
-        while waiting and len(self._seen) < MOST:
+        while waiting and len(self._seen) < MAX_SEARCHED_OBJECTS:
             value = waiting.popleft()
             if id(value) not in self._seen:
                 self._seen.add(id(value))

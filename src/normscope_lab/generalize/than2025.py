@@ -18,11 +18,11 @@ from normscope import Evidence, Graph, NormscopeError
 from normscope.theory import Loss, generalization_slack
 from normscope.toolkit import (
     Balls,
-    Bounding,
-    Captured,
+    BoundSettings,
     InputError,
     Linear,
     Progress,
+    TracedNetwork,
     describe_error,
     is_normalizer,
     is_weight,
@@ -181,8 +181,8 @@ class Constants:
     log10_product: float  # log10 of P_w, the product of the weights' norms
     normalizers: tuple[tuple[str, float], ...]  # the operator of each normalizer and log10 of its printed constant
     chain: Condition  # the condition that the printed product bounds this network
-    captured: Captured  # captured, bounding: the captured model, and what its bounds may cost
-    bounding: Bounding
+    captured: TracedNetwork  # captured, bounding: the captured model, and what its bounds may cost
+    bounding: BoundSettings
 
 
 def over_all_inputs(
@@ -196,8 +196,8 @@ def over_all_inputs(
 
     `graph` is that of the model in eval mode, where it was captured already.
     """
-    bounding = Bounding.within(max_seconds)
-    captured = Captured.of(model, example[:CAPTURED], bounding, mode="eval", output=output, graph=graph)
+    bounding = BoundSettings.within(max_seconds)
+    captured = TracedNetwork.of(model, example[:CAPTURED], bounding, mode="eval", output=output, graph=graph)
     best = upper_sides(captured, bounding, proofs=False)["best"]
     formula = printed(captured.segments, captured.norm, exact=False)
     product, normalizers = 0.0, []

@@ -26,12 +26,12 @@ from torch import Tensor, nn
 
 from normscope import Graph
 from normscope.toolkit import (
-    Bounding,
-    Captured,
+    BoundSettings,
     Linear,
     Node,
     Ref,
     TracedModel,
+    TracedNetwork,
     family_of,
     is_homogeneous,
     is_normalizer,
@@ -102,13 +102,13 @@ def read_network(
     *,
     fixed: Fixed | None = None,
     traced: TracedModel | None = None,
-    captured: Captured | None = None,
+    captured: TracedNetwork | None = None,
 ) -> NetworkNorms:
     """Return what the norm-based bounds need of a model in eval mode."""
     traced, fixed = traced or trace(model, batch[:CAPTURED], output), fixed or Fixed()
-    bounding = Bounding.within(max_seconds)
+    bounding = BoundSettings.within(max_seconds)
     if captured is None or traced.folded is not traced.graph:
-        captured = Captured.of(
+        captured = TracedNetwork.of(
             traced.folded_model, batch[:CAPTURED], bounding, mode="eval", output=output, graph=traced.folded
         )
     captured = dataclasses.replace(captured, norm=bounding.norm)
@@ -187,7 +187,7 @@ def _named(node: Node) -> str:
     return where if node.path else f"the operation `{node.operator}` outside of every named layer"
 
 
-def _norms(captured: Captured, node: Node, biased: bool, last: bool) -> MatrixNorms:
+def _norms(captured: TracedNetwork, node: Node, biased: bool, last: bool) -> MatrixNorms:
     """Return the norms of a layer; a convolution counts every output position as if none were at the border."""
     arguments = node.bound()
     weight, bias = arguments["weight"].double(), arguments.get("bias")

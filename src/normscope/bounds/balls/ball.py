@@ -14,11 +14,11 @@ from ...core.budget import Budget, affordable
 from ...core.effort import SEARCHING, Effort
 from ...core.errors import InputError
 from ..applied import multiplications
-from ..captured import Bounding, Captured
+from ..captured import BoundSettings, TracedNetwork
 from ..evaluation import CARRIED
 from ..linalg.writing import moderate
 from ..operators.local.local import Affine, flat
-from .ball_ellipsoid import Reach, search
+from .ball_ellipsoid import EllipsoidState, search
 from .enclosure import Enclosures, Tightener, enclose
 from .expansion import Expansion, expand
 from .sweep import ROWS, Below, Relaxation, below
@@ -73,18 +73,20 @@ class Balls:
 
     Example:
         >>> import torch
-        >>> balls = Balls(Captured.of(torch.nn.Linear(2, 2).eval(), torch.zeros(3, 2)))
+        >>> balls = Balls(TracedNetwork.of(torch.nn.Linear(2, 2).eval(), torch.zeros(3, 2)))
         >>> balls.over(0.1).constant.shape
         torch.Size([3])
     """
 
-    def __init__(self, captured: Captured, centres: Tensor | None = None, bounding: Bounding | None = None) -> None:
+    def __init__(
+        self, captured: TracedNetwork, centres: Tensor | None = None, bounding: BoundSettings | None = None
+    ) -> None:
         graph = captured.graph
         centres = captured.points if centres is None else centres
         size = sum(item.value.numel() for item in graph.inputs)
         if centres.ndim != 2 or centres.shape[1] != size or not len(centres):
             raise InputError(f"centres are [B, {size}] with B >= 1, these have shape {tuple(centres.shape)}")
-        self.captured, self.bounding = captured, bounding or Bounding()
+        self.captured, self.bounding = captured, bounding or BoundSettings()
         self.centres = centres.detach().to(graph.inputs[0].value.device, torch.float64)
         with torch.no_grad():
             self.unrolled = captured.unrolled
@@ -152,7 +154,7 @@ class Over:
 
     def __init__(self, balls: Balls, radius: Tensor, effort: Effort, steps: int) -> None:
         self.balls, self.radius, self.effort, self.steps = balls, radius, effort, steps
-        self.reaches: list[Reach] = []
+        self.reaches: list[EllipsoidState] = []
         self._differences: tuple[Tensor, Tensor] | None = None
 
     @cached_property
@@ -165,7 +167,9 @@ class Over:
                 tight = self.effort == Effort.TIGHT
                 budget = balls.bounding.budget.search("the relaxation over balls")
                 widest, limit = (WIDEST, budget) if tight else (NARROW, None)
-                self.reaches.append(Reach(balls.unrolled, len(radius), radius.device, widest=widest, budget=limit))
+                self.reaches.append(
+                    EllipsoidState(balls.unrolled, len(radius), radius.device, widest=widest, budget=limit)
+                )
                 helpers: list[Tightener] = [self.reaches[-1]]
                 if tight:
                     helpers.append(Relaxation(budget))

@@ -21,7 +21,7 @@ from ...core.errors import InputError
 from ...core.log10 import log10
 from ...core.rounding import Upper
 from ..applied import passes
-from ..captured import Bounding, Captured, cut_short
+from ..captured import BoundSettings, TracedNetwork, cut_short
 from ..evaluation import ESTIMATED, Confirmer, Secant, Values
 from ..lower import ATTACK_WORK, BELOW, AdamStep, gradients, witness_of
 from ..operators.local.local import flat
@@ -32,8 +32,8 @@ ATTACK_FEWEST = 4
 
 
 def ball_bracket(
-    captured: Captured,
-    bounding: Bounding | None = None,
+    captured: TracedNetwork,
+    bounding: BoundSettings | None = None,
     *,
     radius: float,
     effort: Effort = Effort.FAST,
@@ -48,12 +48,12 @@ def ball_bracket(
     Example:
         >>> import torch
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()).eval()
-        >>> ball_bracket(Captured.of(model, torch.ones(4, 2)), radius=0.1).scope.value
+        >>> ball_bracket(TracedNetwork.of(model, torch.ones(4, 2)), radius=0.1).scope.value
         'ball'
     """
     if radius is None or isinstance(radius, bool) or not math.isfinite(float(radius)) or float(radius) < 0:
         raise InputError(f"a ball needs a radius, a finite number >= 0, not {radius!r}")
-    size, limits = float(radius), bounding or Bounding()
+    size, limits = float(radius), bounding or BoundSettings()
     tried = [
         budget.attempt(partial(_over, captured, limits, size, way), lambda: None)
         for way, budget in limits.efforts(effort)
@@ -64,7 +64,7 @@ def ball_bracket(
     return _measured(captured, limits, size, overs, global_upper, seed)
 
 
-def _over(captured: Captured, bounding: Bounding, radius: float, effort: Effort) -> Over:
+def _over(captured: TracedNetwork, bounding: BoundSettings, radius: float, effort: Effort) -> Over:
     """Bound every ball from above."""
     balls = Balls(captured, bounding=bounding)
     if effort == Effort.FAST:
@@ -74,10 +74,10 @@ def _over(captured: Captured, bounding: Bounding, radius: float, effort: Effort)
     return over
 
 
-def _everywhere(captured: Captured, budget: Budget, global_upper: Upper | None) -> Bracket:
+def _everywhere(captured: TracedNetwork, budget: Budget, global_upper: Upper | None) -> Bracket:
     """Return what holds over all inputs as the bracket of every ball, where the clock leaves no time for more."""
     samples = 1 if captured.graph.samples is None else len(captured.graph.samples)
-    steps = passes(captured.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=samples)
+    steps = passes(captured.graph, SEARCH_STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=samples)
     budget.search(BELOW, steps).leave_out()
     upper = global_upper or Upper.infinite("max_seconds left no time for the balls")
     one = Bracket(
@@ -95,11 +95,16 @@ def _everywhere(captured: Captured, budget: Budget, global_upper: Upper | None) 
 
 
 def _measured(
-    captured: Captured, bounding: Bounding, radius: float, overs: list[Over], global_upper: Upper | None, seed: int
+    captured: TracedNetwork,
+    bounding: BoundSettings,
+    radius: float,
+    overs: list[Over],
+    global_upper: Upper | None,
+    seed: int,
 ) -> Bracket:
     """Search pairs inside every ball, and join them with the upper sides."""
     over, centres = overs[-1], overs[-1].balls.centres
-    steps = passes(captured.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=len(centres))
+    steps = passes(captured.graph, SEARCH_STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=len(centres))
     below = bounding.budget.share(0.3).search(BELOW, steps)
     pairs = bounding.budget.attempt(
         lambda: strongest_pairs(captured.certain, centres, over.radius, budget=below, seed=seed),
@@ -129,7 +134,7 @@ def _measured(
     return _widest(captured, brackets, estimated=any(secant.estimated for secant in pairs))
 
 
-def _widest(captured: Captured, brackets: Sequence[Bracket], *, estimated: bool) -> Bracket:
+def _widest(captured: TracedNetwork, brackets: Sequence[Bracket], *, estimated: bool) -> Bracket:
     """Return the bracket that spans the largest constant over the balls, from those of single balls."""
     top = max(brackets, key=lambda bracket: bracket.log10_upper)
     strongest = max(brackets, key=lambda bracket: bracket.log10_lower)
@@ -172,7 +177,7 @@ INSIDE = 1 - 1e-6
 """How much of the radius is used: rounding must not carry a point out of its ball."""
 POWERS, ASCENTS = 8, 30
 """How many gradients find a direction at every start, and how many climb from there."""
-STEPS = 4 * (POWERS + ASCENTS)
+SEARCH_STEPS = 4 * (POWERS + ASCENTS)
 """The steps of the whole search, from four starts; a step is one gradient of all balls together."""
 
 

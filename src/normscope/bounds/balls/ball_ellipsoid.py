@@ -70,7 +70,7 @@ class EllipsoidOperand:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class Propagate:
     """A primitive: its stacked operands as a matrix over the state, what is kept of the state, and its pieces."""
 
     form: Tensor
@@ -87,7 +87,7 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
-class Afresh:
+class Restart:
     """A value known by its constant `[B]` alone, of `size` entries, beside what is kept of the state."""
 
     constant: Tensor
@@ -96,25 +96,25 @@ class Afresh:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class Drop:
     """Nothing is added; some of the state is kept."""
 
     kept: Tensor
 
 
-Move = Carried | Afresh | Forget
+Move = Propagate | Restart | Drop
 
 
-Choose = Callable[[Tensor, Carried], Sequence[Tensor]]
+Choose = Callable[[Tensor, Propagate], Sequence[Tensor]]
 """Multipliers `[B, blocks]` for every piece of a primitive, from the ellipsoid of its operands."""
 
 
-def moved(q: Tensor, move: Move, choose: Choose | None = None) -> Tensor:
+def apply_move(q: Tensor, move: Move, choose: Choose | None = None) -> Tensor:
     """Return the state behind a move: `[B, N, N]`, NaN where the multipliers (`multipliers` if absent) do not fit."""
     kept = move.kept
-    if isinstance(move, Forget):
+    if isinstance(move, Drop):
         return q[:, kept][:, :, kept]
-    if isinstance(move, Afresh):
+    if isinstance(move, Restart):
         eye = torch.eye(move.size, dtype=q.dtype, device=q.device) * move.constant.square()[:, None, None]
         # two ellipsoids side by side hold together with shares that sum to 1
         return join_blocks(2 * q[:, kept][:, :, kept], None, 2 * eye) if kept.numel() else eye
@@ -130,7 +130,7 @@ def moved(q: Tensor, move: Move, choose: Choose | None = None) -> Tensor:
 
 
 def multipliers(
-    own: Tensor, move: Carried, shares: Sequence[Tensor] | None = None, tilts: Sequence[Tensor] | None = None
+    own: Tensor, move: Propagate, shares: Sequence[Tensor] | None = None, tilts: Sequence[Tensor] | None = None
 ) -> list[Tensor]:
     """Choose feasible multipliers, `[B, blocks]` for every piece.
 
@@ -157,7 +157,7 @@ def multipliers(
     ]
 
 
-def shares_of(move: Carried) -> list[Tensor]:
+def shares_of(move: Propagate) -> list[Tensor]:
     """Return a good share in (0, 1] for every block; at its edge what is kept beside the value blows up."""
     return [piece.ratio.clamp(max=0.5 if move.kept.numel() else 1.0) for piece in move.pieces]
 
@@ -180,7 +180,7 @@ class StatePlace:
     last: int
 
 
-class Reach:
+class EllipsoidState:
     """The state of the engine over the balls of B centres, fed while values are enclosed.
 
     What is wider than `widest` starts afresh from its constant as soon as values get narrow. Once the clock of the
@@ -220,7 +220,7 @@ class Reach:
     @property
     def cost(self) -> float:
         """About how many multiplications it takes to run all moves again."""
-        return self.batch * sum(float(max(move.form.shape)) ** 3 for move in self.moves if isinstance(move, Carried))
+        return self.batch * sum(float(max(move.form.shape)) ** 3 for move in self.moves if isinstance(move, Propagate))
 
     def _check(self, *sizes: Tensor) -> None:
         """Give the state up where squares of what it is made of leave the range of floats."""
@@ -329,22 +329,22 @@ class Reach:
         for name, place in kept.items():
             self._place(name, place.size, place.last)
         if last <= index or len(chosen) + size > self.widest or not bool(constant.isfinite().all()):
-            self._move(Forget(chosen))
+            self._move(Drop(chosen))
             return
         self._place(step.name, size, last)
         finite = all(bool(part.weight.isfinite().all() and part.gain.isfinite().all()) for part in local.parts)
         if any(form is None for form in forms) or operands > self.widest or not finite:
-            self._move(Afresh(constant, size, chosen))
+            self._move(Restart(constant, size, chosen))
             return
         shapes = [self.unrolled.shapes[name] for name in step.operands]
         pieces = tuple(
             EllipsoidOperand.of(part, shape, step.shape) for part, shape in zip(local.parts, shapes, strict=True)
         )
-        self._move(Carried(torch.cat([form for form in forms if form is not None]), chosen, pieces))
+        self._move(Propagate(torch.cat([form for form in forms if form is not None]), chosen, pieces))
 
     def _move(self, move: Move) -> None:
         self.moves.append(move)
-        self.q = moved(self.q, move)
+        self.q = apply_move(self.q, move)
 
     def look(self, enclosures: Enclosures, name: str, step: UnrolledStep | None = None) -> Enclosure | None:
         """Return the enclosure of a value within the engine's constants."""
@@ -377,10 +377,10 @@ def _root(value: Tensor) -> Tensor:
     return (value.clamp(min=0.0).sqrt() * _PAD).nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
-def search(reach: Reach, budget: Budget) -> None:
+def search(reach: EllipsoidState, budget: Budget) -> None:
     """Run the moves of a state again with better multipliers, and leave in it the best state for every centre."""
     form = reach.form(reach.unrolled.output)
-    carried = [move for move in reach.moves if isinstance(move, Carried)]
+    carried = [move for move in reach.moves if isinstance(move, Propagate)]
     settled = not any(bool((piece.ratio > 0).any()) for move in carried for piece in move.pieces)
     if form is None or settled or form.shape[0] > reach.widest:
         return
@@ -390,13 +390,13 @@ def search(reach: Reach, budget: Budget) -> None:
     def evaluate() -> tuple[Tensor, Tensor]:
         pairs = zip(free[: len(starts)], free[len(starts) :], strict=True)
 
-        def choose(own: Tensor, move: Carried) -> list[Tensor]:
+        def choose(own: Tensor, move: Propagate) -> list[Tensor]:
             shares, tilts = zip(*itertools.islice(pairs, len(move.pieces)), strict=True)
             return multipliers(own, move, [torch.sigmoid(value) for value in shares], tilts)
 
         q = reach.start
         for move in reach.moves:
-            q = moved(q, move, choose)
+            q = apply_move(q, move, choose)
         return largest(image_above(q, form)).log(), q
 
     best = largest(image_above(reach.q, form)).nan_to_num(nan=torch.inf).log(), reach.q

@@ -23,11 +23,11 @@ from ..minimise import minimise
 from .ellipsoid import SHRUNK, Uncertain, advance, balanced, image_above, invert, largest, prove_inverse
 from .ellipsoid_plan import EllipsoidPlan, EllipsoidStep, StateChange, image_cost
 
-TINY = 1e-30
+SMALLEST_DENOMINATOR = 1e-30
 """Denominators are at least this, so that nothing is divided by zero; single precision holds it too."""
 VANISHED = 1e-240
 """Entries this small beside the others of a state may have lost their squares: such a run is no certificate."""
-STEPS, FEWEST = 80, 12
+MOST_SEARCH_STEPS, FEWEST_SEARCH_STEPS = 80, 12
 """Steps of the search, through narrow networks and through the widest; a step is one gradient of the bound."""
 WORK = 3e10
 """Sizes of layers cubed, summed over all of them and over all steps: wide networks take fewer steps."""
@@ -73,7 +73,7 @@ class Certified:
 def moves(plan: EllipsoidPlan) -> int:
     """Return how many steps the search for multipliers of a plan takes at most, fewer if it is wide."""
     cost = sum(step.cost for step in plan.steps)
-    return affordable(STEPS, cost, work=WORK, least=FEWEST, device=plan.output.device)
+    return affordable(MOST_SEARCH_STEPS, cost, work=WORK, least=FEWEST_SEARCH_STEPS, device=plan.output.device)
 
 
 def optimise(
@@ -146,7 +146,7 @@ class _MultiplierSearch:
         squared = largest(done.q)[None]
         if self.directions is not None:
             squared = ((self.directions @ done.q) * self.directions).sum(-1)
-        value = squared.clamp(min=TINY).log().mean()[None] / 2 + done.log10_scale * math.log(10.0)
+        value = squared.clamp(min=SMALLEST_DENOMINATOR).log().mean()[None] / 2 + done.log10_scale * math.log(10.0)
         if float(value.detach()) < self.value:
             self.value, self.sigma = float(value.detach()), dict(done.sigma)
         return (value,)
@@ -156,15 +156,17 @@ class _MultiplierSearch:
         if step.name not in self.places:
             weights, factor = balanced(uncertain, alone=step.kept.numel() == 0)
             evened, shift = self.start
-            theta = (factor * weights.amax()).clamp(TINY, 1.0 - 64.0 * torch.finfo(weights.dtype).eps)
+            theta = (factor * weights.amax()).clamp(SMALLEST_DENOMINATOR, 1.0 - 64.0 * torch.finfo(weights.dtype).eps)
             if not uncertain.whole:
                 diagonal = qvv.detach().diagonal()
-                weights = weights * (diagonal / diagonal.mean().clamp(min=TINY)).clamp(min=1e-12) ** -evened
-            self.places[step.name] = weights.clamp(min=TINY).log(), theta.logit() + shift
+                weights = (
+                    weights * (diagonal / diagonal.mean().clamp(min=SMALLEST_DENOMINATOR)).clamp(min=1e-12) ** -evened
+                )
+            self.places[step.name] = weights.clamp(min=SMALLEST_DENOMINATOR).log(), theta.logit() + shift
         logs, logit = self.places[step.name]
         weights = (logs - logs.detach().amax()).exp()
         root = weights.sqrt().expand(len(qvv))
-        top = largest(qvv * root[:, None] * root).clamp(min=TINY)
+        top = largest(qvv * root[:, None] * root).clamp(min=SMALLEST_DENOMINATOR)
         shrunk = max(SHRUNK, 64.0 * torch.finfo(weights.dtype).eps)
         return (1.0 - shrunk) * logit.sigmoid() * weights / top
 

@@ -27,7 +27,7 @@ from ...core.errors import InputError, NormscopeError, NotFiniteError, describe_
 from ...core.log10 import log10
 from ...products.objective import Objective
 from ...theory.losses import margins
-from ..captured import Bounding
+from ..captured import BoundSettings
 from ..graph.capturing import trace_model
 from ..graph.ir import Graph, Node, leaves, map_leaves
 from ..operators.effects import UNKNOWN, Linear
@@ -475,7 +475,7 @@ def _operator_norm(node: Node) -> float:
     effect = effect_of(node, [UNKNOWN] * len(node.refs))
     if not isinstance(effect, Linear):
         raise InputError(f"the operator norm of `{node.path}` is not known")
-    return Bounding().norm(effect.maps[0]).log10
+    return BoundSettings().norm(effect.maps[0]).log10
 
 
 def _square_weights(node: Node) -> Node:

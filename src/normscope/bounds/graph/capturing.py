@@ -443,7 +443,7 @@ def what_joins(program: TracedProgram, call: Call, mode: str, graph: Graph) -> s
     return joined(graph, call.count)
 
 
-def warmed(max_seconds: float | None) -> float | None:
+def warm_up_export(max_seconds: float | None) -> float | None:
     """Return a time limit; where there is one, load torch.export before its clock starts.
 
     The first call of torch.export in a process takes seconds, whatever the model, and must not count against a limit.

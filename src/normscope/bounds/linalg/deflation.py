@@ -28,7 +28,7 @@ from .convolution_map import Convolution
 from .torus import Symbol
 from .writing import cost
 
-_STEPS = 96
+_MAX_CONJUGATE_GRADIENT_STEPS = 96
 """Steps of conjugate gradients at most."""
 _OPERATIONS = 2e11
 """The most operations for the eigenvectors, and for the steps of conjugate gradients: some seconds of one core."""
@@ -187,7 +187,7 @@ def _solve(plain: Convolution, inputs: bool, bound: float, columns: Tensor, squa
     single = plain._with_weight(plain.weight.to(columns.dtype), 0.0)
     solution, residual = torch.zeros_like(columns), columns.clone()
     direction, square = residual.clone(), residual.square().sum(dim=1)
-    for _ in range(_STEPS):
+    for _ in range(_MAX_CONJUGATE_GRADIENT_STEPS):
         check_time()
         count("products", 2 * len(columns))
         image = _apply_shifted(single, inputs, bound, columns, direction)

@@ -39,7 +39,7 @@ class LinearMap(ABC):
 
     @cached_property
     def worked_out(self) -> dict[Callable[[LinearMap], Any], Any]:
-        """What functions have found out about the map (`kept`)."""
+        """What functions have found out about the map (`cached_per_map`)."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -308,7 +308,7 @@ def _device(parts: Sequence[LinearMap]) -> torch.device:
 Found = TypeVar("Found")
 
 
-def kept(function: Callable[[LinearMap], Found]) -> Callable[[LinearMap], Found]:
+def cached_per_map(function: Callable[[LinearMap], Found]) -> Callable[[LinearMap], Found]:
     """Let every map keep what a function finds out about it, so that this is worked out once."""
 
     @wraps(function)

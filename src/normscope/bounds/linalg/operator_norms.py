@@ -35,7 +35,7 @@ from .linear_map import (
     Reindex,
     Repeated,
     Sum,
-    kept,
+    cached_per_map,
 )
 from .singular_vector import largest_singular_vector
 from .writing import absolute_entries, cost, in_range, lost, of_each, writable, write_out
@@ -56,7 +56,7 @@ class NormBound:
 ZERO_BOUND = NormBound(ZERO)
 
 
-@kept
+@cached_per_map
 def isometric(linear: LinearMap) -> bool:
     """Whether a map is an isometry onto its outputs, because it permutes the entries."""
     if isinstance(linear, Repeated):
@@ -119,7 +119,7 @@ def _check_finite(values: Tensor) -> None:
 
 
 @dataclass(slots=True)
-class BoundsTaken:
+class NormCache:
     """The bounds of one map that were taken so far.
 
     Attributes:
@@ -144,10 +144,10 @@ class BoundsTaken:
         return self.found if self.rtol <= rtol else None
 
 
-@kept
-def taken(linear: LinearMap) -> BoundsTaken:
+@cached_per_map
+def norm_cache(linear: LinearMap) -> NormCache:
     """Return the bounds of a map that were taken so far, which the map keeps."""
-    return BoundsTaken()
+    return NormCache()
 
 
 def upper(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None) -> Upper:
@@ -162,13 +162,13 @@ def upper(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None
 @torch.no_grad()
 def bound(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None) -> NormBound:
     """Return the upper bound together with a start vector for the search from below."""
-    remembered_bound = taken(linear).within(rtol)
+    remembered_bound = norm_cache(linear).within(rtol)
     if remembered_bound is not None:
         return remembered_bound
     own = Budget() if budget is None else budget.share(1.0)
     fresh = _within(linear, rtol, own)
     if not own.ended:
-        taken(linear).keep(linear, rtol, False, fresh)
+        norm_cache(linear).keep(linear, rtol, False, fresh)
     return fresh
 
 
@@ -181,7 +181,7 @@ def _within(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
 
     def cheaply() -> NormBound:
         """Take row and column sums, and products and sums of such."""
-        own = taken(linear)
+        own = norm_cache(linear)
         own.cheap = own.cheap or _fresh(linear, 1.0, Budget(max_seconds=0.0, what=BOUNDING)).upper
         return NormBound(own.cheap)
 
@@ -190,7 +190,7 @@ def _within(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
 
 def remembered(linear: LinearMap, rtol: float) -> bool:
     """Say whether a bound as tight as asked for is known already."""
-    return taken(linear).within(rtol) is not None
+    return norm_cache(linear).within(rtol) is not None
 
 
 def _fresh(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
@@ -209,7 +209,7 @@ def _loosened(bound: Upper, linear: LinearMap) -> Upper:
     return total([bound, Upper.of(linear.slack, Evidence.PROVEN)]).named(bound.method)
 
 
-_STEPS = 30
+_POWER_STEPS = 30
 """Applications of a map and its transpose that a search without a start takes, about."""
 _SETTLED, _ESTIMATED = 20.0, 4.0
 """A search from below stops once it gains less than the tolerance over this: beside an upper side, and alone."""
@@ -295,7 +295,7 @@ def _written_out(linear: LinearMap, other: Upper, rtol: float, budget: Budget) -
     if other.log10 == -math.inf or not writable(linear) or budget.over:
         return NormBound(other)
     if min(linear.in_size, linear.out_size) > WRITTEN_AT_ONCE_SIDE and other.log10 < math.inf:
-        gain, witness, _ = _lower(linear, NormBound(other), rtol, budget, seed=0, steps=_STEPS)
+        gain, witness, _ = _lower(linear, NormBound(other), rtol, budget, seed=0, steps=_POWER_STEPS)
         if gain >= other.log10 - math.log10(1.0 + 0.5 * rtol):
             return NormBound(other, witness)
     matrix = Matrix(write_out(linear))
@@ -322,7 +322,7 @@ def bracket(
     time, with THOROUGH also where a single convolution takes seconds, with FAST not at all.
     The budget is that of the searches, behind the closed forms. The witness is a unit vector of `in_shape` in float64.
     """
-    before, tightened = taken(linear).within(rtol), taken(linear).tightened
+    before, tightened = norm_cache(linear).within(rtol), norm_cache(linear).tightened
     inner = _one_slice(linear)
     if inner is not None and before is None:
         norm_of_slice = bracket(inner, rtol=rtol, budget=budget, seed=seed, steps=steps, effort=effort)
@@ -346,7 +346,7 @@ def bracket(
         if log10_lower <= before_tightening + math.log10(1.0 + rtol / _SETTLED):
             break
     if not budget.ended:
-        taken(linear).keep(linear, rtol, tightens, side)
+        norm_cache(linear).keep(linear, rtol, tightens, side)
     result = Bracket(
         log10_lower=log10_lower,
         log10_upper=side.upper.log10,
@@ -409,7 +409,7 @@ def _lifted(linear: LinearMap, inner: LinearMap, slice_bracket: Bracket) -> Brac
         whole = witness.new_zeros(linear.in_size // inner.in_size, inner.in_size)
         whole[0] = witness.reshape(-1)
         witness = whole.reshape(linear.in_shape)
-    own, inner_taken = taken(linear), taken(inner)
+    own, inner_taken = norm_cache(linear), norm_cache(inner)
     if inner_taken.found is not None:
         own.keep(linear, inner_taken.rtol, inner_taken.tightened, NormBound(inner_taken.found.upper, witness))
     return replace(slice_bracket, witness=witness, input_shape=linear.in_shape)
@@ -427,9 +427,13 @@ def estimate(linear: LinearMap, *, rtol: float = 1e-2, seed: int = 0, steps: int
     inner = _one_slice(linear)
     if inner is not None:
         return estimate(inner, rtol=rtol, seed=seed, steps=steps)
-    before = taken(linear).found
+    before = norm_cache(linear).found
     side = before if before is not None else NormBound(Upper.infinite("not asked for"))
-    if before is None and isinstance(linear, Matrix | Convolution) and bounding_cost(linear) <= _STEPS * cost(linear):
+    if (
+        before is None
+        and isinstance(linear, Matrix | Convolution)
+        and bounding_cost(linear) <= _POWER_STEPS * cost(linear)
+    ):
         side = bound(linear, rtol=rtol)  # its vector spares the search
     return _lower(linear, side, rtol, Budget(), seed, steps, _ESTIMATED)[0]
 
@@ -561,7 +565,7 @@ WRITTEN = 4_000_000
 _SLACK = 1 + 1e-12
 
 
-@kept
+@cached_per_map
 @torch.no_grad()
 def absolute(linear: LinearMap) -> LinearMap | None:
     """Return the map whose matrix has the absolute values of the entries, or one with larger entries.
@@ -581,7 +585,7 @@ def absolute(linear: LinearMap) -> LinearMap | None:
     return of_each(linear, absolute) if isinstance(linear, Composite | Sum) and in_range(linear) else None
 
 
-@kept
+@cached_per_map
 @torch.no_grad()
 def row_norms(linear: LinearMap) -> Tensor | None:
     """Return an upper bound on the l2 norm of every row of the map's matrix, in the shape of the output (float64).
@@ -593,7 +597,7 @@ def row_norms(linear: LinearMap) -> Tensor | None:
     return None if norms is None else _positive(norms, norms * _SLACK + linear.slack)
 
 
-@kept
+@cached_per_map
 @torch.no_grad()
 def absolute_norm(linear: LinearMap) -> float:
     """Return a bound on the norm of the map with absolute entries, by the Schur test; rounding adds a share of it."""

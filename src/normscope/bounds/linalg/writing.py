@@ -25,7 +25,7 @@ from .linear_map import (
     Reindex,
     Repeated,
     Sum,
-    kept,
+    cached_per_map,
 )
 
 KEPT = 1e-5
@@ -66,7 +66,7 @@ def of_each(linear: Composite | Sum, change: Callable[[LinearMap], LinearMap | N
     return Composite(kept_parts) if isinstance(linear, Composite) else Sum(kept_parts)
 
 
-@kept
+@cached_per_map
 @torch.no_grad()
 def cancels(linear: LinearMap) -> bool:
     """Say whether parts of a map cancel so far that rounding is a notable share of a row or column of its matrix.
@@ -162,7 +162,7 @@ class Span:
     factors: int = 0
 
 
-@kept
+@cached_per_map
 def span(linear: LinearMap) -> Span:
     """Return how far the numbers of a map lie from 1; the map keeps the answer."""
     match linear:

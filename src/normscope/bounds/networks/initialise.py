@@ -26,7 +26,7 @@ from .twin import Where, chosen, copied, run, weight_layers
 if TYPE_CHECKING:
     import pandas
 
-CLOSE = 0.01
+UNIT_DEVIATION_TOLERANCE = 0.01
 """A layer whose output has a standard deviation this close to one is not rescaled."""
 
 
@@ -249,7 +249,7 @@ def _rescale(model: nn.Module, call: Call, mode: str, left_alone: dict[str, str]
         if deviation == 0.0 or not math.isfinite(deviation):
             left_alone[path] = "its output is constant" if deviation == 0.0 else "its output is not finite"
             return None
-        factors[path] = 1.0 if abs(deviation - 1.0) <= CLOSE else 1.0 / deviation
+        factors[path] = 1.0 if abs(deviation - 1.0) <= UNIT_DEVIATION_TOLERANCE else 1.0 / deviation
         return output * factors[path]
 
     with untouched(model, mode), torch.no_grad(), _on_outputs(model, rescaled):

@@ -109,7 +109,7 @@ def recurrent(node: Node, operands: Sequence[Range]) -> Effect:
         return Unbounded(reason=f"the first state of {node.op} in {node.where}, which its gates multiply, is unbounded")
     steps = 1 if cell else arguments["input"].shape[1 if arguments["batch_first"] else 0]
     with np.errstate(all="ignore"):
-        travels = [[travel(STEPS[kind](weights, sizes[-1]), steps) for weights in layer] for layer in layers]
+        travels = [[travel(STEP_OF_CELL[kind](weights, sizes[-1]), steps) for weights in layer] for layer in layers]
         gains = _through([_beside(layer) for layer in travels], _part(node, cell))
     if not np.isfinite(gains).all():
         return Unbounded(reason=f"over {steps} steps the bound of {node.op} in {node.where} is beyond every float")
@@ -175,7 +175,7 @@ def _lstm(weights: Sequence[Any], first: float) -> Step:
     return step
 
 
-STEPS = {"lstm": _lstm, "gru": _gru, "rnn_tanh": _plain, "rnn_relu": _plain}
+STEP_OF_CELL = {"lstm": _lstm, "gru": _gru, "rnn_tanh": _plain, "rnn_relu": _plain}
 
 
 def travel(step: Step, steps: int) -> Travel:

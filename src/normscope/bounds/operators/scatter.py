@@ -18,7 +18,7 @@ from ..linalg.folding import compose
 from ..linalg.linear_map import Averaging, Diagonal, Identity, LinearMap, Reindex
 from .effects import Effect, Gain, Linear, Range, Unbounded, coded
 from .registry import rule
-from .shape import moved
+from .shape import map_per_operand
 
 aten = torch.ops.aten
 _ROWS = torch.tensor([0, 2, 2])
@@ -79,7 +79,7 @@ def overwrites(node: Node, operands: Sequence[Range]) -> Effect:
     single = math.prod(source.shape) == 1 if isinstance(source, Ref) else True
     if not single and len(places.unique()) < places.numel():
         return Unbounded(reason=f"{node.op} writes two values to one entry in {node.where}: either may stay")
-    return Linear(maps=moved(_filling_zeros(node)), disjoint=len(node.operands) > 1)
+    return Linear(maps=map_per_operand(_filling_zeros(node)), disjoint=len(node.operands) > 1)
 
 
 @rule(

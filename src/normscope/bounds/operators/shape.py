@@ -18,7 +18,7 @@ from .registry import rule
 aten = torch.ops.aten
 
 
-def moved(node: Node) -> tuple[LinearMap, ...]:
+def map_per_operand(node: Node) -> tuple[LinearMap, ...]:
     """Return one map per operand, read off by running the operator on entry numbers with the other operands zero."""
     return tuple(
         Reindex.of(in_operand(node, position), ref.shape, node.device) for position, ref in enumerate(node.operands)
@@ -98,7 +98,7 @@ def moves(node: Node, operands: Sequence[Range]) -> Effect:
     if places_vary(node):
         reason = f"the places that {node.op} reads from depend on the input in {node.where}: not continuous"
         return Unbounded(reason=reason)
-    return Linear(maps=moved(node), disjoint=len(node.operands) > 1)  # every entry comes from one operand
+    return Linear(maps=map_per_operand(node), disjoint=len(node.operands) > 1)  # every entry comes from one operand
 
 
 describe(

@@ -27,7 +27,7 @@ from ...report.svg import tick_text, ticks
 from ...report.words import format_cell, listed, pluralise, shape
 from ..radius.radii import COLUMNS, Point, Radii
 
-STEPS = 36
+CURVE_POINTS = 36
 """The curve is drawn at about this many radii."""
 LISTED = 2000
 """The table of a page lists up to this many samples; the JSON file holds all."""
@@ -143,7 +143,7 @@ def _instructive(radii: Mapping[str, Radii]) -> list[float]:
 
 def compared_curves(radii: Mapping[str, Radii]) -> tuple[Chart, ...]:
     """Return the curves of several networks: certified accuracy in one chart, accuracy under attack in another."""
-    sizes = _widest(radii).reach(STEPS)
+    sizes = _widest(radii).reach(CURVE_POINTS)
     labels = tuple(tick_text(size) for size in sizes)
     titles = {
         "certified": "Samples that provably keep their class, by the size of the change",
@@ -161,7 +161,7 @@ def compared_curves(radii: Mapping[str, Radii]) -> tuple[Chart, ...]:
 
 
 def _widest(radii: Mapping[str, Radii]) -> Radii:
-    return max(radii.values(), key=lambda one: one.reach(STEPS)[-1])
+    return max(radii.values(), key=lambda one: one.reach(CURVE_POINTS)[-1])
 
 
 def _full(radii: Radii, at: Sequence[float] | None) -> list[Block]:
@@ -222,7 +222,7 @@ def _warn_unsettled(radii: Radii) -> list[Block]:
 
 
 def _chart(radii: Radii) -> list[Block]:
-    sizes = radii.reach(STEPS)
+    sizes = radii.reach(CURVE_POINTS)
     points = radii.curve(sizes)
     series = [Series(name="certified", style="line", values=tuple(point.certified for point in points))]
     if points[0].attacked is not None:

@@ -26,7 +26,7 @@ from ...core.threads import full_precision
 from ...core.untouched import untouched
 from ..applied import multiplications, passes
 from ..balls.ball import Balls, LinearMargins, RadiusOutcome
-from ..captured import Bounding, Captured
+from ..captured import BoundSettings, TracedNetwork
 from ..ellipsoids.ellipsoid_plan import plan
 from ..ellipsoids.optimised import Certified, optimise, with_rounding
 from ..graph.capturing import NOT_THE_MODEL
@@ -34,7 +34,7 @@ from ..graph.ir import Graph
 from ..outputs import directions
 from ..rungs import upper_sides
 from ..segments import Bounds
-from .largest_radius import LEAST, MOST, widest
+from .largest_radius import MAX_RADIUS_TESTS, MIN_RADIUS_TESTS, widest
 from .logits import Logits, margins
 from .pgd import Attack, Attacked
 
@@ -124,8 +124,8 @@ class Certifier:
 
     def __init__(
         self,
-        captured: Captured,
-        bounding: Bounding,
+        captured: TracedNetwork,
+        bounding: BoundSettings,
         *,
         effort: Effort,
         attack: bool,
@@ -328,20 +328,26 @@ class Certifier:
         efforts = SEARCHING[: 1 + SEARCHING.index(self.effort)]
         stages = [RadiusStage("ball", effort, balls, *shared) for effort in efforts]
         linear = LinearMargins(balls)  # where a few tests fit into the work of a brief search
-        tests = affordable(LEAST, linear.cost, work=BRIEF_WORK, least=0, device=radius.device) if brief else LEAST
-        if tests == LEAST and linear.usable:
+        tests = (
+            affordable(MIN_RADIUS_TESTS, linear.cost, work=BRIEF_WORK, least=0, device=radius.device)
+            if brief
+            else MIN_RADIUS_TESTS
+        )
+        if tests == MIN_RADIUS_TESTS and linear.usable:
             stages.insert(0, RadiusStage("linear", Effort.FAST, balls, *shared))
         start, rates, settled = stages[0].start(), stages[0].rates, True
         for number, stage in enumerate(stages):
             if number and budget.late:
                 settled = False
                 break
-            tests = MOST
+            tests = MAX_RADIUS_TESTS
             if brief:
-                tests = affordable(MOST, stage.cost, work=BRIEF_WORK, least=LEAST, device=radius.device)
+                tests = affordable(
+                    MAX_RADIUS_TESTS, stage.cost, work=BRIEF_WORK, least=MIN_RADIUS_TESTS, device=radius.device
+                )
             probes, before = budget.search("the search for radii", tests), radius[kept]
             first = torch.where(before > 0, before * (1 + RTOL), start) if number else start
-            least = 0 if stage.effort == Effort.TIGHT else LEAST
+            least = 0 if stage.effort == Effort.TIGHT else MIN_RADIUS_TESTS
             largest = widest(stage.test, gaps[kept], rates, first, before, rtol=RTOL, budget=probes, least=least)
             radius[kept] = largest.radius
             settled = settled and bool(largest.settled.all())
@@ -432,7 +438,11 @@ PAIRED = 12
 
 
 def difference_constants(
-    captured: Captured, bounding: Bounding | None = None, *, effort: Effort = Effort.FAST, values: Bounds | None = None
+    captured: TracedNetwork,
+    bounding: BoundSettings | None = None,
+    *,
+    effort: Effort = Effort.FAST,
+    values: Bounds | None = None,
 ) -> Tensor:
     """Bound the constants of all `out[a] - out[b]` over all inputs, `[K, K]`; `inf` where there is no finite bound.
 
@@ -444,11 +454,11 @@ def difference_constants(
         >>> layer = torch.nn.Linear(2, 2, bias=False).requires_grad_(False)
         >>> layer.weight.copy_(torch.tensor([[3.0, 0.0], [0.0, 4.0]])) is layer.weight
         True
-        >>> round(float(difference_constants(Captured.of(layer.eval(), torch.zeros(1, 2)))[0, 1]), 4)
+        >>> round(float(difference_constants(TracedNetwork.of(layer.eval(), torch.zeros(1, 2)))[0, 1]), 4)
         5.0
     """
     size, device = math.prod(captured.graph.output_shape), captured.double.inputs[0].value.device
-    limits = bounding or Bounding()
+    limits = bounding or BoundSettings()
     node_bounds = upper_sides(captured, limits, proofs=False).nodes if values is None else values
     whole = node_bounds[captured.graph.output].log10
     bound = torch.full((size, size), math.sqrt(2) * ceiling10(whole) * (1 + 1e-12), dtype=torch.float64, device=device)
@@ -466,7 +476,9 @@ def difference_constants(
     return bound.fill_diagonal_(0.0)
 
 
-def _certificate(captured: Captured, budget: Budget, values: Bounds, effort: Effort, size: int) -> Certified | None:
+def _certificate(
+    captured: TracedNetwork, budget: Budget, values: Bounds, effort: Effort, size: int
+) -> Certified | None:
     """Return the ellipsoid of the output, or None where the graph is too wide for one, or time is up."""
     with torch.no_grad():
         steps = plan(captured.segments, values)

@@ -12,9 +12,9 @@ from torch import Tensor
 from ...core.budget import Budget
 from ..balls.ball import RadiusOutcome
 
-MOST = 40
+MAX_RADIUS_TESTS = 40
 """Tests at most; half a dozen is usual."""
-LEAST = 3
+MIN_RADIUS_TESTS = 3
 """Tests that are run even when the clock has run out: by then a radius has passed, as a rule."""
 SMALLEST = 1e-9
 """Relative to the first radius tried: below it nothing is certified."""
@@ -56,7 +56,7 @@ def widest(
     *,
     rtol: float,
     budget: Budget | None = None,
-    least: int = LEAST,
+    least: int = MIN_RADIUS_TESTS,
 ) -> Widest:
     """Search for the largest radius at which every gap stays positive.
 
@@ -73,7 +73,7 @@ def widest(
     far = _Seen(high.clone(), torch.full_like(rates, math.inf))
     probe, count = start.clone(), 0
     settled, widths = torch.zeros_like(floor, dtype=torch.bool), [torch.full_like(floor, math.inf)]
-    budget = Budget(MOST) if budget is None else budget
+    budget = Budget(MAX_RADIUS_TESTS) if budget is None else budget
     while not bool(settled.all()) and (budget.spend() or count < least):
         rows = (~settled).nonzero()[:, 0]
         at = probe[rows]

@@ -14,7 +14,7 @@ from ...core.effort import SEARCHING, Effort
 from ...core.errors import CaptureError, InputError, NormscopeError, SoundnessError, check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import Mode, mode_of, outside_inference_mode
-from ..captured import Bounding, Captured
+from ..captured import BoundSettings, TracedNetwork
 from ..segments import Bounds
 from .certifier import RTOL, Certifier, Columns
 from .radii import COLUMNS, Radii
@@ -105,11 +105,11 @@ def certified_radius(
             "the model is in train mode, where it is a map of the whole batch and no sample has a class of its own: "
             'call model.eval() first, or pass mode="eval"'
         )
-    bounding = Bounding.within(max_seconds)
+    bounding = BoundSettings.within(max_seconds)
     budget = bounding.budget
 
     def certifier(inputs: Any) -> Certifier:
-        captured = Captured.of(model, inputs, bounding, mode=mode, output=output, known=known)
+        captured = TracedNetwork.of(model, inputs, bounding, mode=mode, output=output, known=known)
         return Certifier(captured, bounding, effort=asked, attack=attack, seed=seed)
 
     certified = _CertifiedBatches(certifier)
@@ -179,15 +179,15 @@ def _examined(
 
 
 def audited_radii(
-    captured: Captured,
-    bounding: Bounding | None = None,
+    captured: TracedNetwork,
+    bounding: BoundSettings | None = None,
     *,
     values: Bounds | None = None,
     samples: int = 8,
     seed: int = 0,
 ) -> Radii | None:
     """Return the radii of the first samples of a batch at the classes the model gives; None for no classifier."""
-    bounding = bounding or Bounding()
+    bounding = bounding or BoundSettings()
     if any(0 in node.shape for node in captured.graph):
         return None
     try:

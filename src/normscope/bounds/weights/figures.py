@@ -18,7 +18,7 @@ from ...core.log10 import log10
 from ...core.rounding import ONE, ZERO, Upper, root_sum_squares, total
 from ...theory.losses import Loss
 from ..applied import Applied, factors_of, joint, reading
-from ..captured import Bounding, Captured
+from ..captured import BoundSettings, TracedNetwork
 from ..certificate import WIDEST, ChainCertificate, ClosedForm, MatrixBlock
 from ..graph.ir import Node, Ref, Shape, overlap
 from ..linalg.linear_map import LinearMap
@@ -125,7 +125,7 @@ NO_FORMULA = Bracket(
     reason="the weight is applied several times",
 )  # fmt: skip
 NO_TIME = "max_seconds left no time to bound it"
-TINY = 65536
+TIGHT_ENTRIES = 65536
 """Maps with at most this many matrix entries are bounded tightly whatever the steps that are left."""
 CHAIN_COST = 1e11
 """Most operations that certificates behind all the weights may take; beyond it folded norms alone are used."""
@@ -175,7 +175,9 @@ class _Samples:
 class WeightFigures:
     """Collects the figures of all weights, sample by sample."""
 
-    def __init__(self, captured: Captured, bounding: Bounding, plan: WeightPlan, weights: Sequence[Applied]) -> None:
+    def __init__(
+        self, captured: TracedNetwork, bounding: BoundSettings, plan: WeightPlan, weights: Sequence[Applied]
+    ) -> None:
         self.captured, self.bounding, self.plan, self.weights = captured, bounding, plan, weights
         self.tails = Tails(captured.segments)
         self.nodes = {node.name: node for node in captured.double}
@@ -198,7 +200,7 @@ class WeightFigures:
         norms = self.plan.norms
         if norms is None:
             return self.bounding.norm(linear)
-        tiny = linear.in_size * linear.out_size <= TINY
+        tiny = linear.in_size * linear.out_size <= TIGHT_ENTRIES
         short, long = sorted((linear.in_size, linear.out_size))
         work = min(float(short) * short * long, 300.0 * cost(linear))  # of its matrix, or of a few hundred products
         if tiny or remembered(linear, self.bounding.rtol) or norms.spend(work):

@@ -32,7 +32,7 @@ FEW_OUTPUTS = 32
 """Up to this many outputs every row of the Jacobian is taken, and its norm is exact."""
 PROBES = 8
 """Directions of the output that are tried where there are more."""
-STEPS = (1e-5, 1e-3, 1e-7, 1e-1)
+WEIGHT_HALF_DISTANCES = (1e-5, 1e-3, 1e-7, 1e-1)
 """Half distances between the two weights, relative to the weight's norm, in the order they are tried."""
 LOWER_SIDES = "the search for lower sides"
 """How messages name this search."""
@@ -187,7 +187,7 @@ def _refined(tail: Graph, weight: Tensor, start: Tensor, search: JacobianSearch)
     leaf = weight.detach().clone().requires_grad_(True)
     with torch.enable_grad():
         value = tail.run(leaf).reshape(-1)
-    step = STEPS[0] * _size(weight)
+    step = WEIGHT_HALF_DISTANCES[0] * _size(weight)
 
     def pull(u: Tensor) -> Tensor:
         [row] = gradients(value, [leaf], u)
@@ -225,7 +225,7 @@ class _Secants:
         """Prove a direction's gain by secants, as close to what is expected of it as they come."""
         direction, expected = guess
         best = JacobianFound()
-        for relative in STEPS:
+        for relative in WEIGHT_HALF_DISTANCES:
             self.search.budget.spend()
             step = relative * _size(self.weight)
             ends = [torch.cat([self.given, (self.weight + s * step * direction).reshape(-1)]) for s in (1, -1)]

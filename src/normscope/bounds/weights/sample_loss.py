@@ -18,7 +18,7 @@ from ...core.log10 import norm as l2
 from ...core.log10 import power10
 from ...core.rounding import Upper, gamma
 from ...theory.losses import LOSSES, Loss
-from ..captured import Bounding, Captured
+from ..captured import BoundSettings, TracedNetwork
 from ..evaluation import Values
 from ..segments import propagate
 
@@ -82,7 +82,7 @@ class _LossOfOutputs(nn.Module):
 
 
 def trace_loss(
-    function: LossFunction, output: Tensor, targets: Any, dtype: torch.dtype, bounding: Bounding
+    function: LossFunction, output: Tensor, targets: Any, dtype: torch.dtype, bounding: BoundSettings
 ) -> tuple[SampleLoss, Upper]:
     """Return a loss that is given as a function, at some targets, and its constant over all outputs of this shape.
 
@@ -100,7 +100,7 @@ def trace_loss(
             "samples are independent, and must return a tensor with one entry"
         ) from error
     try:
-        captured = Captured.of(module, batch, bounding, mode="train")  # in this mode the batch is one input
+        captured = TracedNetwork.of(module, batch, bounding, mode="train")  # in this mode the batch is one input
     except (CaptureError, MissingRuleError) as error:
         raise InputError(
             f"no Lipschitz constant of the loss {name} can be had, as it cannot be read: {error}. Write it with "

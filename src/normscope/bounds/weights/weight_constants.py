@@ -19,7 +19,7 @@ from ...core.budget import Progress
 from ...core.untouched import Mode, outside_inference_mode
 from ...theory.losses import Loss, named
 from ..applied import applied_weights, passes
-from ..captured import Bounding, Captured, OnMissing
+from ..captured import BoundSettings, OnMissing, TracedNetwork
 from ..graph.ir import HELD, Graph
 from .figures import LossRows, WeightFigures, WeightPlan, targets_by_sample
 from .jacobian import LOWER_SIDES, JacobianSearch
@@ -97,17 +97,19 @@ def weight_sensitivity(
     Reference: Than et al., Theorem 12 and Corollary 14, with the corrections of this project's documentation.
     """
     chosen = loss if loss is None or (callable(loss) and not isinstance(loss, Loss)) else named(loss)
-    bounding = Bounding.within(max_seconds, rtol=rtol)
+    bounding = BoundSettings.within(max_seconds, rtol=rtol)
     batches = Batches(model, data, labels=labels, with_loss=loss is not None)
     batch = batches.first
-    captured = Captured.of(model, batch, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
+    captured = TracedNetwork.of(model, batch, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
     targets = inputs_and_labels(model, batch)[1]
     steps = passes(captured.double, SEARCH_STEPS, work=SEARCH_WORK, least=SEARCH_FEWEST)
     search = JacobianSearch(rtol=rtol, seed=seed, budget=bounding.budget.search(LOWER_SIDES, steps))
     return batches.noted(measure(captured, bounding, WeightPlan(loss=chosen, targets=targets, search=search))[0])
 
 
-def measure(captured: Captured, bounding: Bounding, plan: WeightPlan) -> tuple[WeightSensitivity, dict[str, WeightRow]]:
+def measure(
+    captured: TracedNetwork, bounding: BoundSettings, plan: WeightPlan
+) -> tuple[WeightSensitivity, dict[str, WeightRow]]:
     """Measure the weights of a captured model; return the result, and its rows by the names of their nodes."""
     weights = applied_weights(captured.graph, captured.double)
     points, notes = _points(captured.graph, plan)

@@ -13,7 +13,7 @@ from ...report.words import listed, pluralise, sentence
 from ..symptoms.registry import FINDING_WORDS
 from ..symptoms.symptom import place
 
-MOST = 3
+MAX_NAMED_KINDS = 3
 """Kinds of findings that one sentence names; of the others it says how many there are."""
 
 
@@ -45,8 +45,8 @@ def verdict(findings: Sequence[Finding], rows: Sequence[HasRole] = ()) -> str:
     serious = [group for group in groups(findings) if group[0].severity > Severity.INFO]
     if not serious:
         return sentence(f"no problems found{_looked_at(rows)}")
-    named = [clause(group, rows) for group in serious[:MOST]]
-    left = sum(map(len, serious[MOST:]))
+    named = [clause(group, rows) for group in serious[:MAX_NAMED_KINDS]]
+    left = sum(map(len, serious[MAX_NAMED_KINDS:]))
     return sentence("; ".join((*named, f"{pluralise(left, 'more finding')}" if left else "nothing else stands out")))
 
 
@@ -89,7 +89,7 @@ def _words(finding: Finding) -> tuple[str, str]:
     return kind.one, kind.many or kind.one
 
 
-def places(group: Sequence[Finding], most: int = MOST) -> str:
+def places(group: Sequence[Finding], most: int = MAX_NAMED_KINDS) -> str:
     """Return the places of findings, the first few by name."""
     return listed(list(dict.fromkeys(place(finding.where) for finding in group)), most=most)
 

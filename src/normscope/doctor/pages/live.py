@@ -24,7 +24,7 @@ from ...report.words import MAX_CELL_LETTERS, MAX_CURVES, MAX_ROWS, cut_text, fo
 from ..monitor.log import FILE, LogReading, read_line
 from ..monitor.run import Run
 from .run import (
-    MOST,
+    MAX_LOGGED_PICTURES,
     PARTS,
     PRODUCTS,
     READING_THE_HALVES,
@@ -159,7 +159,7 @@ def _state(run: Run) -> str:
     cut = (
         left_out(len(run.findings), MAX_ROWS, "alarm"),
         left_out(len(run.resumed), MAX_ROWS, "resumption"),
-        left_out(len(metric_names(run)), MOST, "logged figure"),
+        left_out(len(metric_names(run)), MAX_LOGGED_PICTURES, "logged figure"),
         left_out(len(run.of("weight")), MAX_CURVES, "layer"),
     )
     return " ".join(filter(None, (where, *cut, *said[1:])))
@@ -176,7 +176,7 @@ def _charts(runs: Sequence[Run], part: str) -> Iterator[dict[str, Any]]:
     if part == "Loss":  # the user's own figures are shown with the loss
         of_validation = {name for run in runs for name in validation_losses(run)}  # these are with the loss
         for name in dict.fromkeys(
-            name for run in runs for name in metric_names(run)[:MOST] if name not in of_validation
+            name for run in runs for name in metric_names(run)[:MAX_LOGGED_PICTURES] if name not in of_validation
         ):
             totals.append((f"metric {_text(name)}", name, lambda run, name=name: {name: run.total(name)}))  # type: ignore[misc]
     for key, title, courses in totals:

@@ -133,7 +133,7 @@ PARTS: tuple[tuple[str, str, tuple[LayerPicture, ...]], ...] = (
 
 
 Points = Sequence[tuple[float, float]]
-MOST = 24
+MAX_LOGGED_PICTURES = 24
 """Up to this many figures that the training loop logged get a picture."""
 
 PRODUCTS = (
@@ -370,9 +370,12 @@ def validation_losses(run: Run) -> list[str]:
 def metric_curves(run: Run) -> list[Block | None]:
     """Return a picture of every figure that the training loop logged beside the loss, up to `MOST` of them."""
     names = [name for name in metric_names(run) if name not in validation_losses(run)]  # those are with the loss
-    more = left_out(len(names), MOST, "logged figure")
+    more = left_out(len(names), MAX_LOGGED_PICTURES, "logged figure")
     return [
-        *(total_curves({name: run.total(name)}, title=name, axis=name, marks=marks(run)) for name in names[:MOST]),
+        *(
+            total_curves({name: run.total(name)}, title=name, axis=name, marks=marks(run))
+            for name in names[:MAX_LOGGED_PICTURES]
+        ),
         Text(body=more) if more else None,
     ]
 
