@@ -27,14 +27,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 from torch import Tensor
 
-from benchmarks.fault_catalogue import PARTS
-from benchmarks.fault_catalogue.case import Case
 from benchmarks.faults import diagnose
 from normscope.calls.call import arguments, labels_of
 from normscope.calls.data_reader import Batches
 from normscope.core.untouched import drops
 from normscope.doctor.facts.loss import resolve_loss
 from normscope.doctor.facts.objective import differentiated_outputs, take_loss
+from normscope_faults import Case
+from normscope_faults.models import PARTS
+from normscope_faults.score import ask
 
 STEPS, OWN_STEPS, CONSTANT_STEPS, RATE = 100, 60, 200, 0.01
 SIGNS = ("raises or NaN", "a matrix does not move", "the loss does not fall", "its optimizer ends above")
@@ -117,7 +118,7 @@ def main() -> None:
         for kind, entries in zip(("fault", "healthy"), PARTS[part], strict=True):
             for entry in entries:
                 case = entry.build()
-                found = bool(diagnose(case)[0])
+                found = ask(diagnose, entry).found
                 signs, share = (set[str](), 0.0) if case.loss is None else measure(case)
                 without[kind] += case.loss is None
                 if kind == "healthy" and part != "held-out":

@@ -12,7 +12,7 @@ import pytest
 from torch import nn
 
 from benchmarks.beside.turns import by_turns, quartiles, record
-from benchmarks.fault_catalogue.case import Case, Fault
+from normscope_faults import Case, Fault
 
 ROOT = Path(__file__).parents[1]
 pytest.importorskip("matplotlib")

@@ -29,16 +29,17 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..fault_catalogue import PARTS
-from ..fault_catalogue.case import Case, Fault, Healthy
-from ..faults import diagnose, judge, name_agrees
+from normscope_faults import Case, Fault, Healthy
+from normscope_faults.models import PARTS
+from normscope_faults.score import name_agrees
+
+from ..faults import diagnose
 from .turns import Row, quartiles
 
 TUNED = ("open", "first", "second", "third")
@@ -60,10 +61,7 @@ Complaint = tuple[str, str]
 
 def complaints_of_check(case: Case) -> set[Complaint]:
     """Return the warnings and errors of `ns.check`."""
-    findings, error = diagnose(case)
-    if error:
-        raise RuntimeError(error)
-    return {(finding.code, finding.where) for finding in findings}
+    return {(finding.code, finding.where) for finding in diagnose(case)}
 
 
 def complaints_of_weightwatcher(case: Case) -> set[Complaint]:
@@ -210,9 +208,8 @@ TOOLS: dict[str, tuple[str, Callable[[Case], set[Complaint]]]] = {
 
 def points_at(fault: Fault, new: set[Complaint]) -> bool:
     """Return whether one of the new complaints, which the mended twin does not get, names a layer at fault."""
-    places = [SimpleNamespace(where=where) for _, where in new]
     return bool(new) and (
-        not fault.layers or any(name_agrees(place, layer) for place in places for layer in fault.layers)
+        not fault.layers or any(name_agrees(where, layer) for _, where in new for layer in fault.layers)
     )
 
 
@@ -250,7 +247,7 @@ def score_tools(faults: list[Fault], healthy: list[Healthy], tools: list[str]) -
             counts[name]["complained"] += bool(of_fault)
             counts[name]["pointed"] += points_at(fault, (of_fault or set()) - (of_mended or set()))
         if "ns.check" in installed:
-            counts["ns.check"]["cause"] += judge(fault, diagnose(fault.build())[0])[1]
+            counts["ns.check"]["cause"] += ask(diagnose, fault).cause
     for model in healthy:
         for name in installed:
             counts[name]["alarms"] += bool(ask(name, model.build()))

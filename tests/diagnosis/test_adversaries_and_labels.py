@@ -11,11 +11,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
-from benchmarks.fault_catalogue import open_adversaries_and_labels as cases
-from benchmarks.fault_catalogue.parts import table
 from normscope.core.untouched import with_tensors
+from normscope_faults.data import table, text
+from normscope_faults.models import PARTS
+from normscope_faults.models.tuned import rarer as cases
+from normscope_faults.models.tuned.healthy_generators import of_discriminator
+from normscope_faults.models.tuned.sequences import Speaker
+from normscope_faults.networks import GPT
 
-HEALTHY = {healthy.name: healthy for healthy in cases.HEALTHY}
+NAMES = """
+step-of-a-discriminator step-of-a-discriminator-that-takes-its-own-loss step-of-a-generator-that-takes-its-own-loss
+summary-of-a-body-that-nobody-reads
+"""
+HEALTHY = {healthy.name: healthy for healthy in PARTS["open"][1] if healthy.name in NAMES.split()}
 
 
 def said(model: nn.Module, data: Any, **options: Any) -> dict[str, Any]:
@@ -54,7 +62,7 @@ def test_a_generator_that_a_discriminators_step_leaves_alone_is_told_as_that(for
 
     def loss(scores: Any) -> Tensor:
         real, made = scores.chunk(2, 1 if form == "columns" else 0) if isinstance(scores, Tensor) else scores
-        return cases.of_discriminator((real, made))
+        return of_discriminator((real, made))
 
     torch.manual_seed(0)
     model, data = Adversaries(detached=True), cases.noise_and_images()
@@ -193,12 +201,12 @@ def test_the_pooler_of_a_body_that_offers_it_is_no_fault_where_nobody_reads_it()
     assert (findings["unused-parameter"].where, findings["unused-parameter"].severity) == ("bert.pooler", "info")
 
 
-def speaker(causal: bool) -> cases.Speaker:
+def speaker(causal: bool) -> Speaker:
     torch.manual_seed(0)
-    return cases.Speaker(causal)
+    return Speaker(causal)
 
 
-IDS = cases.parts.text(16, 12)[0]
+IDS = text(16, 12)[0]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +223,7 @@ def test_a_model_that_takes_its_labels_is_asked_whether_it_reads_them_ahead(hidd
 
 
 def test_steps_without_a_label_may_read_ahead() -> None:
-    class Prefixed(cases.Speaker):
+    class Prefixed(Speaker):
         """Words of the prompt see all of it, the others those before them."""
 
         def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
@@ -229,7 +237,7 @@ def test_steps_without_a_label_may_read_ahead() -> None:
     labels = IDS.clone()
     assert warned(Prefixed(True), {"input_ids": IDS, "labels": labels}) == {"mask-leaks"}
     torch.manual_seed(288)
-    words = cases.parts.text(16, 12)[0]  # with the second sample's labels for the first the mean loss is the same
+    words = text(16, 12)[0]  # with the second sample's labels for the first the mean loss is the same
     torch.manual_seed(0)
     assert warned(Prefixed(True), {"input_ids": words, "labels": words.clone()}) == {"mask-leaks"}
     labels[:, :6] = -100  # the last word of the prompt has the first label, and sees no later word
@@ -242,7 +250,7 @@ def test_where_it_cannot_be_asked_whether_labels_are_read_ahead_the_result_says_
         ({"input_ids": IDS, "labels": IDS, "extra": torch.randn(3)}, "a row for each"),
     ):
 
-        class Open(cases.Speaker):
+        class Open(Speaker):
             def forward(self, input_ids: Tensor, labels: Tensor, extra: Tensor | None = None) -> dict[str, Tensor]:  # type: ignore[override]
                 return super().forward(input_ids, labels)
 
@@ -250,11 +258,11 @@ def test_where_it_cannot_be_asked_whether_labels_are_read_ahead_the_result_says_
         skipped = dict(ns.check(Open(False), data).skipped)
         assert reason in skipped["whether labels are read ahead"]
 
-    class OwnLoss(cases.Speaker):
+    class OwnLoss(Speaker):
         """Takes a loss that nobody knows."""
 
         def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
-            scores = cases.parts.GPT.forward(self, input_ids).log_softmax(-1)
+            scores = GPT.forward(self, input_ids).log_softmax(-1)
             return {"loss": -scores[:, :-1].gather(2, labels[:, 1:, None]).mean(), "logits": scores}
 
     torch.manual_seed(0)

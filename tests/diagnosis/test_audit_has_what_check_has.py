@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from benchmarks.fault_catalogue import open as open_half
 from normscope.bounds.graph.ir import Graph
 from normscope.core.errors import InputError
+from normscope_faults.models import PARTS
 
 FAULTS = [
     "weights-drawn-at-one",
@@ -40,7 +40,7 @@ FAULTS = [
     ),
 ]
 """Faults of many kinds; none of the half that is for scoring alone."""
-CASES = {entry.name: entry for entry in (*open_half.FAULTS, *open_half.HEALTHY)}
+CASES = {entry.name: entry for entry in (*PARTS["open"][0], *PARTS["open"][1])}
 
 
 def said(result: ns.Check | ns.Audit) -> set[tuple[str, str, str, str]]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
-from benchmarks.fault_catalogue.parts import table
+from normscope_faults.data import table
 
 HERE, PACKAGE = __file__, str(Path(ns.__file__).parent)
 

@@ -1,4 +1,4 @@
-"""Runs of `benchmarks/watch_catalogue`: a fault is told by its alarm, in time, and a healthy run has none.
+"""Runs of `normscope_faults.runs`: a fault is told by its alarm, in time, and a healthy run has none.
 
 For each alarm there are one or two fast runs here; the others are slow. The part that is held out for scoring is no
 test.
@@ -6,12 +6,12 @@ test.
 
 import pytest
 
-import benchmarks.watch_catalogue as catalogue
 import benchmarks.watch_faults as scores
+from normscope_faults.runs import PARTS
+from normscope_faults.runs.score import judge
 
 FAULTS, HEALTHY = (
-    {run.name: run for part in ("open", "first", "second", "third") for run in catalogue.PARTS[part][kind]}
-    for kind in (0, 1)
+    {run.name: run for part in ("open", "first", "second", "third") for run in PARTS[part][kind]} for kind in (0, 1)
 )
 TOLD_BY = {
     "activation-before-loss": ("softmax-in-front-of-cross-entropy",),
@@ -98,7 +98,7 @@ def test_a_fault_is_told_in_time_with_its_layer_and_what_to_do(name):
     fault = FAULTS[name]
     alarms, ended = scores.watch_run(fault, 10)
     assert not ended
-    verdict = scores.judge(fault, alarms)
+    verdict = judge(fault, alarms)
     assert verdict.outcome == ("missed" if name in MISSED else "right"), alarms
     assert verdict.early == (name in EARLY), alarms
     assert verdict.remedy or name in MISSED | WITHOUT_REMEDY, alarms

@@ -1,13 +1,24 @@
 """The catalogue of planted faults: its cases build and run, and its patterns tell remedies apart."""
 
+import gzip
+import hashlib
+import json
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-import benchmarks.fault_catalogue.check_cases as checks
 import benchmarks.faults as scores
+import normscope_faults.models.check_cases as checks
+import normscope_faults.runs as runs
+from normscope_faults import CAUSES, REMEDIES
 
 FAULTS, HEALTHY = ([entry for part in checks.PARTS.values() for entry in part[kind]] for kind in (0, 1))
+RUN_FAULTS = [fault for faults, _ in runs.PARTS.values() for fault in faults]
 # Advice as somebody might word it.
 ADVICE = {
     "scale-inputs": "Standardise the inputs to mean 0 and standard deviation 1.",
@@ -86,10 +97,10 @@ NEIGHBOURS = {
 
 
 def test_patterns_tell_remedies_apart():
-    assert ADVICE.keys() == checks.REMEDIES.keys()
+    assert ADVICE.keys() == REMEDIES.keys()
     wrong = []
     for key, sentence in ADVICE.items():
-        matches = {name for name, pattern in checks.REMEDIES.items() if pattern.search(sentence)}
+        matches = {name for name, pattern in REMEDIES.items() if pattern.search(sentence)}
         others = {name for name in matches - {key} if frozenset({name, key}) not in NEIGHBOURS}
         if key not in matches or others:
             wrong.append((key, sentence, matches))
@@ -97,8 +108,9 @@ def test_patterns_tell_remedies_apart():
 
 
 def test_every_cause_and_remedy_is_used():
-    assert set().union(*(fault.causes for fault in FAULTS)) == checks.CAUSES.keys()
-    assert set().union(*(fault.remedies for fault in FAULTS)) == checks.REMEDIES.keys()
+    used = set().union(*(entry.causes for entry in (*FAULTS, *RUN_FAULTS)))
+    assert used == CAUSES.keys()
+    assert set().union(*(fault.remedies for fault in FAULTS)) == REMEDIES.keys()
 
 
 def test_names_are_unique():
@@ -110,6 +122,42 @@ def test_names_are_unique():
 @pytest.mark.parametrize("entry", [*FAULTS, *HEALTHY], ids=lambda entry: entry.name)
 def test_case_builds_and_runs(entry):
     assert checks.describe_problem(entry) is None
+
+
+DIGESTS = json.loads(gzip.decompress(Path(__file__).with_name("fault_digests.json.gz").read_bytes()))
+"""By case: a digest of what counts as right, of the modules, and of the random numbers drawn, also for its twin."""
+
+
+def hashed(*chunks: Any) -> str:
+    joined = b"".join((chunk if isinstance(chunk, bytes) else repr(chunk).encode()) + b"|" for chunk in chunks)
+    return hashlib.sha256(joined).hexdigest()[:12]
+
+
+def built(build: Callable[[], Any]) -> list[str]:
+    torch.manual_seed(987)
+    model, drawn = build().model, hashed(torch.get_rng_state().numpy().tobytes())
+    return [drawn, hashed(*((name, kind(module), module.training) for name, module in model.named_modules()))]
+
+
+def kind(module: nn.Module) -> str:
+    of_torch = type(module).__module__.startswith("torch.")
+    return f"{type(module).__name__}({module.extra_repr()})" if of_torch else "own"
+
+
+def test_digests_cover_the_catalogue():
+    assert DIGESTS.keys() == {entry.name for entry in (*FAULTS, *HEALTHY)}
+
+
+@pytest.mark.one_in(20)
+@pytest.mark.parametrize("entry", [*FAULTS, *HEALTHY], ids=lambda entry: entry.name)
+def test_case_is_the_one_that_was_scored(entry):
+    """The same network from the same random numbers, with the same answer, however the case is written down."""
+    told: list[Any] = [entry.family, None, None, None]
+    builders = [entry.build]
+    if entry in FAULTS:
+        told = [entry.family, sorted(entry.causes), sorted(entry.layers), sorted(entry.remedies)]
+        builders.append(entry.mend)
+    assert hashed(told, [built(build) for build in builders])[:8] == DIGESTS[entry.name]
 
 
 @pytest.mark.one_in(10)
@@ -124,7 +172,7 @@ def test_mended_twin_runs(fault):
 def test_score_names_no_misses_of_the_held_out_part(monkeypatch, capsys):
     parts = {part: (faults[:1], healthy_models[:1]) for part, (faults, healthy_models) in checks.PARTS.items()}
     monkeypatch.setattr(scores, "PARTS", parts)
-    monkeypatch.setattr(scores, "diagnose", lambda case, examine: ([], "refused"))
+    monkeypatch.setattr(scores, "diagnose", lambda case, examine: [][0])
     printed = {}
     for options in ("", "--misses", "--misses --name-held-out"):
         monkeypatch.setattr(sys, "argv", ["faults.py", *options.split()])

@@ -1,16 +1,24 @@
 """The catalogue of watched runs: loops run, vocabularies agree, and the scorer judges and names as it says."""
 
+import contextlib
 import dataclasses
+import gzip
+import hashlib
+import json
 import sys
+import types
 import warnings
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
-import benchmarks.watch_catalogue.case as case
-import benchmarks.watch_catalogue.check_runs as checks
 import benchmarks.watch_faults as scores
+import normscope_faults.runs.check_runs as checks
+from normscope_faults import CAUSES
+from normscope_faults.runs.score import judge
+from normscope_faults.runs.stories import CAUSES_BY_CODE, REMEDIES, STORIES
 
 FAULTS, HEALTHY = ([entry for part in checks.PARTS.values() for entry in part[kind]] for kind in (0, 1))
 # Stories as somebody might word them, with the causes that each tells (others may be told beside them).
@@ -81,16 +89,17 @@ def test_patterns_read_stories(sentence):
 
 
 def test_vocabularies_agree():
-    assert case.CAUSES.keys() == case.STORIES.keys() == set(" ".join(TOLD.values()).split())
-    assert set().union(*scores.CAUSES.values()) <= case.CAUSES.keys()
+    assert STORIES.keys() == set(" ".join(TOLD.values()).split())
+    assert STORIES.keys() <= CAUSES.keys()
+    assert set().union(*CAUSES_BY_CODE.values()) <= STORIES.keys()
     for fault in FAULTS:
         assert fault.causes, fault.name
-        assert fault.causes <= case.CAUSES.keys(), fault.name
+        assert fault.causes <= STORIES.keys(), fault.name
         assert fault.remedies, fault.name
-        assert fault.remedies <= case.REMEDIES.keys(), fault.name
+        assert fault.remedies <= REMEDIES.keys(), fault.name
         assert 0 <= fault.onset < fault.steps, fault.name
         assert fault.source, fault.name
-    assert set().union(*(fault.causes for fault in FAULTS)) == case.CAUSES.keys()
+    assert set().union(*(fault.causes for fault in FAULTS)) == STORIES.keys()
 
 
 def test_names_are_unique():
@@ -98,13 +107,37 @@ def test_names_are_unique():
     assert len(set(names)) == len(names)
 
 
+def digest(entry, train):
+    """Return a digest of what counts as right, of the modules and the optimizer, and of the random numbers drawn."""
+    said = [str(sorted(value) if isinstance(value, frozenset) else value)
+            for name, value in vars(entry).items() if name != "build"]  # fmt: skip
+
+    @contextlib.contextmanager
+    def watch(model, optimizer):
+        sizes = [len(group["params"]) for group in optimizer.param_groups]
+        said.append(f"{[*model.state_dict()]} {type(optimizer).__name__} {sizes}")
+        yield types.SimpleNamespace(observe=lambda **figures: None, log_metrics=lambda **figures: None)
+
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert isinstance(train(watch, steps=3), float)
+    return hashlib.sha256("\n".join(said).encode() + torch.get_rng_state().numpy().tobytes()).hexdigest()[:12]
+
+
+def digests(entry):
+    return "".join(digest(entry, train) for train in (entry.train, getattr(entry, "mend", entry.train)))
+
+
+DIGESTS = json.loads(gzip.decompress(Path(__file__).with_name("run_digests.json.gz").read_bytes()))
+"""Of some runs: the digest of it and of its mended twin."""
+
+
 @pytest.mark.one_in(12)
 @pytest.mark.parametrize("entry", [*FAULTS, *HEALTHY], ids=lambda entry: entry.name)
 def test_loop_runs(entry):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for train in (entry.train, getattr(entry, "mend", entry.train)):
-            assert isinstance(train(checks.unwatched, steps=3), float)
+    found = digests(entry)
+    assert found == DIGESTS.get(entry.name, found)
 
 
 FAULT = dataclasses.replace(FAULTS[0], causes=frozenset({"loss-spike"}), layers=("head",), onset=40)
@@ -122,7 +155,7 @@ FAULT = dataclasses.replace(FAULTS[0], causes=frozenset({"loss-spike"}), layers=
     ],
 )
 def test_judge(alarms, outcome, early):
-    verdict = scores.judge(FAULT, [alarm(**attributes) for attributes in alarms])
+    verdict = judge(FAULT, [alarm(**attributes) for attributes in alarms])
     assert (verdict.outcome, verdict.early) == (outcome, early)
     assert verdict.delay == (7 if outcome == "right" else 0)
 
@@ -130,7 +163,7 @@ def test_judge(alarms, outcome, early):
 def test_score_names_no_misses_of_the_held_out_part(monkeypatch, capsys):
     parts = {"open": (FAULTS[:1], HEALTHY[:1]), "held-out": (FAULTS[1:2], HEALTHY[1:2])}
     monkeypatch.setattr(scores, "PARTS", parts)
-    monkeypatch.setattr(scores, "watch_run", lambda entry, every: ([alarm(story="Nobody expects this.")], ""))
+    monkeypatch.setattr(scores, "watch_run", lambda entry, **_: ([alarm(story="Nobody expects this.")], ""))
     for options, parts_named in {"": (), "--misses": ("open",), "--misses --name-held-out": tuple(parts)}.items():
         monkeypatch.setattr(sys, "argv", ["watch_faults.py", "--every", "10", *options.split()])
         scores.main()
@@ -143,10 +176,10 @@ def test_score_names_no_misses_of_the_held_out_part(monkeypatch, capsys):
 def test_watched_runs_give_alarms_and_refusals():
     """A rate of 1e9 is alarming, an optimizer of another model is refused."""
 
-    def train(watch, foreign=False):
+    def train(broken, loop, foreign=False):
         model, other = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
         optimizer = torch.optim.SGD((other if foreign else model).parameters(), lr=1e9)
-        with watch(model, optimizer) as run:
+        with loop.watch(model, optimizer) as run:
             for _ in range(30):
                 optimizer.zero_grad()
                 loss = model(torch.ones(4, 3)).square().mean()
@@ -154,11 +187,11 @@ def test_watched_runs_give_alarms_and_refusals():
                 loss.backward()
                 optimizer.step()
 
-    entry = dataclasses.replace(FAULTS[0], train=train)
+    entry = dataclasses.replace(FAULTS[0], build=train)
     alarms, ended = scores.watch_run(entry, 10)
     assert any("not-finite" in one.tells() for one in alarms)
     assert not ended
-    refused, ended = scores.watch_run(dataclasses.replace(entry, train=partial(train, foreign=True)), 10)
+    refused, ended = scores.watch_run(dataclasses.replace(entry, build=partial(train, foreign=True)), 10)
     assert [one.code for one in refused] == ["refused"]
     assert "not-in-optimizer" in refused[0].tells()
     assert not ended

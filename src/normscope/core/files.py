@@ -94,7 +94,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def parse_json(raw: bytes) -> Any:
-    """Return the content of JSON that is within the limits of `file_limits.py`.
+    """Return the content of JSON that is within the limits of this file.
 
     The number of values is limited before they are made, by the characters that separate them; texts and nesting are
     before anything is done with them. A `ValueError` says what is wrong as a predicate: "is no JSON: ...".

@@ -90,7 +90,7 @@ USED = {
     "Lipschitz constant": "certificates.md#over-all-inputs",
     "Jacobian norm": "certificates.md#lower-sides-and-rounding",
     "operator norm": "api.md#functions",
-    "folded gain": "architecture.md#choices",
+    "folded gain": "choices.md#choices",
     "growth across a normalizer": "report.md#how-to-read-it",
     "printed product": "watching.md#what-is-measured",
     "ladder of bounds": "certificates.md#over-all-inputs",

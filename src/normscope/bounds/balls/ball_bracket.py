@@ -1,7 +1,7 @@
 """`ball_bracket`: the bracket of scope BALL, certified over each ball (`ball.py`), with pairs inside it from below.
 
 Pairs that the network drives far apart are searched in all balls at once, in float64; what counts is confirmed pair by
-pair (`secants.py`).
+pair (`Confirmer` in `evaluation.py`).
 """
 
 from __future__ import annotations

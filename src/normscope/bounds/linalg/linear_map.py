@@ -39,7 +39,7 @@ class LinearMap(ABC):
 
     @cached_property
     def worked_out(self) -> dict[Callable[[LinearMap], Any], Any]:
-        """What functions have found out about the map (`kept.py`)."""
+        """What functions have found out about the map (`kept`)."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:

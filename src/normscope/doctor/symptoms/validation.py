@@ -104,7 +104,7 @@ def is_held_out_loss(name: str) -> bool:
 
 VALIDATED_IN_TRAIN_MODE = Symptom(
     code="eval-mode",
-    seen="The last {count} validations came behind forwards without gradients in train mode, and `{where}` drops "
+    seen="The last {count} validations came behind forwards without gradients in train mode, and {where} drops "
     "{share:percent} of its values there.",
     why="In train mode dropout is on: what is validated is not the network that will be used, and looks worse than it "
     "is; BatchNorm takes the validation data into its running statistics.",

@@ -1,0 +1,1 @@
+"""Models for scoring alone: written by someone who had seen neither the rules nor what they missed."""

@@ -1,0 +1,1 @@
+"""Models on which rules may be tuned."""

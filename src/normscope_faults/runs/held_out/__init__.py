@@ -1,0 +1,1 @@
+"""Runs for scoring alone."""

@@ -1,0 +1,1 @@
+"""Runs on which alarms may be tuned."""
