@@ -51,22 +51,22 @@ class PassFacts(Part):
     )
 
     rows: tuple[LayerRow, ...]
+    objective: ObjectiveFacts
     samples: int
     forwards: int
     backwards: int
-    objective: ObjectiveFacts
     reason: str | None = None
-    loss: LossFacts | None = None
-    at_output: OutputFacts = field(default_factory=OutputFacts)
-    divergence: Divergence | None = None
     parameters: tuple[ParameterRow, ...] = ()
-    weights: WeightUse = field(default_factory=WeightUse)
     flow: FlowFacts = field(default_factory=FlowFacts)
-    cuts: GraphCuts = field(default_factory=GraphCuts)
-    calls: CallFacts = field(default_factory=CallFacts)
+    loss: LossFacts | None = None
     batch: BatchFacts = field(default_factory=BatchFacts)
     dependence: SampleFacts | None = None
+    calls: CallFacts = field(default_factory=CallFacts)
     steps: StepFacts | None = None
+    cuts: GraphCuts = field(default_factory=GraphCuts)
+    at_output: OutputFacts = field(default_factory=OutputFacts)
+    weights: WeightUse = field(default_factory=WeightUse)
+    divergence: Divergence | None = None
 
     @property
     def skipped(self) -> list[tuple[str, str]]:
