@@ -36,7 +36,7 @@ def test_example_runs_as_it_stands(script, capsys, monkeypatch):
 
 def test_there_is_one_example_per_measurement():
     measurements = {"audit", "check", "capture", "spectral_norm", "lipschitz", "ladder", "certified_radius"}
-    measurements |= {"curve", "symmetries", "hessian", "smoothness", "flatness", "margins", "weight_sensitivity"}
+    measurements |= {"symmetries", "hessian", "smoothness", "flatness", "margins", "weight_sensitivity"}
     assert {script.stem for script in EXAMPLES} == measurements | {
         "certificates", "watch", "twin", "initialise", "choose", "generalization", "measures", "claims", "flow",
     }  # fmt: skip
