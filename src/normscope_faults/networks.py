@@ -16,7 +16,7 @@ def mlp(*sizes: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequen
     for fan_in, fan_out in pairwise(sizes):
         layers += [nn.Linear(fan_in, fan_out), activation()]
     model = nn.Sequential(*layers[:-1])
-    for module in layers[:-1]:
+    for module in layers[:-2]:
         if isinstance(module, nn.Linear):
             if activation is nn.ReLU:
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")

@@ -45,7 +45,7 @@ def survival(count: int = 128) -> tuple[Tensor, Tensor]:
 def cox_loss(risk: Tensor, target: Tensor) -> Tensor:
     """Return the negative partial likelihood of proportional hazards."""
     risk, (time, event) = risk.flatten(), target.unbind(1)
-    order = time.argsort(descending=True)
+    order = time.argsort(descending=True, stable=True)
     return -((risk[order] - risk[order].logcumsumexp(0)) * event[order]).mean()
 
 

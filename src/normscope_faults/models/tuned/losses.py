@@ -230,7 +230,7 @@ def triplets_with_the_margin_on_the_wrong_side(broken: bool) -> Case:
     """Siamese | 2009 | relu(near - far - margin): the loss is zero from the start.
     | loss-gradient-zero loss-does-not-fit | | change-loss"""
     x, y = draw.table()
-    order = y.argsort()
+    order = y.argsort(stable=True)
     near, far = x[order].roll(1, 0)[order.argsort()], x[torch.randperm(len(x))]
     triplets = torch.stack([x, near, far], 1)
 

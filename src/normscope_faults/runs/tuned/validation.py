@@ -32,7 +32,7 @@ def validation_loss_rises(broken: bool, loop: Loop) -> float:
 def sorted_batches(broken: bool, loop: Loop) -> float:
     """A loader without shuffling on a folder of classes."""
     model, data = plain_mlp(64, 64, 10), digits(flat=True)
-    order = data.y.argsort()
+    order = data.y.argsort(stable=True)
     x, y = data.x[order], data.y[order]
     change = None if not broken else lambda step, _x, _y: (x[step * 32 % 1280 :][:32], y[step * 32 % 1280 :][:32])
     return loop.fit(data, model, sgd(0.1), change=change)
@@ -99,7 +99,7 @@ def file_sorted_by_class(broken: bool, loop: Loop) -> float:
     """The file is sorted by class and read without shuffling: each class is learnt, then forgotten for the next."""
     data, model = digits(flat=True), mlp(64, 64, 10)
     optimizer = sgd(0.05, momentum=0.9)(model)
-    order = data.y.argsort() if broken else torch.randperm(len(data.y))
+    order = data.y.argsort(stable=True) if broken else torch.randperm(len(data.y))
     with loop.watch(model, optimizer) as run:
         for step in range(loop.steps):
             start = 32 * step % (len(order) - 32)
