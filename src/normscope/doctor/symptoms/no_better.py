@@ -196,7 +196,7 @@ def watch_no_better_than_constant(history: History) -> Iterator[Finding]:
 
 
 def _compare_squares(history: History) -> tuple[tuple[float, float, float], float] | None:
-    """Return the progress of squared errors as `_measure_progress` has it, and the loss of a constant output.
+    """Return the progress of squared errors as `measure_progress` has it, and the loss of a constant output.
 
     Both losses rise and fall with the targets of a batch, so that their difference on the same batches says more than
     either. None where there are too few, or the loss is another one.
