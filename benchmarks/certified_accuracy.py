@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.radius.certifier import difference_constants
 from normscope.bounds.radius.radii import Radii
 from normscope.bounds.radius.radius import certified_radius
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.data import Split, digits, mnist
 from normscope.networks import small as models
 from normscope.networks.small import accuracy, train

@@ -45,10 +45,10 @@ import scipy.sparse
 import torch
 from torch import nn
 
-from normscope.bounds.captured import TracedNetwork
+from normscope.bounds.bounds_by_method import upper_sides
 from normscope.bounds.ellipsoids.ellipsoid_plan import EllipsoidPlan, plan
 from normscope.bounds.ellipsoids.optimised import certify, optimise
-from normscope.bounds.rungs import upper_sides
+from normscope.bounds.traced_network import TracedNetwork
 
 RANDOM = [(16, 32, 32, 4), (32, 64, 64, 10), (64, 100, 100, 100, 10)]
 """Sizes of the random networks; entries are Gaussian with variance 1/fan-in."""

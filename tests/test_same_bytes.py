@@ -21,7 +21,7 @@ import normscope as ns
 import normscope_lab
 from normscope.auditing.bare_weights import audit_weights
 from normscope.bounds import lower
-from normscope.bounds.applied import multiplications, passes
+from normscope.bounds.graph_weights import multiplications, passes
 
 from .core.clocks import made
 

@@ -154,7 +154,7 @@ CLASSIFIERS: dict[str, Call] = {
 }
 """What is computed for small networks that have classes."""
 
-TINY: dict[str, Call] = {
+SMALLEST_ALONE: dict[str, Call] = {
     "lipschitz per output": lambda c: ns.lipschitz(c.model, c.batch, per="output", effort="tight"),
     "lipschitz per difference": lambda c: ns.lipschitz(c.model, c.batch, per="difference", effort="tight"),
     "lipschitz ball tight": lambda c: ns.lipschitz(c.model, c.batch, scope="ball", radius=0.1, effort="tight"),
@@ -170,7 +170,7 @@ TINY: dict[str, Call] = {
 CLASSES = ("tiny", "convolutions", "layernorm", "residual", "rmsnorm")
 """Networks whose outputs are logits."""
 MORE: dict[str, dict[str, Call]] = {
-    "tiny": TINY,
+    "tiny": SMALLEST_ALONE,
     "convolutions": {"twin": twin, "initialise": initialised},
     "residual": {"twin": twin, "initialise": initialised},
 }

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.captured import TracedNetwork
+from normscope.bounds.bounds_by_method import upper_sides
 from normscope.bounds.ellipsoids.ellipsoid_plan import plan
 from normscope.bounds.linalg.layer_norms import spectral_norm
 from normscope.bounds.linalg.weight_norms import matrix_norm
-from normscope.bounds.rungs import upper_sides
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.data import digits
 from normscope.networks.small import train
 from normscope.products.lanczos import MISSED

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .core.bracket import Bracket, Evidence, Scope
     from .core.errors import NormscopeError
     from .core.finding import Finding, Severity
-    from .doctor.checking.checked import Check
+    from .doctor.checking.check_result import Check
     from .doctor.checking.checking import check
     from .doctor.checking.verdict import FindingsError
     from .doctor.monitor.run import Run
@@ -113,7 +113,7 @@ HOMES = {
     "core.finding": ("Finding", "Severity"),
     "auditing.audit_result": ("Audit",),
     "auditing.auditing": ("audit",),
-    "doctor.checking.checked": ("Check",),
+    "doctor.checking.check_result": ("Check",),
     "doctor.checking.checking": ("check",),
     "choosing.comparison": ("Comparison", "compare"),
     "doctor.checking.verdict": ("FindingsError",),

@@ -7,7 +7,7 @@ is made of these (`src/normscope_lab`).
 
 from .auditing.audit_result import Row
 from .bounds.balls.ball import Balls
-from .bounds.captured import BoundSettings, TracedNetwork
+from .bounds.bounds_by_method import printed, printed_constant, upper_sides
 from .bounds.data.quantile import rank_above, rank_below
 from .bounds.geometry.directions import Directions, find_directions, verify_directions
 from .bounds.graph.capturing import Traces, capture_weights
@@ -16,8 +16,8 @@ from .bounds.graph.traits import traits_of
 from .bounds.operators.effects import Linear
 from .bounds.operators.registry import family_of, is_homogeneous, is_normalizer, is_weight
 from .bounds.radius.logits import Logits
-from .bounds.rungs import printed, printed_constant, upper_sides
 from .bounds.traced_model import TracedModel, trace
+from .bounds.traced_network import BoundSettings, TracedNetwork
 from .calls.batches import Batch, LossFunction, placed_batches
 from .calls.call import Call, quantized, sample_shapes
 from .calls.call import run as run_model

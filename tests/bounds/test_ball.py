@@ -17,8 +17,8 @@ from normscope.bounds.balls import ball as module
 from normscope.bounds.balls import ball_bracket as bracketing
 from normscope.bounds.balls.ball import Balls
 from normscope.bounds.balls.ball_bracket import ball_bracket
-from normscope.bounds.captured import BoundSettings, TracedNetwork
-from normscope.bounds.rungs import upper_sides
+from normscope.bounds.bounds_by_method import upper_sides
+from normscope.bounds.traced_network import BoundSettings, TracedNetwork
 from normscope.core.bracket import Evidence, Scope
 from normscope.core.budget import Budget
 from normscope.core.rounding import Upper

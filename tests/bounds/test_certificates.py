@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds import rungs
-from normscope.bounds.captured import TracedNetwork
+from normscope.bounds import bounds_by_method
+from normscope.bounds.bounds_by_method import upper_sides
 from normscope.bounds.ellipsoids import optimised
 from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
 from normscope.bounds.graph.ir import Graph
 from normscope.bounds.lower import lower_bound
 from normscope.bounds.operators.effects import Gain
-from normscope.bounds.rungs import upper_sides
 from normscope.bounds.segments import Segments
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.core.bracket import Bracket
 from normscope.core.budget import Budget
 
@@ -256,7 +256,7 @@ class TestCertificates:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few optimisation steps behind the front door."""
-    monkeypatch.setattr(rungs, "optimise", partial(optimised.optimise, steps=10))
+    monkeypatch.setattr(bounds_by_method, "optimise", partial(optimised.optimise, steps=10))
 
 
 @pytest.mark.usefixtures("few")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.evaluation import CARRIED
 from normscope.bounds.graph.capturing import capture
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.core.errors import InputError
 
 from ..soundness.networks import Function, noise

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from normscope.bounds.balls.ball import Balls, LinearMargins, affine_outcome
 from normscope.bounds.balls.enclosure import Enclosures, enclose
 from normscope.bounds.balls.sweep import Relaxation, below
-from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.operators.local.entry_sets import Normalize
 from normscope.bounds.operators.local.local import Enclosure, flat
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.core.budget import Budget
 
 from ..soundness.networks import noise

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds import rungs
+from normscope.bounds import bounds_by_method
 from normscope.bounds.balls.ball import Balls
-from normscope.bounds.captured import BoundSettings, TracedNetwork
 from normscope.bounds.radius.certifier import Certifier
+from normscope.bounds.traced_network import BoundSettings, TracedNetwork
 from normscope.core.budget import Budget
 from normscope.core.errors import InputError
 
@@ -78,14 +78,14 @@ def test_balls_past_their_deadline_are_bounded_without_ellipsoids() -> None:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("off", [0.0, 0.5])
 def test_the_rung_tight_is_never_above_the_others(monkeypatch: pytest.MonkeyPatch, off: float) -> None:
-    search = rungs.optimise_certificate
+    search = bounds_by_method.optimise_certificate
 
     def shifted(*given: Any) -> Any:
         found = search(*given)
         assert found.upper is not None
         return replace(found, upper=replace(found.upper, log10=found.upper.log10 + off))
 
-    monkeypatch.setattr(rungs, "optimise_certificate", shifted)
+    monkeypatch.setattr(bounds_by_method, "optimise_certificate", shifted)
     ladder = ns.ladder(NETWORK, torch.zeros(1, 2), effort="tight")
     others = min(ladder[name].log10_upper for name in ("folded", "closed-form"))
     tight = ladder["tight"]
@@ -100,7 +100,7 @@ def test_upper_sides_alone_are_those_of_both_sides_and_nothing_is_searched(
 ) -> None:
     batch = torch.tensor([[1.0, 2.0], [0.5, -1.0]])
     whole = ns.ladder(NETWORK, batch, effort=effort)
-    for where in ("rungs.lower_side", "ladder.observed_if_any"):
+    for where in ("bounds_by_method.lower_side", "ladder.observed_if_any"):
         monkeypatch.setattr(f"normscope.bounds.{where}", None)
     upper = ns.ladder(NETWORK, batch, effort=effort, sides="upper")
     assert set(upper) == set(whole) - {"observed"}

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from normscope.bounds.balls.ball import LinearMargins
-from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.radius import certifier
 from normscope.bounds.radius.radius import certified_radius
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.core.errors import SoundnessError
 from normscope.data import digits
 from normscope.networks.small import mlp, train

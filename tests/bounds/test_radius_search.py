@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from normscope.bounds.balls.ball import RadiusOutcome
-from normscope.bounds.captured import TracedNetwork
+from normscope.bounds.bounds_by_method import upper_sides
 from normscope.bounds.radius.certifier import difference_constants
 from normscope.bounds.radius.largest_radius import widest
-from normscope.bounds.rungs import upper_sides
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.core.budget import Budget
 
 from ..soundness.networks import noise

@@ -12,12 +12,12 @@ from mpmath import mp
 from torch import nn
 
 import normscope as ns
-from normscope.bounds import rungs
-from normscope.bounds.captured import TracedNetwork
+from normscope.bounds import bounds_by_method
+from normscope.bounds.bounds_by_method import upper_sides
 from normscope.bounds.ellipsoids.ellipsoid import image_above, prove_inverse
 from normscope.bounds.ellipsoids.optimised import is_exact, optimise, with_rounding
 from normscope.bounds.graph.ir import Graph
-from normscope.bounds.rungs import upper_sides
+from normscope.bounds.traced_network import TracedNetwork
 
 from .exactly import DIGITS, matrix_of, proves
 from .graphs import DOUBLE, Sheet, aten, chain, planned, random_graph
@@ -124,9 +124,9 @@ def test_only_what_is_exact_and_counted_is_proven_at_the_front_door(monkeypatch:
     assert found["tight"].log10_upper < without["best"].log10_upper
     assert found["tight"].evidence is found["best"].evidence is ns.Evidence.PROVEN
     with monkeypatch.context() as patch:
-        patch.setattr(rungs, "is_exact", lambda plan, inputs: False)
+        patch.setattr(bounds_by_method, "is_exact", lambda plan, inputs: False)
         assert upper_sides(graph, effort="tight")["tight"].evidence is ns.Evidence.NUMERICAL
-    monkeypatch.setattr(rungs, "with_rounding", lambda plan, certificate: None)
+    monkeypatch.setattr(bounds_by_method, "with_rounding", lambda plan, certificate: None)
     assert upper_sides(graph, effort="tight")["best"].log10_upper == without["best"].log10_upper
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds.captured import TracedNetwork
-from normscope.bounds.rungs import upper_sides
+from normscope.bounds.bounds_by_method import upper_sides
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.data import digits
 from normscope.networks.small import mlp, train
 

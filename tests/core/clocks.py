@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.auditing import audit_steps
-from normscope.bounds import captured, lower
+from normscope.bounds import lower, traced_network
 from normscope.bounds.graph import capturing
 from normscope.bounds.graph.capturing import trace_model
 from normscope.bounds.graph.ir import Graph
@@ -104,7 +104,7 @@ def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
 
     capturing.warm_up_export(1.0)
     monkeypatch.setattr(lower, "ATTACK_STEPS", 12)
-    monkeypatch.setattr(captured, "trace_model", once)
+    monkeypatch.setattr(traced_network, "trace_model", once)
     monkeypatch.setattr(audit_steps, "trace_model", lambda *given, budget, **options: once(*given, **options))
     monkeypatch.setattr("normscope.bounds.radius.certifier.ATTACK_STEPS", 12)
     monkeypatch.setattr("normscope.bounds.radius.certifier.MAX_RADIUS_TESTS", 6)

@@ -17,15 +17,15 @@ from torch import Tensor
 
 import normscope as ns
 from normscope.auditing import audit_steps
-from normscope.bounds import captured
+from normscope.bounds import traced_network
 from normscope.bounds.certificate import ClosedForm
 from normscope.bounds.graph import capturing
 from normscope.bounds.graph.capturing import trace_model
 from normscope.bounds.linalg import operator_norms
 from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.dense_form import write_out
 from normscope.bounds.linalg.folding import add, compose
 from normscope.bounds.linalg.linear_map import Composite, Identity, LinearMap, Matrix, Sum
-from normscope.bounds.linalg.writing import write_out
 from normscope.core import budget as cost
 from normscope.core import budget as module
 from normscope.core.budget import Budget, OutOfTimeError, check_time, in_time
@@ -40,7 +40,7 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten(monkeypatch)
     monkeypatch.setattr(module, "MOST_CLOSED_FORM_SECONDS", 0.0)
     monkeypatch.setattr(module, "LEAST_CLOSED_FORM_SECONDS", 0.0)
-    monkeypatch.setattr(captured, "TINY_PASS", 0.0)
+    monkeypatch.setattr(traced_network, "TINY_PASS", 0.0)
     monkeypatch.setattr(audit_steps, "BRIEF_TRACE", -1.0)
 
 
@@ -241,7 +241,7 @@ class TestMaps:
 
     def test_tiny_networks_are_bounded_tightly_whatever_the_clock_says(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "LEAST_CLOSED_FORM_SECONDS", 10.0)
-        monkeypatch.setattr(captured, "TINY_PASS", 1e5)
+        monkeypatch.setattr(traced_network, "TINY_PASS", 1e5)
         model, batch = made("chain")
         whole, cut = ns.ladder(model, batch), ns.ladder(model, batch, max_seconds=0.0)
         assert cut["product"].log10_upper == whole["product"].log10_upper

@@ -50,7 +50,8 @@ class TestCost:
         model[0].register_full_backward_hook(lambda *_: (next(backwards), None)[1])
         monkeypatch.setattr(torch.export, "export", lambda *_, **__: pytest.fail("a check traces nothing"))
         monkeypatch.setattr(
-            "normscope.bounds.captured.BoundSettings.bracket", lambda *_, **__: pytest.fail("a check bounds nothing")
+            "normscope.bounds.traced_network.BoundSettings.bracket",
+            lambda *_, **__: pytest.fail("a check bounds nothing"),
         )
         loader = None if batches is None else (randn(64, 6) for _ in range(batches))
         return ns.check(model, randn(64, 6), loader=loader, **known), next(forwards), next(backwards)

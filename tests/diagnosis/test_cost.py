@@ -12,11 +12,11 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.auditing import rows
 from normscope.bounds import lower as working
-from normscope.bounds.captured import BoundSettings, TracedNetwork
+from normscope.bounds.bounds_by_method import upper_sides
 from normscope.bounds.linalg import operator_norms
 from normscope.bounds.linalg.linear_map import Centering, Identity
 from normscope.bounds.operators.invariance import feeds
-from normscope.bounds.rungs import upper_sides
+from normscope.bounds.traced_network import BoundSettings, TracedNetwork
 from normscope.core import budget as clocks
 from normscope.core.budget import Budget, Cost
 from normscope.core.errors import InputError

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.auditing.rows import projection_names
-from normscope.bounds.rungs import is_weight
+from normscope.bounds.bounds_by_method import is_weight
 
 
 def names(model, *batch):

@@ -11,7 +11,7 @@ from torch import nn
 import normscope as ns
 from normscope.auditing import auditing
 from normscope.auditing.data_share import FEWEST_NORMS, ONCE, WHAT
-from normscope.bounds import rungs
+from normscope.bounds import bounds_by_method
 from normscope.core.errors import InputError
 from normscope.report.document import Chart, Figures
 
@@ -39,7 +39,9 @@ def thorough_audit(loader: object) -> ns.Audit:
     with (
         mock.patch.object(auditing, "audited_radii", return_value=None),
         mock.patch.object(auditing, "sensitivities", return_value={}),
-        mock.patch.object(rungs, "optimise_certificate", return_value=rungs.OptimisedCertificate()),
+        mock.patch.object(
+            bounds_by_method, "optimise_certificate", return_value=bounds_by_method.OptimisedCertificate()
+        ),
     ):
         return ns.audit(normed(), batches()[0], loader=loader, effort="thorough")
 

@@ -25,7 +25,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import normscope as ns
 from normscope.core.errors import InputError
 from normscope.core.whole_weights import whole_weights
-from normscope.doctor.checking.checked import Check
+from normscope.doctor.checking.check_result import Check
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import normscope as ns
-from normscope.bounds.geometry.candidate import KINDS
+from normscope.bounds.geometry.candidate import SYMMETRY_KINDS
 from normscope.core.errors import NormscopeError
 
 from ..real_models.families import FAMILIES, pixels
@@ -37,7 +37,7 @@ def measured(name: str, mode: str) -> dict:
     return {
         "parameters": found.num_parameters,
         "degrees_of_freedom": found.dof,
-        "verified": {kind: list(found.counts()[kind]) for kind in KINDS if kind in found.counts()},
+        "verified": {kind: list(found.counts()[kind]) for kind in SYMMETRY_KINDS if kind in found.counts()},
         "failed": sum(row.status == "failed" for row in found),
         "unseen": sum(row.status == "unseen" for row in found),
         "largest_change_no_eps": float(f"{worst:.1e}"),
@@ -62,7 +62,9 @@ def test_a_family_and_write_the_results(name: str) -> None:
 
 def page(data: dict) -> str:
     """Return the table of all families."""
-    shown = [kind for kind in KINDS if any(kind in m.get("verified", {}) for f in data.values() for m in f.values())]
+    shown = [
+        kind for kind in SYMMETRY_KINDS if any(kind in m.get("verified", {}) for f in data.values() for m in f.values())
+    ]
     lines = [
         "# Symmetries of real architectures",
         "",

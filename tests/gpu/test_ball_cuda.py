@@ -10,7 +10,7 @@ from torch import nn
 
 from normscope.bounds.balls.ball import Balls
 from normscope.bounds.balls.ball_bracket import ball_bracket
-from normscope.bounds.captured import TracedNetwork
+from normscope.bounds.traced_network import TracedNetwork
 
 from .test_cuda import Residual, encoder
 

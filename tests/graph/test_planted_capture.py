@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.graph import capturing, samples, translate
 from normscope.bounds.graph.traits import TRAITS, Traits
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.calls import call
 from normscope.core.errors import NormscopeError
 from normscope.core.untouched import Reached

@@ -11,6 +11,7 @@ from flint import fmpq, fmpq_mat
 from torch import Tensor
 
 from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.dense_form import write_out
 from normscope.bounds.linalg.folding import add, compose
 from normscope.bounds.linalg.linear_map import (
     Centering,
@@ -23,7 +24,6 @@ from normscope.bounds.linalg.linear_map import (
     Repeated,
     Sum,
 )
-from normscope.bounds.linalg.writing import write_out
 
 RANGES = {
     "ordinary": (0, 0),

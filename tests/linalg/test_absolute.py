@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from normscope.bounds.linalg import operator_norms as module
+from normscope.bounds.linalg.dense_form import write_out
 from normscope.bounds.linalg.folding import add, compose
 from normscope.bounds.linalg.layer_norms import linear_map
 from normscope.bounds.linalg.linear_map import (
@@ -23,7 +24,6 @@ from normscope.bounds.linalg.linear_map import (
     Sum,
 )
 from normscope.bounds.linalg.operator_norms import absolute, row_norms
-from normscope.bounds.linalg.writing import write_out
 
 from .cases import random_case
 

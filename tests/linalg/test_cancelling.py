@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.dense_form import cancels, write_out
 from normscope.bounds.linalg.folding import add, compose
 from normscope.bounds.linalg.linear_map import Composite, Diagonal, LinearMap, Matrix, Sum
 from normscope.bounds.linalg.operator_norms import absolute, bracket, row_norms, upper
-from normscope.bounds.linalg.writing import cancels, write_out
 
 DOUBLE = torch.float64
 

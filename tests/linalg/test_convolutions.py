@@ -10,8 +10,8 @@ from torch import nn
 
 from normscope.bounds.linalg import conv_norm
 from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.dense_form import write_out
 from normscope.bounds.linalg.layer_norms import linear_map, spectral_norm
-from normscope.bounds.linalg.writing import write_out
 from normscope.core.bracket import Evidence
 from normscope.core.errors import InputError
 

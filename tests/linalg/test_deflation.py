@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from normscope.bounds.linalg import conv_norm, deflation
+from normscope.bounds.linalg.dense_form import write_out
 from normscope.bounds.linalg.layer_norms import linear_map, spectral_norm
-from normscope.bounds.linalg.writing import write_out
 
 from .cases import dense, sigma
 

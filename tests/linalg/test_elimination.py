@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from normscope.bounds.linalg import conv_norm, elimination
+from normscope.bounds.linalg.dense_form import write_out
 from normscope.bounds.linalg.layer_norms import linear_map, spectral_norm
 from normscope.bounds.linalg.operator_norms import bracket
-from normscope.bounds.linalg.writing import write_out
 
 from .cases import dense, sigma
 from .test_deflation import convolutions

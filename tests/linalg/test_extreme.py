@@ -11,10 +11,10 @@ import torch
 
 from normscope.bounds.linalg.certify import below
 from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.dense_form import write_out
 from normscope.bounds.linalg.folding import compose
 from normscope.bounds.linalg.linear_map import Centering, Composite, LinearMap, Matrix, Sum
 from normscope.bounds.linalg.operator_norms import absolute, absolute_norm, applied, bracket, row_norms, upper
-from normscope.bounds.linalg.writing import write_out
 
 from .extreme import drawn, exact, log10_norm
 

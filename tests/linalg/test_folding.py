@@ -9,6 +9,7 @@ import torch
 
 from normscope.bounds.linalg import operator_norms
 from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.dense_form import write_out
 from normscope.bounds.linalg.folding import add, compose
 from normscope.bounds.linalg.linear_map import (
     Averaging,
@@ -22,7 +23,6 @@ from normscope.bounds.linalg.linear_map import (
     Repeated,
     Sum,
 )
-from normscope.bounds.linalg.writing import write_out
 
 F64 = torch.float64
 

@@ -11,6 +11,7 @@ import torch
 from normscope.bounds.linalg import operator_norms
 from normscope.bounds.linalg.certify import below, certify, cheap_bounds
 from normscope.bounds.linalg.conv_norm import bound_matrices
+from normscope.bounds.linalg.dense_form import write_out
 from normscope.bounds.linalg.linear_map import (
     Averaging,
     Centering,
@@ -24,7 +25,6 @@ from normscope.bounds.linalg.linear_map import (
     Sum,
 )
 from normscope.bounds.linalg.singular_vector import largest_singular_vector
-from normscope.bounds.linalg.writing import write_out
 from normscope.core.bracket import Evidence
 from normscope.core.budget import Budget
 from normscope.core.errors import InputError

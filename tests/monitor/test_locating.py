@@ -209,6 +209,6 @@ def test_behind_the_step_weights_are_no_evidence():
     nn.init.constant_(model.weight, math.nan)  # by the step that the loss led to
     locator = Locator()
     locator.batch, locator.stepped = ((torch.ones(4, 3),), {}), True
-    broken = locator.look(model, 8)
+    broken = locator.locate_break(model, 8)
     assert (broken.step, broken.where) == (7, "")
     assert "call run.observe between the forward and optimizer.step()" in broken.words

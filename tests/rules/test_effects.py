@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.graph.ir import Node
 from normscope.bounds.ladder import layer_constants
 from normscope.bounds.linalg.linear_map import Diagonal, LinearMap
 from normscope.bounds.linalg.operator_norms import upper
 from normscope.bounds.operators.effects import Effect, Elementwise, Gain, Linear, Unbounded
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.core.bracket import Evidence
 from normscope.core.rounding import Upper
 

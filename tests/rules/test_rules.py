@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.bounds.captured import TracedNetwork
+from normscope.bounds.bounds_by_method import upper_sides
 from normscope.bounds.graph.samples import entrywise
 from normscope.bounds.graph.traits import TRAITS
 from normscope.bounds.operators import registry
 from normscope.bounds.operators.effects import Elementwise, Gain
 from normscope.bounds.operators.registry import Operator, forget, operators
-from normscope.bounds.rungs import upper_sides
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.bounds.trial import try_example
 from normscope.core.errors import MissingRuleError, SoundnessError
 from normscope.core.rounding import Upper

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from normscope.bounds.balls.ball import Balls, Over
 from normscope.bounds.balls.ball_bracket import strongest_pairs
 from normscope.bounds.balls.sweep import below
-from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.operators.local.local import flat
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
 

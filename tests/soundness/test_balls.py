@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.operators.registry import operators
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.bounds.trial import shaken
 from normscope.core.log10 import log10
 

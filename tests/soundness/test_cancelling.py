@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.captured import TracedNetwork
-from normscope.bounds.rungs import upper_sides
+from normscope.bounds.bounds_by_method import upper_sides
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.core.bracket import Evidence
 from normscope.core.rounding import Upper, root_sum_squares, total
 

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.evaluation import CARRIED, Confirmer
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.core.log10 import norm
 
 from .extremes import (

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.captured import TracedNetwork
-from normscope.bounds.rungs import upper_sides
+from normscope.bounds.bounds_by_method import upper_sides
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.core.errors import InputError, RandomOperatorError
 
 from .networks import Function, noise

@@ -9,13 +9,13 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds import rungs as engine
-from normscope.bounds.captured import TracedNetwork
+from normscope.bounds import bounds_by_method as engine
+from normscope.bounds.bounds_by_method import upper_sides
 from normscope.bounds.ellipsoids.optimised import optimise
 from normscope.bounds.lower import lower_bound
 from normscope.bounds.operators import ranges
 from normscope.bounds.operators.effects import UNKNOWN
-from normscope.bounds.rungs import upper_sides
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
 

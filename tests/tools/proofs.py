@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from normscope.bounds.balls.ball import Balls
 from normscope.bounds.balls.ball_bracket import ball_bracket
-from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.certificate import ChainCertificate, ClosedForm
 from normscope.bounds.ellipsoids.ellipsoid_plan import plan
 from normscope.bounds.ellipsoids.optimised import optimise
 from normscope.bounds.lower import lower_bound, witness_of
 from normscope.bounds.proofs.proof import Multipliers, Proof
 from normscope.bounds.segments import propagate
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.core.bracket import Bracket, Evidence
 from normscope.core.budget import Budget
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds.captured import TracedNetwork
-from normscope.bounds.rungs import upper_sides
+from normscope.bounds.bounds_by_method import upper_sides
+from normscope.bounds.traced_network import TracedNetwork
 from normscope.core.errors import InputError
 
 from ..soundness.networks import Attention, Function, Residual, gated_by, network, noise

@@ -10,8 +10,8 @@ import torch
 from flint import arb
 from torch import nn
 
-from normscope.bounds.captured import TracedNetwork
 from normscope.bounds.proofs.proof import Multipliers, Proof
+from normscope.bounds.traced_network import TracedNetwork
 
 from ..soundness.networks import network, noise
 from .proofs import arithmetic, bracket_of, checker, closed_form, only, proving, seeded

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from normscope.bounds.linalg.convolution_map import Convolution
+from normscope.bounds.linalg.dense_form import write_out
 from normscope.bounds.linalg.layer_norms import linear_map
 from normscope.bounds.linalg.linear_map import (
     Averaging,
@@ -24,8 +25,7 @@ from normscope.bounds.linalg.linear_map import (
     Repeated,
     Sum,
 )
-from normscope.bounds.linalg.lowering import Nodes, TooLargeError
-from normscope.bounds.linalg.writing import write_out
+from normscope.bounds.linalg.proof_format import Nodes, TooLargeError
 from normscope.core.npz import Archive
 
 from ..linalg.cases import random_case

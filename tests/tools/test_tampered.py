@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.bounds.captured import TracedNetwork
+from normscope.bounds.traced_network import TracedNetwork
 
 from ..soundness.networks import noise
 from .proofs import File, bracket_of, checker, reading, seeded, tight

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..bounds.captured import BoundSettings, TracedNetwork
 from ..bounds.derivative import Mismatch, mismatches
 from ..bounds.graph.capturing import NO_TIME, expected_seconds, trace_model
 from ..bounds.graph.ir import Graph, Unit
 from ..bounds.lower import OBSERVED_RTOL, OBSERVED_SAMPLES, observed
 from ..bounds.point import first_samples, jacobian_norms
+from ..bounds.traced_network import BoundSettings, TracedNetwork
 from ..calls.batches import LossFunction
 from ..calls.call import all_if_several, broken_tensors
 from ..calls.data_reader import Batches

@@ -11,15 +11,15 @@ from typing import Any, Literal
 
 from torch import nn
 
-from ..bounds.applied import multiplications, passes
-from ..bounds.captured import BoundSettings, TracedNetwork
+from ..bounds.bounds_by_method import BoundsByMethod, bound_by_all_methods
 from ..bounds.data.quantile import DataBracket
 from ..bounds.graph.capturing import warm_up_export
+from ..bounds.graph_weights import multiplications, passes
 from ..bounds.linalg.operator_norms import BOUNDING
 from ..bounds.operators.invariance import FeedingLayer, feeds
 from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import audited_radii
-from ..bounds.rungs import BoundsByMethod, bound_by_all_methods
+from ..bounds.traced_network import BoundSettings, TracedNetwork
 from ..bounds.weights.figures import WeightPlan
 from ..bounds.weights.jacobian import LOWER_SIDES, JacobianSearch
 from ..bounds.weights.weight_constants import measure as measure_sensitivity
@@ -385,12 +385,12 @@ def _quantile(request: AuditRequest, captured: TracedNetwork, skipped: Skipped) 
         return None
     limited = request.budget.share(QUANTILE_SHARE)
 
-    def taken() -> tuple[DataBracket | None, ...]:
+    def bound_quantile() -> tuple[DataBracket | None, ...]:
         brief, bounding = not request.thorough, request.bounding(limited)
         return (audited_quantile(captured, loader, skipped, brief=brief, bounding=bounding, seed=request.seed),)
 
     with request.meter.part("shares"):
-        found = limited.attempt(taken, lambda: ())
+        found = limited.attempt(bound_quantile, lambda: ())
     skipped += [] if found else [(WHAT, NOT_REACHED)]
     return found[0] if found else None
 

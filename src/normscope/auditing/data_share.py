@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from ..bounds.applied import multiplications, passes
-from ..bounds.captured import BoundSettings, TracedNetwork
 from ..bounds.data.quantile import SHARES, DataBracket, draws_needed
 from ..bounds.data.streaming import SampleNorms
+from ..bounds.graph_weights import multiplications, passes
 from ..bounds.lower import USUAL_STEPS
 from ..bounds.point import STEP_PASSES, first_samples
+from ..bounds.traced_network import BoundSettings, TracedNetwork
 from ..calls.data_reader import Batches
 from ..core.bracket import Bracket
 from ..core.errors import CaptureError, InputError, JacobianError

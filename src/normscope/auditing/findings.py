@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from ..bounds.bounds_by_method import is_weight
 from ..bounds.graph.ir import Unit
 from ..bounds.operators.effects import Unbounded
 from ..bounds.operators.registry import lookup
 from ..bounds.operators.units import COMPLEX
-from ..bounds.rungs import is_weight
 from ..core.finding import Finding, Severity, figure, figures, power
 from ..doctor.symptoms.optimizer_steps import check_loss_rises
 from ..doctor.symptoms.registry import diagnose_model

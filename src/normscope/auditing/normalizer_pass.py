@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..bounds.applied import multiplications, passes
-from ..bounds.captured import TracedNetwork
 from ..bounds.graph.ir import Graph, Node
+from ..bounds.graph_weights import multiplications, passes
 from ..bounds.operators.invariance import FeedingLayer
 from ..bounds.operators.registry import sets_of
+from ..bounds.traced_network import TracedNetwork
 from ..core.budget import affordable, check_time, count
 from ..core.log10 import log10
 from ..doctor.facts.layers_over_data import NormalizerOverData

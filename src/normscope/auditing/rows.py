@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..bounds.applied import weight_of
-from ..bounds.captured import BoundSettings, TracedNetwork
+from ..bounds.bounds_by_method import is_normalizer, is_weight, printed_constant
 from ..bounds.graph.ir import Graph, Node, Unit, leaves, overlap
+from ..bounds.graph_weights import weight_of
 from ..bounds.linalg.folding import compose
 from ..bounds.linalg.layer_norms import linear_map
 from ..bounds.linalg.linear_map import Diagonal, LinearMap, Matrix
@@ -23,7 +23,7 @@ from ..bounds.operators.effects import Effect, Gain, Linear, Unbounded
 from ..bounds.operators.invariance import FeedingLayer
 from ..bounds.operators.linear import MATRICES
 from ..bounds.operators.registry import lookup
-from ..bounds.rungs import is_normalizer, is_weight, printed_constant
+from ..bounds.traced_network import BoundSettings, TracedNetwork
 from ..core.bracket import Bracket
 from ..core.budget import Budget, Progress
 from ..core.errors import InputError

@@ -16,8 +16,8 @@ from torch import Tensor
 from ..core.bracket import Evidence
 from ..core.budget import Budget, check_time
 from ..core.rounding import Upper
+from .linalg.dense_form import moderate, write_out
 from .linalg.linear_map import LinearMap, Matrix, Repeated
-from .linalg.writing import moderate, write_out
 from .operators.effects import Elementwise
 from .proofs.proof import Multipliers
 from .segments import Form

@@ -271,7 +271,7 @@ class Values:
             moved, own, distance = behind(step.operation, operands, value, norms)
         error, distance = moved + own, distance + l2(flat(own), 1)
         if shaken is not None:
-            error = torch.minimum(error, SAFETY * (own + shaken.moved(step, value, own)))
+            error = torch.minimum(error, SAFETY * (own + shaken.shake_step(step, value, own)))
         error = torch.where(value.isnan(), torch.inf, error * UP).nan_to_num(nan=torch.inf, posinf=torch.inf)
         distance = (distance * UP).nan_to_num(nan=torch.inf, posinf=torch.inf)
         distance = torch.minimum(distance, l2(flat(error), 1) * UP)
@@ -388,7 +388,7 @@ class _Shaken:
         self.values = {name: value.repeat(COPIES, *(1,) * (value.ndim - 1)) for name, value in inputs.items()}
         self.generator = torch.Generator().manual_seed(0)
 
-    def moved(self, step: UnrolledStep, value: Tensor, own: Tensor) -> Tensor:
+    def shake_step(self, step: UnrolledStep, value: Tensor, own: Tensor) -> Tensor:
         """Run a step on all copies; return the largest distance of a copy's value, per unit of shaking."""
         copies = COPIES * len(value)
         copied = evaluate(step, [self.values[name] for name in step.operands], copies)

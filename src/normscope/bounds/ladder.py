@@ -17,11 +17,11 @@ from ..core.effort import SEARCHING, Effort
 from ..core.errors import InputError, visible
 from ..core.shown import Shown
 from ..core.untouched import Mode, outside_inference_mode
-from .captured import BoundSettings, OnMissing, TracedNetwork, check_option
+from .bounds_by_method import bound_by_all_methods, is_normalizer, is_weight, upper_sides
 from .graph.ir import Graph, Shape
 from .lower import observed_if_any
 from .operators.effects import Linear
-from .rungs import bound_by_all_methods, is_normalizer, is_weight, upper_sides
+from .traced_network import BoundSettings, OnMissing, TracedNetwork, check_option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,13 @@ from ..core.errors import InputError, check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import Mode, outside_inference_mode
 from .balls.ball_bracket import ball_bracket
-from .captured import BoundSettings, OnMissing, TracedNetwork, check_option
+from .bounds_by_method import upper_sides
 from .data.streaming import data_quantile
 from .lower import lower_side, observed_if_any
 from .outputs import per_output
 from .point import jacobian_norms
 from .proofs.proof import Proof
-from .rungs import upper_sides
+from .traced_network import BoundSettings, OnMissing, TracedNetwork, check_option
 
 Sides = Literal["both", "upper", "lower"]
 """Which sides of a bracket are worked on."""

@@ -19,14 +19,14 @@ from ..core.bracket import Bracket
 from ..core.budget import Budget, attempt
 from ..core.errors import JacobianError
 from ..core.log10 import norm as l2
-from .applied import multiplications, passes
-from .captured import BoundSettings, TracedNetwork, cut_short
 from .evaluation import ESTIMATED, Confirmer, Secant, Values, apart
 from .graph.ir import Graph
+from .graph_weights import multiplications, passes
 from .point import STEP_PASSES, first_samples, jacobian_norms
+from .traced_network import BoundSettings, TracedNetwork, cut_short
 
 Function = Callable[[Tensor], Tensor]
-STEPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+PAIR_STEPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """Half the distance between the two points of a pair, relative to the size of the input."""
 MET = 4e-7
 """A pair whose log10 is this close to the upper side meets it."""
@@ -69,7 +69,7 @@ def lower_bound(
         for index, (point, direction) in enumerate(starts):
             if index > 0 and (budget.over or candidates.meet(enough - MET)):
                 break
-            for u, v in _climb(run, point.to(start.device, dtype), direction, generator, budget, climb):
+            for u, v in _climb_pairs(run, point.to(start.device, dtype), direction, generator, budget, climb):
                 budget.spend()
                 candidates.add(u.double(), v.double())
 
@@ -140,7 +140,7 @@ def _starts(
         yield centre * point + scale * size * noise, None  # near zero first: there normalizers are steepest
 
 
-def _climb(
+def _climb_pairs(
     function: Function,
     point: Tensor,
     direction: Tensor | None,
@@ -151,7 +151,7 @@ def _climb(
     """Yield pairs: along a direction that is known or from power iteration, then from ascent on the secant slope."""
     direction = _top_direction(function, point, generator, budget) if direction is None else direction.to(point)
     size = float(point.double().norm()) or 1.0
-    for step in STEPS:
+    for step in PAIR_STEPS:
         yield point + step * size * direction, point - step * size * direction
     if not climb:
         return
@@ -178,7 +178,7 @@ def _climb(
         along = along / along.norm()
         if count % 10 == 0:
             yield centre + width * along, centre - width * along
-    for step in STEPS[1:]:
+    for step in PAIR_STEPS[1:]:
         yield centre + step * size * along, centre - step * size * along
 
 

@@ -14,14 +14,14 @@ from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget
 from ..core.effort import Effort
 from ..core.errors import InputError
-from .applied import passes
-from .captured import BoundSettings, TracedNetwork, cut_short
 from .ellipsoids.ellipsoid_plan import plan
 from .ellipsoids.optimised import optimise, with_rounding
 from .evaluation import Secant
 from .graph.ir import Graph, Node, Ref
+from .graph_weights import passes
 from .lower import ATTACK_STEPS, ATTACK_WORK, BELOW, lower_bound, witness_of
 from .segments import Bounds
+from .traced_network import BoundSettings, TracedNetwork, cut_short
 
 PER = ("output", "difference")
 """What a bracket can be split into."""

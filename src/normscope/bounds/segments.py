@@ -27,10 +27,10 @@ from ..core.errors import NormscopeError
 from ..core.log10 import log10
 from ..core.rounding import ONE, Upper, root_sum_squares, smallest, total
 from .graph.ir import Graph, Node
+from .linalg.dense_form import moderate, write_out, written
 from .linalg.folding import add, compose
 from .linalg.linear_map import Centering, Identity, LinearMap
 from .linalg.operator_norms import upper
-from .linalg.writing import moderate, write_out, written
 from .operators import ranges
 from .operators.effects import UNKNOWN, Effect, Elementwise, Gain, Linear, Norm, Unbounded
 from .operators.local.local import Affine, Builder, Primitive, UnrolledStep

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from ..core.budget import Budget
 from ..core.errors import NormscopeError, SoundnessError
-from .captured import TracedNetwork
+from .bounds_by_method import upper_sides
 from .graph.ir import Unit
 from .lower import lower_bound
 from .operators.effects import Unbounded
 from .operators.registry import FAILED, Example
-from .rungs import upper_sides
+from .traced_network import TracedNetwork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

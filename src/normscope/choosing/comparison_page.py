@@ -22,7 +22,7 @@ from ..doctor.pages.run import (
     total_curves,
     view_curves,
 )
-from ..report.document import Block, Column, Curves, Document, Kind, ReadColumn, Table, Text, part, tabulate
+from ..report.document import Block, CellFormat, Column, Curves, Document, ReadColumn, Table, Text, part, tabulate
 from ..report.glossary import glossary
 from ..report.words import listed, pluralise, sentence
 from .audit_comparison import compare_document, compare_values, compared_columns
@@ -87,7 +87,7 @@ def _summary(runs: Mapping[str, Run]) -> str:
 
 
 def _headline_table(runs: Mapping[str, Run]) -> Table:
-    def total(title: str, kind: Kind, quantity: str, index: int, help: str = "") -> ReadColumn[tuple[str, Run]]:
+    def total(title: str, kind: CellFormat, quantity: str, index: int, help: str = "") -> ReadColumn[tuple[str, Run]]:
         return ReadColumn(title, kind, lambda named: _end(named[1].total(quantity), index), help)
 
     norms, folded = (

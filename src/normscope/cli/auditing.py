@@ -21,7 +21,7 @@ from ..core.errors import InputError, visible
 from ..core.files import write_text
 from ..core.finding import Finding, Severity
 from ..core.version import __version__
-from ..doctor.checking.checked import Check
+from ..doctor.checking.check_result import Check
 from ..doctor.checking.checking import check as check_model
 from .data_forms import Batches, open_data, open_with_labels
 from .messages import measuring, read_from, show_result

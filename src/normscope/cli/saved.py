@@ -13,8 +13,7 @@ from .. import load_from_lab
 from ..auditing.audit_result import Audit
 from ..auditing.auditing import audit as audit_model
 from ..bounds.data.quantile import DataBracket
-from ..bounds.geometry.curvature import KINDS as MEASURED
-from ..bounds.geometry.curvature import Curvature
+from ..bounds.geometry.curvature import CURVATURE_RESULTS, Curvature
 from ..bounds.geometry.measure_table import Measures
 from ..bounds.geometry.symmetries import Symmetries
 from ..bounds.radius.radii import Radii
@@ -24,7 +23,7 @@ from ..choosing.comparison import Comparison, unique_names
 from ..core.errors import InputError
 from ..core.files import read_json
 from ..core.shown import Shown
-from ..doctor.checking.checked import Check
+from ..doctor.checking.check_result import Check
 from ..doctor.monitor.log import FILE
 from ..doctor.monitor.run import Run
 from ..doctor.pages.live import Followed, LiveServer
@@ -75,7 +74,7 @@ def open_saved(path: Path) -> Shown:
         "comparison": Comparison,
         "choice": Choice,
         "weight_sensitivity": WeightSensitivity,
-        **MEASURED,
+        **CURVATURE_RESULTS,
     }
     kind = _type(path)
     form = load_from_lab("Generalization") if kind == "generalization" else Audit

@@ -2,7 +2,8 @@
 
 A model that is run or traced to be measured may append to a list of its own, of a hook or of the module it is written
 in. Such objects are found by following references from the model: attributes, closures, the globals that functions
-name. Objects of torch, numpy and Python's own library are not followed, and the search ends after `MOST` objects.
+name. Objects of torch, numpy and Python's own library are not followed, and the search ends after
+`MAX_SEARCHED_OBJECTS`.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from ..core.errors import InputError
 
-Kind = Literal["batch", "layer", "group", "instance", "rms"]
-KINDS: tuple[str, ...] = get_args(Kind)
+NormalizerKind = Literal["batch", "layer", "group", "instance", "rms"]
+NORMALIZER_KINDS: tuple[str, ...] = get_args(NormalizerKind)
 CHANNELS_A_GROUP = 16
 """The channels per group of a GroupNorm whose number of groups is not given (Wu and He 2018, table 3)."""
 LEAST_SET = 3
@@ -50,7 +50,7 @@ class NormalizerPlace:
         note: what a replacement does not keep.
     """
 
-    kind: Kind | None
+    kind: NormalizerKind | None
     features: int
     last: bool
     eps: float = EPS
@@ -169,7 +169,9 @@ def place_of(module: nn.Module) -> NormalizerPlace | None:
     return _written(module) if called_norm and single else None
 
 
-def _place(module: Any, kind: Kind, features: int, *, last: bool, eps: float | None = None) -> NormalizerPlace:
+def _place(
+    module: Any, kind: NormalizerKind, features: int, *, last: bool, eps: float | None = None
+) -> NormalizerPlace:
     """Return the place of a normalizer, with its own eps, scale and shift."""
     return NormalizerPlace(
         kind=kind,
@@ -182,7 +184,7 @@ def _place(module: Any, kind: Kind, features: int, *, last: bool, eps: float | N
     )
 
 
-def _trailing(module: Any, kind: Kind) -> NormalizerPlace:
+def _trailing(module: Any, kind: NormalizerKind) -> NormalizerPlace:
     """Return the place of a normalizer over the last axes; if there are several, the first one counts channels."""
     shape = module.normalized_shape
     if len(shape) == 1:
@@ -224,7 +226,7 @@ def _written(module: nn.Module) -> NormalizerPlace:
     if isinstance(weight, Tensor) and weight.ndim == 1 and len(weight) > 1:
         bias = getattr(module, "bias", None)
         size, raised = (len(weight),), 1.0 + weight.detach()  # In Gemma the scale is 1 + weight.
-        forms: list[tuple[Kind, bool, Tensor, Callable[[Tensor], Tensor]]] = [
+        forms: list[tuple[NormalizerKind, bool, Tensor, Callable[[Tensor], Tensor]]] = [
             ("rms", True, weight, lambda x: F.rms_norm(x, size, weight, eps)),
             ("rms", True, raised, lambda x: F.rms_norm(x, size, raised, eps)),
             ("layer", True, weight, lambda x: F.layer_norm(x, size, weight, bias, eps)),
@@ -248,7 +250,7 @@ def _agrees(module: nn.Module, form: Callable[[Tensor], Tensor], shape: tuple[in
     return computed.shape == expected.shape and torch.allclose(computed, expected, rtol=1e-3, atol=1e-5)
 
 
-def build(kind: Kind, place: NormalizerPlace, shape: tuple[int, ...] | None, groups: int | None) -> nn.Module:
+def build(kind: NormalizerKind, place: NormalizerPlace, shape: tuple[int, ...] | None, groups: int | None) -> nn.Module:
     """Return a normalizer of a kind for a place, with the scale and shift of the normalizer at that place."""
     number = groups_of(place.features, groups) if kind == "group" else 1
     if shape is not None:
@@ -277,7 +279,7 @@ def groups_of(features: int, groups: int | None) -> int:
     return groups
 
 
-def _check_sets(kind: Kind, place: NormalizerPlace, shape: tuple[int, ...], groups: int) -> None:
+def _check_sets(kind: NormalizerKind, place: NormalizerPlace, shape: tuple[int, ...], groups: int) -> None:
     """Refuse a kind that would normalize sets of too few entries, for an input of this shape."""
     positions = math.prod(shape[1:-1] if place.last else shape[2:])
     entries = {
@@ -295,7 +297,7 @@ def _check_sets(kind: Kind, place: NormalizerPlace, shape: tuple[int, ...], grou
         )
 
 
-def _built(kind: Kind, place: NormalizerPlace, groups: int) -> nn.Module:
+def _built(kind: NormalizerKind, place: NormalizerPlace, groups: int) -> nn.Module:
     """Return a normalizer of a kind with scale 1 and shift 0; `place.ranks` says which class fits."""
     features, eps = place.features, place.eps
     affine = place.scale is not None or place.kind is None

@@ -93,7 +93,7 @@ class RestartedSpace:
 Operator = Callable[[Tensor], Tensor]
 SPARE = 8
 """How many vectors a restart keeps beyond those asked for."""
-BEYOND = 2
+SPARE_VECTORS = 2
 """How many vectors beyond those asked for there must be before values count: gaps between few values say little."""
 CLUSTER = 6
 """At most this many values that lie close together are judged together."""
@@ -179,7 +179,7 @@ def extreme_eigenpairs(
             whole = fresh is None
             image = image if fresh is None else fresh
         # values count once the space is large enough, also after a fresh start (0: there was none)
-        enough = space.filled >= wanted + BEYOND and (since_fresh == 0 or since_fresh > AFRESH)
+        enough = space.filled >= wanted + SPARE_VECTORS and (since_fresh == 0 or since_fresh > AFRESH)
         if whole or (pairs.settled and enough):
             break
         vector = image / image.norm()

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 from ..core.codec import JsonForm, Saved
 from ..core.shown import Shown
 
-Kind = Literal["text", "sentence", "name", "count", "number", "log10", "factor", "percent", "seconds"]
+CellFormat = Literal["text", "sentence", "name", "count", "number", "log10", "factor", "percent", "seconds"]
 """The kind of values in a column; renderers format cells by it, so that cells stay plain values.
 
 A factor is stored as its log10 and shown as the plain number. A name is text that is never broken over lines. A column
@@ -26,7 +26,7 @@ class Column:
     """A column of a table: its heading, the kind of its values, and a sentence that explains it (`help`)."""
 
     title: str
-    kind: Kind = "text"
+    kind: CellFormat = "text"
     help: str = ""
 
 
@@ -74,7 +74,7 @@ class ReadColumn(Generic[Item]):
     """A column, and how its cell is read from what a row stands for."""
 
     title: str
-    kind: Kind
+    kind: CellFormat
     read: Read[Item]
     help: str = ""
 
@@ -127,7 +127,7 @@ class Figure:
 
     label: str
     value: Cell
-    kind: Kind = "text"
+    kind: CellFormat = "text"
     note: str = ""
     term: str = ""
 

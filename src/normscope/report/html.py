@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import escaped, visible, with_code
 from .curves import curve_swatch, curves_svg, depth_ramp, mark_swatch
-from .document import Block, Cell, Chart, Curves, Document, Glossary, Kind, Table, Text
+from .document import Block, Cell, CellFormat, Chart, Curves, Document, Glossary, Table, Text
 from .svg import chart_svg, swatch
 from .words import LEVELS, format_cell, within_limits
 
@@ -143,7 +143,7 @@ def sort_value(value: Cell) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-def is_number(kind: Kind) -> bool:
+def is_number(kind: CellFormat) -> bool:
     """Return whether a column of this kind holds numbers."""
     return kind not in ("text", "sentence", "name")
 

@@ -16,11 +16,11 @@ from ..core.log10 import power10
 from .document import (
     Block,
     Cell,
+    CellFormat,
     Chart,
     Curves,
     Document,
     Glossary,
-    Kind,
     Notice,
     ReadColumn,
     Series,
@@ -33,7 +33,7 @@ from .document import (
 NOT_MEASURED = "-"
 
 
-def format_cell(value: Cell, kind: Kind) -> str:
+def format_cell(value: Cell, kind: CellFormat) -> str:
     """Return `value` as a reader sees it.
 
     Example:

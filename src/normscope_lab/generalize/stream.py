@@ -78,7 +78,7 @@ CHUNK = 1024
 """Larger batches are split, so that at most this many samples go through the model at once."""
 ROUNDING = 1e-6
 """A difference of losses that is not worth a number."""
-SAME = 0.01
+MAX_LOSS_DIFFERENCE = 0.01
 """By how much the losses of a model and of its graph may differ in the mean, as a share of the largest loss."""
 VECTORS = 2**26
 """How many entries the sums of vectors by cell may have; with more, distances are bounded through the centres."""
@@ -240,7 +240,7 @@ class SamplesSeen:
         what = "the model gives on every sample what its graph gives"
         if self.difference is None:
             return condition(what, None, "there is no graph of one sample")
-        if self.difference > SAME:
+        if self.difference > MAX_LOSS_DIFFERENCE:
             return condition(
                 what,
                 False,

@@ -34,7 +34,7 @@ from .stacked_training import TrainedMember
 
 POINTS = 64
 """The number of samples at which Jacobian norms are taken."""
-MOST = 1000
+MAX_SAMPLES = 1000
 """The largest number of training samples whose margins and curvature are taken."""
 BATCH = 250
 """The number of samples in a batch."""
@@ -67,11 +67,11 @@ class MemberFigures:
     def __init__(self, trained: TrainedMember, data: NoisyData) -> None:
         self.trained, self.data = trained, data
         self.model = trained.model
-        self.images, self.labels = data.train_images[:MOST], data.train_labels[:MOST]
+        self.images, self.labels = data.train_images[:MAX_SAMPLES], data.train_labels[:MAX_SAMPLES]
 
     @cached_property
     def batches(self) -> list[tuple[Tensor, Tensor]]:
-        """The first training samples, up to `MOST`, in batches."""
+        """The first training samples, up to `MAX_SAMPLES`, in batches."""
         return list(zip(self.images.split(BATCH), self.labels.split(BATCH)))
 
     @cached_property

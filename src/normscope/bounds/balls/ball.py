@@ -13,11 +13,11 @@ from torch import Tensor
 from ...core.budget import Budget, affordable
 from ...core.effort import SEARCHING, Effort
 from ...core.errors import InputError
-from ..applied import multiplications
-from ..captured import BoundSettings, TracedNetwork
 from ..evaluation import CARRIED
-from ..linalg.writing import moderate
+from ..graph_weights import multiplications
+from ..linalg.dense_form import moderate
 from ..operators.local.local import Affine, flat
+from ..traced_network import BoundSettings, TracedNetwork
 from .ball_ellipsoid import EllipsoidState, search
 from .enclosure import Enclosures, Tightener, enclose
 from .expansion import Expansion, expand
@@ -185,7 +185,7 @@ class Over:
         steps = affordable(self.steps, self.reaches[-1].cost, work=work, least=SEARCH_FEWEST, device=device)
         budget = self.balls.bounding.budget.share(0.5 / chunks)
         search(self.reaches[-1], budget.search("the search for multipliers over balls", steps))
-        enclosure = self.reaches[-1].look(enclosures, self.balls.unrolled.output)
+        enclosure = self.reaches[-1].tighten_enclosure(enclosures, self.balls.unrolled.output)
         if enclosure is not None:
             enclosures.known[self.balls.unrolled.output] = enclosure
 

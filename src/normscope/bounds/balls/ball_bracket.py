@@ -20,11 +20,11 @@ from ...core.effort import Effort
 from ...core.errors import InputError
 from ...core.log10 import log10
 from ...core.rounding import Upper
-from ..applied import passes
-from ..captured import BoundSettings, TracedNetwork, cut_short
 from ..evaluation import ESTIMATED, Confirmer, Secant, Values
+from ..graph_weights import passes
 from ..lower import ATTACK_WORK, BELOW, AdamStep, gradients, witness_of
 from ..operators.local.local import flat
+from ..traced_network import BoundSettings, TracedNetwork, cut_short
 from .ball import Balls, Over
 
 ATTACK_FEWEST = 4
@@ -222,7 +222,7 @@ class _BallAscent:
         for offset, direction, width in starts:
             if self.budget.over:
                 break
-            self.climb(offset, direction, width=width)
+            self.ascend(offset, direction, width=width)
 
     def starts(self) -> Iterator[tuple[Tensor, float]]:
         """Yield the centre, then towards zero (normalizers are steepest there), then points on and in the sphere."""
@@ -270,7 +270,7 @@ class _BallAscent:
                 break
         return direction
 
-    def climb(self, offset: Tensor, along: Tensor, *, width: float) -> None:
+    def ascend(self, offset: Tensor, along: Tensor, *, width: float) -> None:
         """Adam on the middle and the direction of the pair."""
         half = width * self.radius
         ascents = AdamStep(offset), AdamStep(offset)

@@ -5,9 +5,9 @@ any two inputs of the ball. A primitive u with du = sum of M dv + dw, norm(dw/o)
 on as one step of that engine: v are the stacked operands, the multipliers are one number per block, and dw adds the sum
 of o^2/sigma.
 
-The state (`Reach`) is fed primitive by primitive beside the enclosures, and tightens every value that is read. Moves
-are kept: in the end a search runs them again with better multipliers, by Adam on shares and weights, every iterate of
-which is feasible as it stands.
+The state (`EllipsoidState`) is fed primitive by primitive beside the enclosures, and tightens every value that is read.
+Moves are kept: in the end a search runs them again with better multipliers, by Adam on shares and weights, every
+iterate of which is feasible as it stands.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from torch import Tensor
 from ...core.budget import Budget
 from ...core.rounding import gamma
 from ..ellipsoids.ellipsoid import SHRUNK, advance, image_above, join_blocks, largest, raised, reach
+from ..linalg.dense_form import moderate, writable
 from ..linalg.linear_map import Identity, LinearMap
 from ..linalg.operator_norms import WRITTEN
-from ..linalg.writing import moderate, writable
 from ..minimise import minimise
 from ..operators.local.local import Affine, Enclosure, LocalForm, OperandShare, UnrolledStep, flat, wide
 from ..segments import Form, UnrolledNetwork
@@ -346,7 +346,9 @@ class EllipsoidState:
         self.moves.append(move)
         self.q = apply_move(self.q, move)
 
-    def look(self, enclosures: Enclosures, name: str, step: UnrolledStep | None = None) -> Enclosure | None:
+    def tighten_enclosure(
+        self, enclosures: Enclosures, name: str, step: UnrolledStep | None = None
+    ) -> Enclosure | None:
         """Return the enclosure of a value within the engine's constants."""
         x = enclosures.known[name]
         self._check(x.constant, x.entries)

@@ -27,7 +27,7 @@ from ..segments import Form, UnrolledNetwork
 class Tightener(Protocol):
     """Knows more about values than the pass itself."""
 
-    def look(self, enclosures: Enclosures, name: str, step: UnrolledStep | None) -> Enclosure | None:
+    def tighten_enclosure(self, enclosures: Enclosures, name: str, step: UnrolledStep | None) -> Enclosure | None:
         """Return a tighter enclosure of a value that a primitive `step` is about to read (None: the output)."""
         ...
 
@@ -109,7 +109,7 @@ def enclose(
 
 def _ask(enclosures: Enclosures, name: str, helpers: Sequence[Tightener], step: UnrolledStep | None) -> None:
     for helper in helpers:
-        tighter = helper.look(enclosures, name, step)
+        tighter = helper.tighten_enclosure(enclosures, name, step)
         if tighter is not None:
             enclosures.known[name] = tighter
 

@@ -174,7 +174,9 @@ class Relaxation:
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
 
-    def look(self, enclosures: Enclosures, name: str, step: UnrolledStep | None = None) -> Enclosure | None:
+    def tighten_enclosure(
+        self, enclosures: Enclosures, name: str, step: UnrolledStep | None = None
+    ) -> Enclosure | None:
         """Return the enclosure within relaxed limits; None where nothing can be gained."""
         if step is None or not bool((enclosures.radius > 0).any()) or self.budget.late:
             return None

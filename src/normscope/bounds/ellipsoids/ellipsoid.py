@@ -36,7 +36,7 @@ from ...core.rounding import UNIT, cholesky_allowance, gamma
 
 SHRUNK = 1e-9
 """How far below the edge of feasibility the default sigma stays, relatively."""
-ROOM = 1.0 + 1e-6
+ROUNDING_FACTOR = 1.0 + 1e-6
 """Room for the rounding of the allowances themselves."""
 
 
@@ -110,7 +110,7 @@ def prove_inverse(reduced: Tensor) -> Tensor:
     residual = float((eye - rest @ inverse).norm()) + (gamma(n + 8.0) * float(rest.norm()) + 4.0 * UNIT) * size
     if not residual < 0.5:
         return torch.full_like(reduced, math.nan)
-    inverse.diagonal().add_(ROOM * size * residual / (1.0 - residual))
+    inverse.diagonal().add_(ROUNDING_FACTOR * size * residual / (1.0 - residual))
     return raised(inverse)
 
 
@@ -136,7 +136,7 @@ def image_above(q: Tensor | None, form: Tensor, kept: Tensor | None = None, slac
     if slack:
         top = 1.0 if q is None else float(q.diagonal().sum())
         size = math.hypot(math.sqrt(before), float(form.norm()))
-        result.diagonal().add_((2.0 * size + slack) * slack * top * ROOM)
+        result.diagonal().add_((2.0 * size + slack) * slack * top * ROUNDING_FACTOR)
     return raised(result)
 
 
@@ -150,7 +150,7 @@ def raised(matrix: Tensor, squared: Tensor | None = None) -> Tensor:
     sizes = matrix.detach().diagonal(dim1=-2, dim2=-1).abs()
     added = 4.0 * UNIT * sizes if squared is None else 4.0 * UNIT * sizes + squared.detach()
     result = matrix.clone()
-    result.diagonal(dim1=-2, dim2=-1).add_(matrix.shape[-1] * ROOM * added + 4.0 * UNIT * sizes)
+    result.diagonal(dim1=-2, dim2=-1).add_(matrix.shape[-1] * ROUNDING_FACTOR * added + 4.0 * UNIT * sizes)
     return result
 
 

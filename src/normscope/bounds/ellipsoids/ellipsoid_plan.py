@@ -19,9 +19,9 @@ from ...core.log10 import power10
 from ...core.rounding import Upper
 from ..graph.ir import Graph, Node
 from ..linalg.convolution_map import Convolution
+from ..linalg.dense_form import moderate, write_out
 from ..linalg.folding import add, compose, slice_map
 from ..linalg.linear_map import Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated
-from ..linalg.writing import moderate, write_out
 from ..operators.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from ..segments import Form, Segments
 from .ellipsoid import Uncertain
@@ -101,7 +101,7 @@ class EllipsoidPlan:
     def to(self, dtype: torch.dtype, device: torch.device | None = None) -> EllipsoidPlan:
         """Return the same plan in another precision, or elsewhere."""
 
-        def moved(operation: StateChange | EllipsoidStep) -> StateChange | EllipsoidStep:
+        def move_operation(operation: StateChange | EllipsoidStep) -> StateChange | EllipsoidStep:
             if isinstance(operation, StateChange):
                 return replace(operation, matrix=operation.matrix.to(device, dtype))
             uncertain = operation.known
@@ -110,7 +110,9 @@ class EllipsoidPlan:
             uncertain = replace(uncertain, centre=centre, radius=uncertain.radius.to(device, dtype))
             return replace(operation, form=form, kept=operation.kept.to(device), known=uncertain)
 
-        return replace(self, operations=tuple(map(moved, self.operations)), output=self.output.to(device, dtype))
+        return replace(
+            self, operations=tuple(map(move_operation, self.operations)), output=self.output.to(device, dtype)
+        )
 
 
 def plan(segments: Segments, values: Mapping[str, Upper], *, widest: int = WIDEST) -> EllipsoidPlan | None:

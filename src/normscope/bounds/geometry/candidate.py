@@ -22,12 +22,12 @@ State = Mapping[str, Tensor]
 SPREAD = 0.5
 """The standard deviation of the logarithms of random factors, and of random mixings about the identity."""
 aten = torch.ops.aten
-Kind = Literal[
+SymmetryKind = Literal[
     "channel scale", "group scale", "layer scale", "row shift", "redundant bias", "weight norm", "spectral norm",
     "relu pair", "linear pair", "query-key pair", "value-output pair",
 ]  # fmt: skip
-KINDS: tuple[Kind, ...] = Kind.__args__  # type: ignore[attr-defined]
-SPHERICAL: tuple[Kind, ...] = ("channel scale", "group scale", "layer scale", "weight norm", "spectral norm")
+SYMMETRY_KINDS: tuple[SymmetryKind, ...] = SymmetryKind.__args__  # type: ignore[attr-defined]
+SPHERICAL: tuple[SymmetryKind, ...] = ("channel scale", "group scale", "layer scale", "weight norm", "spectral norm")
 """The kinds under which the length of a weight has no effect, so that the weight can be kept on a sphere."""
 
 
@@ -278,7 +278,7 @@ def _normal(shape: tuple[int, ...], state: State, names: tuple[str, ...], genera
 class Candidate:
     """A group action that should leave the function as it is, by the structure of the graph."""
 
-    kind: Kind  # the kind of the symmetry
+    kind: SymmetryKind  # the kind of the symmetry
     path: str  # the module whose weights move; for pairs both, first to last
     normalizer: str = ""  # the module that undoes the change; empty where none does
     form: str  # the action as a formula

@@ -16,7 +16,9 @@ from .smoothness import Smoothness
 from .spectrum import Spectrum
 
 FORM = JsonForm(kind="curvature", noun="curvature", write="write one with normscope curvature --json")
-KINDS: dict[str, type[FigureResult]] = {kind.JSON.kind: kind for kind in (Spectrum, Smoothness, Flatness, Margins)}
+CURVATURE_RESULTS: dict[str, type[FigureResult]] = {
+    kind.JSON.kind: kind for kind in (Spectrum, Smoothness, Flatness, Margins)
+}
 """The results that such a file may hold, by their `type`."""
 
 
@@ -37,5 +39,5 @@ class Curvature(Shown):
     def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Curvature:
         """Return what `to_json` wrote."""
         with open_json(FORM, source) as data:
-            kinds = [kind for name, kind in KINDS.items() if name in data or kind is Spectrum]
+            kinds = [kind for name, kind in CURVATURE_RESULTS.items() if name in data or kind is Spectrum]
             return cls(results=tuple(decode(kind, data.get(kind.JSON.kind), kind.JSON.kind) for kind in kinds))

@@ -27,12 +27,12 @@ from ...core.errors import InputError, NormscopeError, NotFiniteError, describe_
 from ...core.log10 import log10
 from ...products.objective import Objective
 from ...theory.losses import margins
-from ..captured import BoundSettings
 from ..graph.capturing import trace_model
 from ..graph.ir import Graph, Node, leaves, map_leaves
 from ..operators.effects import UNKNOWN, Linear
 from ..operators.registry import effect_of, is_homogeneous, is_normalizer, is_weight
 from ..traced_model import trace
+from ..traced_network import BoundSettings
 from .directions import no_directions
 from .flatness import Perturbation, Sharpness, grouped, mean_scores
 

@@ -16,18 +16,18 @@ from ..graph.ir import Node, overlap
 from ..operators.invariance import FeedingLayer, feeds, weight_layer
 from .candidate import (
     Candidate,
-    Kind,
     Layers,
     ParameterPart,
     ParametrisedLayer,
     Scaling,
     ShiftAction,
+    SymmetryKind,
     UnitEntries,
     conv_groups,
     piece_of,
 )
 
-SCALES: dict[str, Kind] = {"channel": "channel scale", "group": "group scale", "layer": "layer scale"}
+SCALES: dict[str, SymmetryKind] = {"channel": "channel scale", "group": "group scale", "layer": "layer scale"}
 EVAL = (
     "in eval mode its BatchNorm divides by a stored number, not by what the batch shows: the scale matters until the "
     'statistics are taken anew; mode="train" has the symmetry'

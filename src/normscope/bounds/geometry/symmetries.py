@@ -19,7 +19,7 @@ from ...core.untouched import Mode, dropping_nothing, mode_of, outside_inference
 from ..graph.capturing import capture_batch
 from ..graph.ir import Node, Unit
 from ..networks.twin import copied
-from .candidate import KINDS, SPHERICAL, Candidate, Kind, Layers, Scaling
+from .candidate import SPHERICAL, SYMMETRY_KINDS, Candidate, Layers, Scaling, SymmetryKind
 from .normalized import normalized, reparametrised
 from .pairs import attention, pairs
 from .verification import Function, SymmetryEvidence, verify
@@ -54,7 +54,7 @@ class Symmetry:
         evidence: what was measured.
     """
 
-    kind: Kind
+    kind: SymmetryKind
     path: str
     normalizer: str
     parameters: tuple[str, ...]
@@ -72,7 +72,8 @@ class Symmetries(Saved, Shown):
     """What `normscope.symmetries` found. Prints as a table; in a notebook it shows itself as HTML.
 
     Attributes:
-        rows: one per layer, or pair of layers, and kind, in the order of `normscope.bounds.geometry.candidate.KINDS`.
+        rows: one per layer, or pair of layers, and kind, in the order of `SYMMETRY_KINDS`
+            (`candidate.py`).
         mode: `"train"` or `"eval"`: which of the model's two functions was measured.
         num_parameters: how many parameters the model has.
         withheld: layers in front of normalizers whose scale has an effect nevertheless, and why.
@@ -325,7 +326,7 @@ def symmetries(
     layers = Layers(model, graph)
     before_normalizers, withheld = normalized(layers)
     candidates = [*before_normalizers, *reparametrised(model), *pairs(layers), *attention(layers)]
-    candidates.sort(key=lambda candidate: KINDS.index(candidate.kind))
+    candidates.sort(key=lambda candidate: SYMMETRY_KINDS.index(candidate.kind))
     generator = torch.Generator().manual_seed(seed)
     with untouched(model, mode), dropping_nothing(model):
         function = Function(model, prepare(model, batch, output))

@@ -470,7 +470,7 @@ def holds(dtype: torch.dtype, other: torch.dtype) -> bool:
     return mine.eps <= theirs.eps and mine.max >= theirs.max and mine.smallest_normal <= theirs.smallest_normal
 
 
-KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer"}
+TENSOR_WORDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer"}
 NUMBERS = ("int", "float", "number")
 """Types of arguments that are one number."""
 
@@ -499,7 +499,7 @@ def read_constants(
         if node.op != "call_function":
             spec, value = specs.get(node.name), values.get(node.name)
             name = str(spec.target if spec else node.target).removeprefix("model.")
-            kind = KINDS.get(spec.kind, "tensor") if spec else "tensor"
+            kind = TENSOR_WORDS.get(spec.kind, "tensor") if spec else "tensor"
             reader = next(user for user in node.users if user in needed)
             kind = kind if isinstance(value, Tensor) else "object"
             origins[node.name] = add(name, kind, value, source_of(reader.meta))

@@ -25,8 +25,8 @@ from ...core.budget import check_time, count
 from ...core.rounding import UNIT, gamma
 from .certify import below
 from .convolution_map import Convolution
+from .dense_form import cost
 from .torus import Symbol
-from .writing import cost
 
 _MAX_CONJUGATE_GRADIENT_STEPS = 96
 """Steps of conjugate gradients at most."""

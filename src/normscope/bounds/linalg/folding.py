@@ -17,8 +17,8 @@ from ...core.budget import in_time
 from ...core.log10 import norm as l2
 from ...core.rounding import gamma
 from .convolution_map import Convolution
+from .dense_form import cancels, in_range
 from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
-from .writing import cancels, in_range
 
 _ENTRY = 4.0 * 2.0**-53
 """The relative error of one entry after a product or a sum in float64."""

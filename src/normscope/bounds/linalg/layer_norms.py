@@ -17,8 +17,8 @@ from ...core.errors import InputError
 from ...core.untouched import outside_inference_mode, untouched
 from .convolution_map import Convolution
 from .linear_map import LinearMap, Matrix
-from .lowering import NormProof, Unchanged
 from .operator_norms import BOUNDING, bracket
+from .proof_format import NormProof, Unchanged
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)

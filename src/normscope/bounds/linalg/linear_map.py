@@ -312,10 +312,10 @@ def cached_per_map(function: Callable[[LinearMap], Found]) -> Callable[[LinearMa
     """Let every map keep what a function finds out about it, so that this is worked out once."""
 
     @wraps(function)
-    def found(linear: LinearMap) -> Found:
+    def work_out_once(linear: LinearMap) -> Found:
         if function not in linear.worked_out:
             linear.worked_out[function] = function(linear)
         answer: Found = linear.worked_out[function]
         return answer
 
-    return found
+    return work_out_once

@@ -22,6 +22,7 @@ from ...core.log10 import norm as l2
 from ...core.rounding import ONE, UNIT, ZERO, Upper, gamma, inward, smallest, total
 from .conv_norm import ConvolutionNorm, bounding_cost, matrix_bound
 from .convolution_map import Convolution
+from .dense_form import absolute_entries, cost, in_range, lost, of_each, writable, write_out
 from .folding import slice_map
 from .linear_map import (
     Averaging,
@@ -38,7 +39,6 @@ from .linear_map import (
     cached_per_map,
 )
 from .singular_vector import largest_singular_vector
-from .writing import absolute_entries, cost, in_range, lost, of_each, writable, write_out
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,12 @@ from ...core.untouched import mode_of, outside_inference_mode, untouched, unwrap
 from ...core.whole_weights import refuse_sharded_weights
 from ...listening.calls import NORMALIZERS
 from ...networks.normalizer_modules import (
-    KINDS,
+    NORMALIZER_KINDS,
     Absent,
     ChannelAffine,
     FeaturesLast,
-    Kind,
     Normalized,
+    NormalizerKind,
     NormalizerPlace,
     build,
     original_of,
@@ -94,7 +94,7 @@ def twin(
     model: nn.Module,
     data: Any = None,
     *,
-    normalizer: Kind | None,
+    normalizer: NormalizerKind | None,
     labels: Any = None,
     where: Where = None,
     fold: bool = False,
@@ -147,8 +147,8 @@ def twin(
     Reference: the comparisons of Than (appendix E), Akbar (section 9) and Wu and He (2018).
     """
     mode_of(model, None)
-    if normalizer is not None and normalizer not in KINDS:
-        raise InputError(f"normalizer is one of {', '.join(KINDS)} or None, not {normalizer!r}")
+    if normalizer is not None and normalizer not in NORMALIZER_KINDS:
+        raise InputError(f"normalizer is one of {', '.join(NORMALIZER_KINDS)} or None, not {normalizer!r}")
     if fold and normalizer is not None:
         raise InputError("fold=True takes BatchNorms into the layers before them: it needs normalizer=None")
     if fold and data is None:
@@ -175,7 +175,7 @@ class _TwinBuilder:
     """
 
     def __init__(
-        self, model: nn.Module, batch: Any, call: Call | None, normalizer: Kind | None, groups: int | None
+        self, model: nn.Module, batch: Any, call: Call | None, normalizer: NormalizerKind | None, groups: int | None
     ) -> None:
         self.model, self.batch, self.call, self.normalizer, self.groups = model, batch, call, normalizer, groups
         self.changes: list[Change] = []

@@ -64,8 +64,8 @@ def _product_steps(node: Node, build: Builder) -> str | None:
 
 
 def _spread_product(node: Node, build: Builder, left: str, right: str) -> str:
-    wide_left = build.moved(left, lambda x: x.expand(node.shape))
-    wide_right = build.moved(right, lambda x: x.expand(node.shape))
+    wide_left = build.move_entries(left, lambda x: x.expand(node.shape))
+    wide_right = build.move_entries(right, lambda x: x.expand(node.shape))
     return build.apply(Multiply(), wide_left, wide_right, shape=node.shape)
 
 
@@ -251,12 +251,10 @@ def _cross_steps(node: Node, build: Builder) -> str | None:
         return None
     axis = _cross_axis(node)
 
-    def turned(ref: Ref, places: int) -> str:
-        return build.moved(ref.name, lambda x: x.expand(node.shape).roll(places, axis))
+    def roll(ref: Ref, places: int) -> str:
+        return build.move_entries(ref.name, lambda x: x.expand(node.shape).roll(places, axis))
 
-    terms = [
-        build.apply(Multiply(), turned(left, places), turned(right, -places), shape=node.shape) for places in (-1, 1)
-    ]
+    terms = [build.apply(Multiply(), roll(left, places), roll(right, -places), shape=node.shape) for places in (-1, 1)]
     return build.affine([_scaled(build, terms[0], 1.0), _scaled(build, terms[1], -1.0)])
 
 
@@ -286,7 +284,7 @@ def _larger_steps(node: Node, build: Builder) -> str | None:
     """max(a, b) = b + relu(a - b) and min(a, b) = b - relu(b - a), so that shared sources cancel."""
     sign = -1.0 if node.takes_smallest else 1.0
     values = [build.operand(argument) for argument in node.args[:2]]
-    a, b = [build.moved(value, lambda x: x.expand(node.shape)) for value in values]
+    a, b = [build.move_entries(value, lambda x: x.expand(node.shape)) for value in values]
 
     apart = build.affine([_scaled(build, a, sign), _scaled(build, b, -sign)])
     kept = build.apply(Scalar(torch.relu, turning(0.0), bounded=(0.0, math.inf), margin=0.0), apart, shape=node.shape)
@@ -347,19 +345,19 @@ def _contraction_steps(node: Node, build: Builder) -> str | None:
         return None
     sizes = dict(zip(left, operands[0].shape, strict=True)) | dict(zip(right, operands[1].shape, strict=True))
 
-    def turned(name: str, have: str, *groups: list[str]) -> str:
+    def arrange(name: str, have: str, *groups: list[str]) -> str:
         order = [have.index(i) for group in groups for i in group]
         shape = [math.prod(sizes[i] for i in group) for group in groups]
-        return build.moved(name, lambda x: x.permute(order).reshape(shape))
+        return build.move_entries(name, lambda x: x.permute(order).reshape(shape))
 
     product = product_of(
         build,
-        turned(operands[0].name, left, shared, rows, summed),
-        turned(operands[1].name, right, shared, summed, columns),
+        arrange(operands[0].name, left, shared, rows, summed),
+        arrange(operands[1].name, right, shared, summed, columns),
     )
     made = [*shared, *rows, *columns]
     back = [made.index(i) for i in output]
-    return build.moved(product, lambda x: x.reshape([sizes[i] for i in made]).permute(back))
+    return build.move_entries(product, lambda x: x.reshape([sizes[i] for i in made]).permute(back))
 
 
 _CONTRACTION = "Linear in its only variable operand: written out as a matrix where small"

@@ -61,9 +61,9 @@ def _attention_steps(node: Node, build: Builder) -> str | None:
     if arguments.get("enable_gqa"):
         heads = build.shapes[query][-3]
         key, value = (
-            build.moved(name, lambda x: x.repeat_interleave(heads // x.shape[-3], -3)) for name in (key, value)
+            build.move_entries(name, lambda x: x.repeat_interleave(heads // x.shape[-3], -3)) for name in (key, value)
         )
-    scores = product_of(build, query, build.moved(key, lambda x: x.mT.clone()))
+    scores = product_of(build, query, build.move_entries(key, lambda x: x.mT.clone()))
     shape = build.shapes[scores]
     terms: list[tuple[str, LinearMap]] = [
         (scores, Diagonal(torch.tensor(scale, dtype=torch.float64, device=node.device), shape))
@@ -72,14 +72,14 @@ def _attention_steps(node: Node, build: Builder) -> str | None:
     if arguments.get("is_causal"):
         constant = constant.masked_fill(~torch.ones_like(constant, dtype=torch.bool).tril(), -math.inf)
     if isinstance(mask, Ref):
-        terms.append((build.moved(mask.name, lambda x: x.expand(shape)), Identity(shape)))
+        terms.append((build.move_entries(mask.name, lambda x: x.expand(shape)), Identity(shape)))
     elif isinstance(mask, Tensor):
         added = torch.where(mask, 0.0, -math.inf) if mask.dtype is torch.bool else mask
         constant = constant + added.double()
     logits = build.affine(terms, constant)
     rows = math.prod(shape[:-1]), shape[-1]
-    weights = build.apply(Softmax(), build.moved(logits, lambda x: x.reshape(rows)), shape=rows)
-    return product_of(build, build.moved(weights, lambda x: x.reshape(shape)), value)
+    weights = build.apply(Softmax(), build.move_entries(logits, lambda x: x.reshape(rows)), shape=rows)
+    return product_of(build, build.move_entries(weights, lambda x: x.reshape(shape)), value)
 
 
 def _attention_word(node: Node) -> AttentionWord | None:

@@ -46,10 +46,10 @@ def _choice_steps(node: Node, build: Builder) -> str | None:
     constants = [torch.as_tensor(value, dtype=torch.float64) for value in (yes, no) if not isinstance(value, Ref)]
     if not isinstance(mask, Ref) or not all(bool(torch.isfinite(constant).all()) for constant in constants):
         return None
-    chosen = build.moved(mask.name, lambda x: x.expand(node.shape))
+    chosen = build.move_entries(mask.name, lambda x: x.expand(node.shape))
     sides = []
     for value, weight in ((yes, chosen), (no, _other(build, chosen))):
-        name = build.moved(build.operand(value), lambda x: x.expand(node.shape))
+        name = build.move_entries(build.operand(value), lambda x: x.expand(node.shape))
         sides.append((build.apply(Multiply(), weight, name, shape=node.shape), Identity(node.shape)))
     return build.affine(sides)
 
@@ -130,7 +130,7 @@ def _connective_steps(node: Node, build: Builder) -> str | None:
     """`a b` for and, `1 - (1 - a)(1 - b)` for or."""
     if node.dtype is not torch.bool:
         return None
-    values = [build.moved(build.operand(argument), lambda x: x.expand(node.shape)) for argument in node.args[:2]]
+    values = [build.move_entries(build.operand(argument), lambda x: x.expand(node.shape)) for argument in node.args[:2]]
     if node.operator in ("logical_and", "__and__"):
         return build.apply(Multiply(), *values, shape=node.shape)
     return _other(build, build.apply(Multiply(), *(_other(build, value) for value in values), shape=node.shape))

@@ -49,7 +49,9 @@ def _layer_steps(node: Node, build: Builder) -> str | None:
     image, weight, bias = arguments["input"], arguments["weight"], arguments.get("bias")
     if not isinstance(weight, Ref) or len(image.shape) < 2 or len(weight.shape) != 2:
         return None
-    return _with_bias(build, product_of(build, build.operand(image), build.moved(weight.name, lambda x: x.mT)), bias)
+    return _with_bias(
+        build, product_of(build, build.operand(image), build.move_entries(weight.name, lambda x: x.mT)), bias
+    )
 
 
 def _with_bias(build: Builder, product: str, bias: Any) -> str:
@@ -203,9 +205,9 @@ def _form_steps(node: Node, build: Builder) -> str | None:
         return None
     outputs, inner, other = weight.shape
     turned = build.affine([(right.name, Matrix(weight.reshape(outputs * inner, other), right.shape[:-1]))])
-    rows = build.moved(turned, lambda y: y.reshape(*right.shape[:-1], outputs, inner))
-    product = product_of(build, rows, build.moved(left.name, lambda x: x[..., None]))
-    return _with_bias(build, build.moved(product, lambda x: x[..., 0]), bias)
+    rows = build.move_entries(turned, lambda y: y.reshape(*right.shape[:-1], outputs, inner))
+    product = product_of(build, rows, build.move_entries(left.name, lambda x: x[..., None]))
+    return _with_bias(build, build.move_entries(product, lambda x: x[..., 0]), bias)
 
 
 class _Form(nn.Module):

@@ -102,11 +102,11 @@ def _steps(node: Node, build: Builder) -> str | None:
     if sets is None or sets.running:
         return None
     there, back, size = as_sets(sets.view, sets.axes)
-    name = build.moved(node.refs[0], lambda x: there(x.reshape(sets.view)))
+    name = build.move_entries(node.refs[0], lambda x: there(x.reshape(sets.view)))
     if sets.centred:
         name = build.affine([(name, centering(size))])
     name = build.apply(Normalize(sets.eps), name, shape=size)
-    name = build.moved(name, lambda x: back(x).reshape(node.shape))
+    name = build.move_entries(name, lambda x: back(x).reshape(node.shape))
     if sets.scale is None and sets.shift is None:
         return name
     linear: LinearMap = Identity(node.shape) if sets.scale is None else Diagonal(sets.scale, node.shape)

@@ -39,8 +39,8 @@ def _set_steps(node: Node, build: Builder) -> str | None:
     shape = node.operands[0].shape
     there, _, size = as_sets(shape, _dims(arguments.get("dim"), len(shape)))
     primitive: Primitive = Norm() if norm else LogSumExp()
-    name = build.apply(primitive, build.moved(node.refs[0], there), shape=size[:1])
-    return build.moved(name, lambda x: x.reshape(node.shape))
+    name = build.apply(primitive, build.move_entries(node.refs[0], there), shape=size[:1])
+    return build.move_entries(name, lambda x: x.reshape(node.shape))
 
 
 @rule(
@@ -93,13 +93,13 @@ def _deviation_steps(node: Node, build: Builder) -> str | None:
     there, sets, entries, freedom = _deviations(node)
     if node.index == 1 or freedom <= 0:
         return None
-    name = build.moved(node.refs[0], there)
+    name = build.move_entries(node.refs[0], there)
     name = build.apply(Norm(), build.affine([(name, Centering((sets, entries)))]), shape=(sets,))
     if node.operator.startswith("var"):
         name = build.apply(Scalar(torch.square, turning(0.0), bounded=(0.0, math.inf)), name, shape=(sets,))
         freedom = freedom**2
     name = build.affine([(name, spread(Ref(name, (sets,)), (sets,), freedom**-0.5, node.device))])
-    return build.moved(name, lambda x: x.reshape(node.shape))
+    return build.move_entries(name, lambda x: x.reshape(node.shape))
 
 
 @rule(

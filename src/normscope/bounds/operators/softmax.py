@@ -33,7 +33,7 @@ def _softmax_steps(node: Node, build: Builder) -> str | None:
     """Softmax or its logarithm over one dimension."""
     there, back, size = as_sets(node.shape, [_axis(node)])
     primitive: Primitive = LogSoftmax() if node.operator == "log_softmax" else Softmax()
-    return build.moved(build.apply(primitive, build.moved(node.refs[0], there), shape=size), back)
+    return build.move_entries(build.apply(primitive, build.move_entries(node.refs[0], there), shape=size), back)
 
 
 def _softmax_word(node: Node) -> SoftmaxWord:
@@ -69,8 +69,8 @@ def log_softmax(node: Node, operands: Sequence[Range]) -> Effect:
 def _glu_steps(node: Node, build: Builder) -> str | None:
     """A gated linear unit: the first half times the sigmoid of the second."""
     dim = int(node.bound()["dim"])
-    first = build.moved(node.refs[0], lambda x: x.chunk(2, dim)[0].clone())
-    second = build.moved(node.refs[0], lambda x: x.chunk(2, dim)[1].clone())
+    first = build.move_entries(node.refs[0], lambda x: x.chunk(2, dim)[0].clone())
+    second = build.move_entries(node.refs[0], lambda x: x.chunk(2, dim)[1].clone())
     gate = Scalar(torch.sigmoid, turning(0.0), bounded=(0.0, 1.0))
     return build.apply(Multiply(), first, build.apply(gate, second, shape=node.shape), shape=node.shape)
 

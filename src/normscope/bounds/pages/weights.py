@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...report.document import Block, Cell, Chart, Column, Document, Notice, ReadColumn, Series, Table, Text, tabulate
 from ...report.words import pluralise, shape
-from ..geometry.candidate import KINDS
+from ..geometry.candidate import SYMMETRY_KINDS
 from ..geometry.symmetries import Symmetries, Symmetry
 from ..networks.initialise import Initialisation, Scaled
 from ..networks.twin import Twin
@@ -103,7 +103,7 @@ def _symmetries_verdict(symmetries: Symmetries) -> str:
 
 def _kinds(symmetries: Symmetries) -> Table:
     rows: list[tuple[Cell, ...]] = []
-    for kind in KINDS:
+    for kind in SYMMETRY_KINDS:
         mine = [row for row in symmetries.rows if row.kind == kind]
         good = [row for row in mine if row.status == "verified"]
         if mine:

@@ -1,9 +1,9 @@
 """A graph as a script in a neutral vocabulary: what a proof says the network is.
 
-All inputs are one vector, and every node is lowered to the few kinds that the checker knows (`linalg/lowering.py` for
-the linear ones). A normalizer becomes a centring, the division by the root mean square, and the scale and shift; an
-attention becomes two products and a softmax. What the vocabulary has no word for is `opaque`: the checker does not
-follow it, and says so.
+All inputs are one vector, and every node is lowered to the few kinds that the checker knows (for the linear ones
+`linalg/proof_format.py`). A normalizer becomes a centring, the division by the root mean square, and the scale and
+shift; an attention becomes two products and a softmax. What the vocabulary has no word for is `opaque`: the checker
+does not follow it, and says so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...core.errors import InputError
 from ...core.npz import Archive
 from ..graph.ir import Graph, Node, Ref
 from ..linalg.linear_map import Diagonal, Identity, LinearMap, Reindex
-from ..linalg.lowering import Nodes, TooLargeError, pattern
+from ..linalg.proof_format import Nodes, TooLargeError, pattern
 from ..operators.effects import Effect, Linear
 from ..operators.registry import (
     AttentionWord,

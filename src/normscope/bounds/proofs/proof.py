@@ -19,7 +19,7 @@ from ...core.errors import InputError
 from ...core.log10 import power10
 from ...core.npz import Archive
 from ..graph.ir import Graph, Node, Unit, leaves
-from ..linalg.lowering import Unchanged, claims, pattern
+from ..linalg.proof_format import Unchanged, claims, pattern
 from ..operators.effects import Effect, Elementwise, Gain
 from ..segments import segment
 from .network_script import Script, compact, scripted

@@ -24,16 +24,16 @@ from ...core.errors import CaptureError, InputError, NotFiniteError
 from ...core.log10 import ceiling10
 from ...core.threads import full_precision
 from ...core.untouched import untouched
-from ..applied import multiplications, passes
 from ..balls.ball import Balls, LinearMargins, RadiusOutcome
-from ..captured import BoundSettings, TracedNetwork
+from ..bounds_by_method import upper_sides
 from ..ellipsoids.ellipsoid_plan import plan
 from ..ellipsoids.optimised import Certified, optimise, with_rounding
 from ..graph.capturing import NOT_THE_MODEL
 from ..graph.ir import Graph
+from ..graph_weights import multiplications, passes
 from ..outputs import directions
-from ..rungs import upper_sides
 from ..segments import Bounds
+from ..traced_network import BoundSettings, TracedNetwork
 from .largest_radius import MAX_RADIUS_TESTS, MIN_RADIUS_TESTS, widest
 from .logits import Logits, margins
 from .pgd import Attack, Attacked

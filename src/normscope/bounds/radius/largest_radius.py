@@ -65,8 +65,8 @@ def widest(
     between the last two radii that passed, or the last that passed and the least that failed.
 
     `gaps` and the `rates` at which they shrink are those at the centres, `[B, K]`, +inf at the label; `start` is the
-    first radius tried, `floor` those already certified. A step of the budget is one test; without one there are `MOST`.
-    `least` radii are tried whatever the budget.
+    first radius tried, `floor` those already certified. A step of the budget is one test; without one there are
+    `MAX_RADIUS_TESTS`. `least` radii are tried whatever the budget.
     """
     low, high = floor.clone(), torch.full_like(floor, math.inf)
     earlier, near = (_Seen(torch.zeros_like(floor), rates.clone()) for _ in range(2))

@@ -14,8 +14,8 @@ from ...core.effort import SEARCHING, Effort
 from ...core.errors import CaptureError, InputError, NormscopeError, SoundnessError, check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import Mode, mode_of, outside_inference_mode
-from ..captured import BoundSettings, TracedNetwork
 from ..segments import Bounds
+from ..traced_network import BoundSettings, TracedNetwork
 from .certifier import RTOL, Certifier, Columns
 from .radii import COLUMNS, Radii
 

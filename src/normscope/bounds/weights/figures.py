@@ -17,18 +17,18 @@ from ...core.errors import InputError
 from ...core.log10 import log10
 from ...core.rounding import ONE, ZERO, Upper, root_sum_squares, total
 from ...theory.losses import Loss
-from ..applied import Applied, factors_of, joint, reading
-from ..captured import BoundSettings, TracedNetwork
+from ..bounds_by_method import printed
 from ..certificate import WIDEST, ChainCertificate, ClosedForm, MatrixBlock
 from ..graph.ir import Node, Ref, Shape, overlap
+from ..graph_weights import Applied, factors_of, joint, reading
+from ..linalg.dense_form import cost
 from ..linalg.linear_map import LinearMap
 from ..linalg.operator_norms import remembered, upper
 from ..linalg.patches import Read
-from ..linalg.writing import cost
 from ..operators.effects import Elementwise, Unbounded
 from ..operators.invariance import feeds
-from ..rungs import printed
 from ..segments import Segments, propagate
+from ..traced_network import BoundSettings, TracedNetwork
 from .jacobian import JacobianFound, JacobianSearch, weight_slopes
 from .sample_loss import LossFunction, SampleLoss, constant_of, trace_loss
 from .sensitivity import WeightRow

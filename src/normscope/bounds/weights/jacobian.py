@@ -21,9 +21,9 @@ from ...core.log10 import log10
 from ...core.log10 import norm as l2
 from ...core.threads import math_attention
 from ...products.lanczos import lanczos
-from ..applied import Applied, behind, opened
 from ..evaluation import Certain, Change, Confirmer, Values, apart
 from ..graph.ir import Graph
+from ..graph_weights import Applied, behind, opened
 from ..lower import gradients
 from ..operators.local.local import flat
 from .sample_loss import SampleLoss

@@ -18,9 +18,9 @@ from ...core.log10 import norm as l2
 from ...core.log10 import power10
 from ...core.rounding import Upper, gamma
 from ...theory.losses import LOSSES, Loss
-from ..captured import BoundSettings, TracedNetwork
 from ..evaluation import Values
 from ..segments import propagate
+from ..traced_network import BoundSettings, TracedNetwork
 
 LossFunction = Callable[..., Tensor]
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ...core.log10 import norm as l2
 from ...core.rounding import numerical
-from ..applied import held
 from ..graph.ir import Input, Node, Ref
+from ..graph_weights import held
 from ..linalg.patches import Read
 from ..operators import ranges
 from ..operators.effects import UNKNOWN, Effect, Gain, Linear, Range, Unbounded

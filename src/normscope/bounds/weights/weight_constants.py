@@ -18,9 +18,9 @@ from ...calls.stand_ins import accepts_graph
 from ...core.budget import Progress
 from ...core.untouched import Mode, outside_inference_mode
 from ...theory.losses import Loss, named
-from ..applied import applied_weights, passes
-from ..captured import BoundSettings, OnMissing, TracedNetwork
 from ..graph.ir import HELD, Graph
+from ..graph_weights import applied_weights, passes
+from ..traced_network import BoundSettings, OnMissing, TracedNetwork
 from .figures import LossRows, WeightFigures, WeightPlan, targets_by_sample
 from .jacobian import LOWER_SIDES, JacobianSearch
 from .sample_loss import LossFunction, name_of

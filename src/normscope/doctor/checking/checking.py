@@ -26,7 +26,7 @@ from ..facts.pass_facts import PassFacts
 from ..facts.samples import compare_samples
 from ..facts.steps import Optimizers, check_optimizers
 from ..symptoms.registry import diagnose_model
-from .checked import Check, Passes
+from .check_result import Check, Passes
 
 TOGETHER = "the model returns several tensors: they are measured together; choose one with output="
 TAKEN = "of the tensors that the model returns `{}` is measured; choose another with output="

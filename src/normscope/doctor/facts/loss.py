@@ -150,11 +150,11 @@ def _with_classes_last(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a loss over classes that also takes outputs whose last axis has the classes, as those of sequences."""
 
     @functools.wraps(loss)
-    def taken(output: Tensor, target: Tensor) -> Tensor:
+    def take_either(output: Tensor, target: Tensor) -> Tensor:
         is_last = output.ndim > 2 and output.shape[:-1] == target.shape != (*output.shape[:1], *output.shape[2:])
         return loss(output.movedim(-1, 1) if is_last else output, target)
 
-    return taken
+    return take_either
 
 
 def takes_labels(loss: Any) -> bool:
@@ -208,7 +208,7 @@ class LabelsOutside(Part):
     classes: int
 
     @property
-    def said(self) -> str:
+    def mismatch(self) -> str:
         """The labels and the classes, in a clause."""
         return (
             f"the labels run from {self.least} to {self.greatest}, and outputs for {self.classes} classes take labels "
@@ -254,7 +254,7 @@ class LossListener(TorchFunctionMode):
         if name in CLASSES and self.in_loss:
             self.outside = _labels_outside(given)
             if self.outside is not None:
-                raise IndexError(self.outside.said)
+                raise IndexError(self.outside.mismatch)
         result = func(*args, **(kwargs or {}))
         if name is not None and isinstance(result, Tensor):
             if result.requires_grad and self.in_loss:

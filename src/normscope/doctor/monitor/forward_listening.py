@@ -258,7 +258,7 @@ class ModuleListener:
         _copy_scales(forward)
         if self._norms is not None and before is not None:
             with torch.no_grad():
-                forward.batch_norms = (self._sites, self._norms.moved(before))
+                forward.batch_norms = (self._sites, self._norms.changes_since(before))
 
     def _hook(self, forward: ForwardRecord, site: Site, first: NormalizerSeen) -> Any:
         """Return a hook that measures what enters a normalizer of single samples."""

@@ -329,7 +329,7 @@ class TrainingHooks:
             if tier is Tier.FULL:
                 self._measure_curvature(optimizer)
             if not self.role.sharded:
-                self.history.parameter_state.look(parameters, optimizer, self.step, self._whole)
+                self.history.parameter_state.read_parameters(parameters, optimizer, self.step, self._whole)
             if self._pending.lost:
                 names = ", ".join(self._pending.lost[:3])
                 self.recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
@@ -446,7 +446,7 @@ class TrainingHooks:
         self.busy = True
         with self.budget.watching("locate"):
             try:
-                self.history.broken = self._locator.look(self.model, self.step)
+                self.history.broken = self._locator.locate_break(self.model, self.step)
             except Exception as error:
                 self.recorder.complain("locate", f"where the loss broke is not known: {describe_error(error)}")
             finally:

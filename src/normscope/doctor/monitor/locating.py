@@ -128,7 +128,7 @@ class Locator:
             return False
         return self._sound and self.batch is not None and self._times < MAX_SECOND_FORWARDS and is_alone()
 
-    def look(self, model: nn.Module, step: int) -> Broken:
+    def locate_break(self, model: nn.Module, step: int) -> Broken:
         """Return where the forward of the present step breaks."""
         assert self.batch is not None, "asked for without a batch"
         self._sound, self._times = False, self._times + 1

@@ -107,7 +107,7 @@ class ParameterState:
         self._waiting: dict[str, nn.Parameter] = {}
         self.smallest: nn.Parameter | None = None
 
-    def look(
+    def read_parameters(
         self,
         parameters: Mapping[str, nn.Parameter],
         optimizer: Optimizer,

@@ -50,7 +50,7 @@ class BatchNorms:
         running = torch.cat([module.running_var for module in self._modules])
         return running, torch.stack([module.num_batches_tracked for module in self._modules])
 
-    def moved(self, before: tuple[Tensor, Tensor]) -> Moved:
+    def changes_since(self, before: tuple[Tensor, Tensor]) -> Moved:
         """Return what a forward did to the running variances.
 
         Args:

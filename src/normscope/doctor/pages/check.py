@@ -22,7 +22,7 @@ from ...report.document import (
     tabulate,
 )
 from ...report.words import LEVELS, listed, memory, pluralise, sentence, shape
-from ..checking.checked import Check
+from ..checking.check_result import Check
 from ..checking.verdict import Findings, HasRole, clause, groups, places
 from ..facts.layers import FLOAT16_LARGEST, INPUT, LayerRow
 from ..facts.pass_facts import PassFacts

@@ -368,7 +368,7 @@ def validation_losses(run: Run) -> list[str]:
 
 
 def metric_curves(run: Run) -> list[Block | None]:
-    """Return a picture of every figure that the training loop logged beside the loss, up to `MOST` of them."""
+    """Return a picture of each of `MAX_LOGGED_PICTURES` figures that the training loop logged beside the loss."""
     names = [name for name in metric_names(run) if name not in validation_losses(run)]  # those are with the loss
     more = left_out(len(names), MAX_LOGGED_PICTURES, "logged figure")
     return [

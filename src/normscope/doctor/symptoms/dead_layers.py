@@ -240,7 +240,7 @@ ZERO_GRADIENT = Symptom(
     "be trained with requires_grad_(False).",
 )
 FAR_BELOW_EPS_DECADES = 3.0
-"""Decades: a normalizer passes var/(var + eps) of the variance, here a thousandth."""
+"""Decades: a normalizer passes var/(var + eps) of the variance, here a thousandth, as in a check."""
 
 
 def watch_dead_layer(history: History) -> Iterator[Finding]:

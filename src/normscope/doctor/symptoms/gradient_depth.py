@@ -405,7 +405,8 @@ LAYER_GRADIENT_LOST = replace(
 EVEN_DECADES, LARGE_STEP_LOG10 = 2.0, -2.0
 """Decades between a layer and the last third that are even, and a first step that is large, over the weights."""
 STEEP_DECADES = 3.5
-"""log10 of gradient times weights over the loss; healthy runs have 0 to 2."""
+"""log10 of gradient times weights over the loss; healthy runs have 0 to 2. A run measures gradients of weights, not of
+values as a check does, so that none of these thresholds is one of a check."""
 EXPLODED_SINCE_START_DECADES = 4.0
 """Decades of the whole gradient above that of the untrained model.
 

@@ -153,7 +153,7 @@ def check_labels_outside(examined: Examined) -> Iterator[Finding]:
     yield finding(
         "targets-out-of-range",
         find_last_linear(examined) or LOSS,
-        f"{labels.said[0].upper()}{labels.said[1:]}.",
+        f"{labels.mismatch[0].upper()}{labels.mismatch[1:]}.",
         "The loss cannot be taken: it raises an error, or stops the device.",
         "Subtract 1 from the labels: classes count from 0."
         if from_one

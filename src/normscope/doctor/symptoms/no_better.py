@@ -161,7 +161,8 @@ MIN_PATH = 0.3
 """The lengths of all steps, over the size of the weights, that should have led somewhere."""
 NO_BETTER_SHARE, SURELY_SHARE = 0.99, 0.978
 """The loss over that of the best constant, and the loss less twice its error: in healthy runs too there may be little
-to learn, and a text that is almost random is learned to 0.98."""
+to learn, and a text that is almost random is learned to 0.98. Nearer to 1 than in a check, which has one batch and no
+error of a mean."""
 STILL_FALLING_SHARE = 0.02
 """The fall of the loss between the third and the last quarter of a run, over the loss, that may hide in the noise."""
 
@@ -196,7 +197,7 @@ def watch_no_better_than_constant(history: History) -> Iterator[Finding]:
 
 
 def _compare_squares(history: History) -> tuple[tuple[float, float, float], float] | None:
-    """Return the progress of squared errors as `_measure_progress` has it, and the loss of a constant output.
+    """Return the progress of squared errors as `measure_progress` has it, and the loss of a constant output.
 
     Both losses rise and fall with the targets of a batch, so that their difference on the same batches says more than
     either. None where there are too few, or the loss is another one.

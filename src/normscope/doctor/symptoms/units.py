@@ -297,7 +297,7 @@ def _last_weight(rows: Sequence[LayerRow]) -> int:
 
 
 SATURATED_SHARE = 0.8
-"""Share of entries in the flat parts; healthy networks have up to a third."""
+"""Share of entries in the flat parts; healthy runs have up to a third. Below that of a check, for it lasts."""
 GATE_SHUT = replace(
     GATES_SATURATED,
     seen="The biases of {where} keep its {gate} shut or stuck: they let 2 % through at most, and after {steps:,} steps "

@@ -22,7 +22,7 @@ QUICK: Settings = {"seeds": 4, "width": 400, "depth": 24, "batches": BATCHES}
 FULL: Settings = {**QUICK, "seeds": 20, "width": 600, "depth": 32}
 ENDS = 6
 """This many layers at either end are left out, because the law holds far from both ends."""
-CLOSE = 0.05
+MAX_RELATIVE_ERROR = 0.05
 """A measured growth agrees with the law if it is within this relative distance."""
 
 
@@ -101,7 +101,7 @@ def _law(kind: str) -> Judge:
             for batch in BATCHES
         )
         evidence = f"Measured growth beside the law: {listed}; the largest difference is {100 * error:.2g} %."
-        return with_seeds(seeds, judged(error < CLOSE, evidence))
+        return with_seeds(seeds, judged(error < MAX_RELATIVE_ERROR, evidence))
 
     return judge
 

@@ -17,9 +17,9 @@ from ..judging import Judge, judged, read, spread, with_seeds
 QUICK: Settings = {"seeds": 4, "steps": 1500, "rate": 0.1, "decay": 0.05, "momentum": 0.9, "same": 200}
 FULL: Settings = {**QUICK, "seeds": 20, "steps": 4000, "same": 400}
 INPUTS, UNITS, BATCH = 20, 8, 32
-CLOSE = 0.1
+MAX_RELATIVE_ERROR = 0.1
 """A measured rotation agrees with the formula if it is within this relative distance."""
-SAME = Job("same")
+SAME_RUN = Job("same")
 EPS = 1e-24
 ROUNDING = 1e-16
 """The relative change of the first weights in a run that shows how far rounding errors grow."""
@@ -27,12 +27,12 @@ ROUNDING = 1e-16
 
 def jobs(settings: Settings) -> Sequence[Job]:
     """Return runs with and without momentum, and the comparison of two schedules."""
-    return (Job("plain"), Job("momentum"), SAME)
+    return (Job("plain"), Job("momentum"), SAME_RUN)
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     """Measure how far weights turn in a step, or compare two runs that should be the same."""
-    if job == SAME:
+    if job == SAME_RUN:
         return {"apart": [_apart(settings, seed) for seed in range(settings["seeds"])]}
     momentum = settings["momentum"] if job.kind == "momentum" else 0.0
     turns, norms = _rotation(settings, momentum)
@@ -104,7 +104,7 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return the turns beside the formulas, and how far the two schedules are apart."""
     product = 2.0 * settings["rate"] * settings["decay"]
     laws = {"plain": math.sqrt(product), "momentum": math.sqrt(product / (1.0 + settings["momentum"]))}
-    apart, rounded = zip(*measured[SAME]["apart"])
+    apart, rounded = zip(*measured[SAME_RUN]["apart"])
     summary = {"same.apart": max(apart), "same.apart by rounding": max(rounded), "same.steps": float(settings["same"])}
     for kind, law in laws.items():
         summary |= spread(f"{kind}.turn", measured[Job(kind)]["turn"])
@@ -137,7 +137,7 @@ def _turns(kind: str) -> Judge:
     def judge(figures: Figures) -> Judgement:
         turn, law = read(figures, f"{kind}.turn"), figures[f"{kind}.law"]
         evidence = f"A unit's weight turns by {turn} radians a step in the second half; the formula says {law:.4g}."
-        return with_seeds(turn.seeds, judged(abs(turn.median / law - 1.0) < CLOSE, evidence))
+        return with_seeds(turn.seeds, judged(abs(turn.median / law - 1.0) < MAX_RELATIVE_ERROR, evidence))
 
     return judge
 

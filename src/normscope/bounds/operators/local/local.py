@@ -206,7 +206,7 @@ class Builder:
         shape = terms[0][1].out_shape
         return self._add(Affine(tuple(m for _, m in terms), constant), tuple(name for name, _ in terms), shape)
 
-    def moved(self, name: str, function: Callable[[Tensor], Tensor]) -> str:
+    def move_entries(self, name: str, function: Callable[[Tensor], Tensor]) -> str:
         """Add a step that only moves or copies entries; none where they stay as they are."""
         linear = Reindex.of(function, self.shapes[name], self.node.device)
         if linear.in_shape == linear.out_shape and not isinstance(linear, Reindex):

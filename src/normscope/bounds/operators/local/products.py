@@ -160,6 +160,6 @@ def product_of(build: Builder, left: str, right: str) -> str:
     """Add a matrix product of two values, their leading dimensions broadcast."""
     a, b = build.shapes[left], build.shapes[right]
     leading = tuple(torch.broadcast_shapes(a[:-2], b[:-2]))
-    left = build.moved(left, lambda x: x.expand(*leading, *a[-2:]))
-    right = build.moved(right, lambda x: x.expand(*leading, *b[-2:]))
+    left = build.move_entries(left, lambda x: x.expand(*leading, *a[-2:]))
+    right = build.move_entries(right, lambda x: x.expand(*leading, *b[-2:]))
     return build.apply(MatrixProduct(), left, right, shape=(*leading, a[-2], b[-1]))

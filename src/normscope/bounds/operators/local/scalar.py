@@ -153,7 +153,7 @@ def _product(slope: Tensor, width: Tensor) -> Tensor:
 
 def scalar_step(node: Node, build: Builder, function: Scalar) -> str:
     """Add an entrywise function of the node's only operand, spread to the node's shape first."""
-    name = build.moved(node.refs[0], lambda x: x.expand(node.shape))
+    name = build.move_entries(node.refs[0], lambda x: x.expand(node.shape))
     return build.apply(function, name, shape=node.shape)
 
 

@@ -20,8 +20,8 @@ from ...core.bracket import Bracket
 from ...core.errors import InputError
 from ...core.npz import Archive
 from .convolution_map import Convolution, combine_axes
+from .dense_form import write_out
 from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
-from .writing import write_out
 
 _SIDE, _ENTRIES = 4096, 3e8
 """Maps given as code are written out up to this short side and this many entries."""

@@ -21,7 +21,6 @@ from ..core.effort import Effort
 from ..core.log10 import log10, power10
 from ..core.rounding import Upper, smallest
 from ..theory.normalizers import lemma1, lemma2, lemma3
-from .captured import BoundSettings, TracedNetwork, cut_short
 from .certificate import ChainCertificate, ClosedForm
 from .ellipsoids.ellipsoid_plan import WIDEST, EllipsoidPlan, plan
 from .ellipsoids.optimised import TIGHTENING, Certified, is_exact, optimise, with_rounding
@@ -32,6 +31,7 @@ from .operators.effects import Effect, Elementwise, Gain, Linear, Norm, Unbounde
 from .operators.registry import is_normalizer, is_weight, sets_of
 from .proofs.proof import Multipliers, Proof
 from .segments import Bounds, Joints, Segments, propagate
+from .traced_network import BoundSettings, TracedNetwork, cut_short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -21,10 +21,10 @@ from ..core.effort import Effort
 from ..core.errors import CaptureError, InputError, describe_error
 from ..core.log10 import ceiling10
 from ..core.rounding import Upper
-from .applied import multiplications
 from .evaluation import Values
 from .graph.capturing import STILL_WORKS, capture_groups, check_at, trace_model, warm_up_export
 from .graph.ir import Graph
+from .graph_weights import multiplications
 from .linalg.linear_map import LinearMap
 from .linalg.operator_norms import BOUNDING, bracket, norm_cache, upper
 from .operators.effects import Norm
