@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from normscope.doctor.facts.forward_backward import run_forward_backward
 from normscope.doctor.facts.layers import MAX_DOUBLE_ENTRIES, statistics_of
 from normscope.doctor.facts.parameters import parameter_statistics
 from normscope.doctor.facts.pass_facts import PassFacts
-from normscope.doctor.pages.check import signal_chart, signal_table
+from normscope.doctor.pages.check import short_table, signal_chart, signal_table
 
 from .seen import randn
 
@@ -391,16 +392,37 @@ class TestForms:
         assert chart.rules == ()
         assert len(table.rows) == len(signal) == 7
         titles = [column.title for column in table.columns]
-        assert "saturated or dead (%)" in titles
+        assert "saturated, dead (%)" in titles
         assert "dtype if not float32" not in titles
         assert signal_chart(None) is signal_table(None) is None
 
-    def test_a_long_network_is_cut_for_a_terminal(self) -> None:
-        model = nn.Sequential(*(layer for _ in range(30) for layer in (nn.Linear(4, 4), nn.ReLU())))
+    def test_a_terminal_shows_blocks_in_one_line(self) -> None:
+        class Block(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.wide, self.narrow = nn.Linear(4, 8), nn.Linear(8, 4)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return x + self.narrow(torch.relu(self.wide(x)))
+
+        stem, blocks = nn.Linear(3, 4), nn.Sequential(*(Block() for _ in range(12)))
+        signal = run_forward_backward(
+            nn.Sequential(OrderedDict(stem=stem, body=blocks, head=nn.Linear(4, 2))), randn(2, 3)
+        )
+        table = short_table(signal, "Totals.")
+        assert [row[:4] for row in table.rows] == [
+            ("input", "input", "2x3", None),
+            ("stem", "linear", "2x4", 16),
+            ("body.0 to 11", f"{len(signal) - 3} layers", "2x4", 12 * 76),
+            ("head", "linear", "2x2", 10),
+        ]
+        assert table.caption == f"Totals. All {len(signal)} lines: `print(check.table())`."
+
+    def test_a_terminal_shows_weights_where_there_are_no_blocks(self) -> None:
+        model = nn.Sequential(*(layer for _ in range(10) for layer in (nn.Linear(4, 4), nn.ReLU())))
         signal = run_forward_backward(model, randn(2, 4))
-        brief = signal_table(signal, brief=True)
-        assert len(signal_table(signal).rows) == 61
-        assert [row[1] for row in brief.rows] == ["input", *["linear"] * 30, "relu"]
+        assert [row[1] for row in short_table(signal, "").rows] == ["input", *["linear"] * 10, "relu"]
+        assert len(signal_table(signal).rows) == 21
 
     def test_float16_is_marked_where_it_is_near(self) -> None:
         chart = signal_chart(run_forward_backward(nn.Linear(4, 4), 1e4 * torch.ones(2, 4)))

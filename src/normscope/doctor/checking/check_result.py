@@ -30,6 +30,15 @@ class Passes(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTable(Shown):
+    """Values and gradients of every layer, in the order they run, as one table."""
+
+    page = "normscope.doctor.pages.check:layers_document"
+
+    signal: PassFacts | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Judged, Saved, Shown):
     """What `normscope.check` found. Prints as tables; in a notebook it shows itself as HTML.
 
@@ -78,6 +87,10 @@ class Check(Judged, Saved, Shown):
     def verdict(self) -> str:
         """What is to be said of the model first, in one sentence: what is wrong with it, or that nothing is."""
         return verdict(self.findings)
+
+    def table(self) -> LayerTable:
+        """Return the table of all layers, of which `print(check)` shows a block in one line."""
+        return LayerTable(signal=self.signal)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one line per row of `signal`.

@@ -22,7 +22,7 @@ from ...report.document import (
     tabulate,
 )
 from ...report.words import LEVELS, listed, memory, pluralise, sentence, shape
-from ..checking.check_result import Check
+from ..checking.check_result import Check, LayerTable
 from ..checking.verdict import Findings, HasRole, clause, groups, places
 from ..facts.layers import FLOAT16_LARGEST, INPUT, LayerRow
 from ..facts.pass_facts import PassFacts
@@ -42,34 +42,46 @@ def check_document(check: Check, *, brief: bool = False) -> Document:
     totals = f"Parameters: {check.parameters:,} in all"
     if check.trainable is not None and check.parameter_bytes is not None:
         totals += f", {check.trainable:,} trainable, {memory(check.parameter_bytes)}"
-    skipped = Table(columns=(Column("not measured"), Column("why")), rows=check.skipped)
-    notes = [Text(body=f"Note: {note}") for note in check.notes]
-    rest: list[Block] = [*([skipped] if check.skipped else []), *notes]
-    table = signal_table(check.signal, brief=brief, title="Layers")
-    chart = None if brief else signal_chart(check.signal)
-    shown: list[Block] = [block for block in (chart, table) if block is not None]
-    opening = Text(heading="" if brief else "Verdict", body=check.verdict, lead=True)
-    if shown and not brief:
-        shown.insert(0, Text(heading="Signal by depth"))
-    if told := loss_words(check.signal):
-        shown.insert(0, Text(heading="" if brief else "Loss", body=told))
-    blocks = (opening, Text(body=about), *notices(check.findings), *shown, Text(body=f"{totals}."), *rest)
-    return Document(title=f"Check of {check.name}", blocks=blocks)
+    title, notes = f"Check of {check.name}", [Text(body=f"Note: {note}") for note in check.notes]
+    loss, found = loss_words(check.signal, brief=brief), notices(check.findings)
+    if brief:
+        unseen = f"Not looked at: {listed([what for what, _ in check.skipped])}." if check.skipped else ""
+        told = Text(body=" ".join(part for part in (about, unseen, loss) if part))
+        table = short_table(check.signal, f"{totals}.")
+        opening = Text(body=check.verdict, lead=True)
+        return Document(title=title, blocks=(opening, told, *found, table or Text(body=f"{totals}."), *notes))
+    skipped = [Table(columns=(Column("not measured"), Column("why")), rows=check.skipped)] if check.skipped else []
+    shown = [block for block in (signal_chart(check.signal), signal_table(check.signal, title="Layers")) if block]
+    blocks: tuple[Block, ...] = (
+        Text(heading="Verdict", body=check.verdict, lead=True),
+        Text(body=about),
+        *found,
+        *([Text(heading="Loss", body=loss)] if loss else []),
+        *([Text(heading="Signal by depth")] if shown else []),
+        *shown,
+        Text(body=f"{totals}."),
+        *skipped,
+        *notes,
+    )
+    return Document(title=title, blocks=blocks)
 
 
 DIRECTIONS = ((0.7, "nearly the same"), (0.2, "similar"), (-0.2, "unrelated"), (-math.inf, "opposite"))
 """How two gradients agree, from some cosine on."""
 
 
-def loss_words(signal: PassFacts | None) -> str:
-    """Return what is to be said of the loss and of a step along its gradient; empty without a loss."""
+def loss_words(signal: PassFacts | None, *, brief: bool = False) -> str:
+    """Return what is to be said of the loss and of a step along its gradient, if `brief` the two alone.
+
+    It is empty without a loss.
+    """
     if signal is None or signal.objective.loss_value is None:
         return ""
     facts, steps = signal.loss, signal.steps
     told = [f"The loss is {signal.objective.loss_value:.4g}"]
     if facts is not None and facts.blind is not None:
         told[0] += f"; a model that always gives the same output can reach {facts.blind:.4g}"
-    if facts is not None and facts.accuracy is not None and facts.largest_class is not None:
+    if not brief and facts is not None and facts.accuracy is not None and facts.largest_class is not None:
         told.append(
             f"{100 * facts.accuracy:.0f} % of the samples are classified correctly; always naming the largest class "
             f"would be right for {100 * facts.largest_class:.0f} %"
@@ -81,9 +93,9 @@ def loss_words(signal: PassFacts | None) -> str:
             f"A short step against the gradient lowers the loss by {100 * steps.fall:.0f} % of what the gradient "
             "predicts"
         )
-        if steps.stable_rate is not None:
+        if not brief and steps.stable_rate is not None:
             told[-1] += f"; a plain SGD step with a learning rate above {steps.stable_rate:.2g} would raise it"
-    if steps is not None and steps.agreement is not None:
+    if not brief and steps is not None and steps.agreement is not None:
         cosine = steps.agreement
         alike = next(words for least, words in DIRECTIONS if cosine >= least)
         told.append(f"The gradients of the two halves of the batch point in {alike} directions (cosine {cosine:.2f})")
@@ -103,8 +115,10 @@ READING = (
 )
 WORTH_SHOWING = 0.0005
 """Smaller shares of values below float16 are rounded to 0.0 %."""
-BRIEF_ROWS = 40
-"""A longer table shows only the input, the layers with parameters and the output in a terminal."""
+BRIEF_ROWS = 14
+"""A terminal shows more layers block by block, or those with parameters alone."""
+MAX_PARAMETER_ROWS = 20
+"""Of more layers with parameters a terminal shows those of one name, such as `features.0` to `features.40`, as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +156,13 @@ _COLUMNS: tuple[ReadColumn[_TableRow], ...] = (
     ReadColumn("values: min", "number", lambda row: _rounded(row.signal.least), "Smallest value."),
     ReadColumn("values: max", "number", lambda row: _rounded(row.signal.greatest), "Largest value."),
     ReadColumn(
-        "gradient (× output's)",
+        "relative gradient",
         "factor",
         "signal.log10_gradient",
         "Norm of the gradient here over that at the output: 1e-10 is a ten-billionth of it, 0 is no gradient.",
     ),
     ReadColumn(
-        "saturated or dead (%)",
+        "saturated, dead (%)",
         "percent",
         lambda row: row.signal.dead if row.signal.saturated is None else row.signal.saturated,
         "Sigmoid, tanh: share of values within 1 % of the limits; softmax, attention: share of rows that are one-hot; "
@@ -182,21 +196,86 @@ _LEFT_OUT_OF_TERMINALS = (
 )
 
 
-def signal_table(signal: PassFacts | None, *, brief: bool = False, title: str = "") -> Table | None:
+def signal_table(signal: PassFacts | None, *, title: str = "") -> Table | None:
     """Return the signal as a table, one line per input and layer, without columns in which nothing was measured."""
     if signal is None or not signal.rows:
         return None
-    rows = _with_parameters(signal)
     caption = READING.format(samples=f"{signal.samples:,}", of=signal.objective.gradient_of)
-    if brief:
-        caption = ""
-        if len(rows) > BRIEF_ROWS and any(row.parameters is not None for row in rows):
-            shown = [row for row in rows if row.parameters or row.signal.kind == INPUT or row is rows[-1]]
-            left = len(rows) - len(shown)
-            caption = f"Layers without parameters ({left:,}) are left out here; the page has them." if left else ""
-            rows = shown
-    columns = [column for column in _COLUMNS if not brief or column.title not in _LEFT_OUT_OF_TERMINALS]
-    return tabulate(rows, columns, title=title, caption=caption, drop_empty=True)
+    return tabulate(_with_parameters(signal), _COLUMNS, title=title, caption=caption, drop_empty=True)
+
+
+def layers_document(layers: LayerTable, *, brief: bool = False) -> Document:
+    """Return the table of all layers alone."""
+    return Document(blocks=(signal_table(layers.signal) or Text(body="The model could not be run."),))
+
+
+def short_table(signal: PassFacts | None, totals: str) -> Table | None:
+    """Return the table for a terminal: few columns, blocks of layers in one line; below it stand the totals."""
+    if signal is None or not signal.rows:
+        return None
+    rows = _with_parameters(signal)
+    shown = _fold(rows)
+    more = "" if shown is rows else f" All {len(rows):,} lines: `print(check.table())`."
+    columns = [column for column in _COLUMNS if column.title not in _LEFT_OUT_OF_TERMINALS]
+    return tabulate(shown, columns, caption=totals + more, drop_empty=True)
+
+
+def _fold(rows: list[_TableRow]) -> list[_TableRow]:
+    """Return few rows, as finely as that can be: equal neighbours in one, or the layers with parameters alone."""
+    if len(rows) <= BRIEF_ROWS:
+        return rows
+    depths = range(max(row.signal.path.count(".") for row in rows), 0, -1)
+    for single in (False, True):
+        for depth in depths:
+            folded = [_joined(group) for group in _blocks(rows, depth, single)]
+            if len(folded) <= BRIEF_ROWS:
+                return folded
+        kept = [row for row in rows if row.parameters or row.signal.kind == INPUT or row is rows[-1]]
+        if len(kept) <= MAX_PARAMETER_ROWS:
+            break
+    return kept
+
+
+def _blocks(rows: Sequence[_TableRow], depth: int, single: bool) -> list[list[_TableRow]]:
+    """Return the rows of each module that lies so deep; neighbours whose names differ in a number alone are one.
+
+    Layers that lie no deeper stay as they are, unless `single`.
+    """
+    blocks: list[list[_TableRow]] = []
+    last: tuple[str, ...] | None = None
+    for row in rows:
+        path = row.signal.path.split(".")
+        name = (*path[: depth - 1], path[depth - 1].rstrip("0123456789")) if len(path) >= depth else None
+        name = None if row.signal.kind == INPUT or not (single or len(path) > depth) else name
+        if name is not None and name == last:
+            blocks[-1].append(row)
+        else:
+            blocks.append([row])
+        last = name
+    return blocks
+
+
+def _joined(rows: Sequence[_TableRow]) -> _TableRow:
+    """Return one row for several: the values of the last, the parameters of all, the largest share of dead units."""
+    if len(rows) == 1:
+        return rows[0]
+    first, last = rows[0].signal, rows[-1].signal
+    counts = [row.parameters for row in rows if row.parameters is not None]
+    dead, saturated = (
+        max((share for row in rows if (share := getattr(row.signal, name)) is not None), default=None)
+        for name in ("dead", "saturated")
+    )
+    kind = pluralise(len(rows), "layer")
+    signal = replace(last, path=_span(first.path, last.path), kind=kind, dead=dead, saturated=saturated)
+    return _TableRow(signal, sum(counts) if counts else None)
+
+
+def _span(first: str, last: str) -> str:
+    """Return the names from one to another: `layer1.0` to `layer1.2`."""
+    own, other = first.split("."), last.split(".")
+    shared = next((i for i, (a, b) in enumerate(zip(own, other)) if a != b), min(len(own), len(other)) - 1)
+    start, end = (".".join(path[: shared + 1]) for path in (own, other))
+    return start if start == end else f"{start} to {other[shared]}"
 
 
 def _with_parameters(signal: PassFacts) -> list[_TableRow]:
