@@ -4,7 +4,7 @@ Check: a verdict in seconds
 
 ``ns.check`` runs a model forward over the data and once backward, and says whether anything is wrong: what the layers
 hand on, how much of the gradient comes back to them, which units are dead or saturated. Nothing is traced and no bound
-is taken, so it works on every model that runs. Here is a network of twelve sigmoid layers:
+is taken, so it works on almost every model that runs. Here is a network of twelve sigmoid layers:
 """
 
 import torch

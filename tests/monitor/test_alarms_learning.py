@@ -334,6 +334,22 @@ def test_a_loss_that_is_infinite_before_it_is_nan_is_told_with_its_huge_outputs_
     assert finding.advice.startswith("Scale the inputs")
 
 
+@pytest.mark.parametrize("large", [True, False])
+def test_inputs_that_are_not_scaled_are_named_where_nothing_is_known_but_weights_that_broke(large):
+    """No loss is observed, and between two records the weights have become NaN."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+    optimizer = sgd(model, 0.1 if large else 1e30)
+    with ns.watch(model, optimizer, every=5, panel=False) as run:
+        for _ in range(10):
+            optimizer.zero_grad()
+            F.mse_loss(model(torch.randn(16, 8) * (1e5 if large else 1.0)), torch.randn(16, 1)).backward()
+            optimizer.step()
+    finding = told(run, "loss-not-finite")
+    assert ("The inputs are not scaled" in finding.seen) is large
+    assert finding.advice.startswith("Scale the inputs") is large
+
+
 def test_outputs_that_are_huge_at_once_are_not_laid_to_steps():
     model = network()
     with torch.no_grad():

@@ -188,8 +188,8 @@ def check(
     """Check a model in seconds: is anything wrong, and do values and gradients keep their scale with depth?
 
     The model runs forward over the first 8 batches, and once forward and backward over the first. Nothing is traced and
-    no bound is computed, so this works on every model that runs; `normscope audit` measures more and takes longer. The
-    result is a verdict in one sentence, the findings with what to do about each, and one line per layer: its type,
+    no bound is computed: almost every model that runs can be checked; `normscope audit` measures more and takes longer.
+    The result is a verdict in one sentence, the findings with what to do about each, and one line per layer: its type,
     output shape and parameters, mean and deviation of its output, how much of the gradient comes back to it, and how
     many of its units are saturated or dead; then the totals of parameters and their memory. The page (--html) adds the
     range of the values and how far they are from the limits of float16.

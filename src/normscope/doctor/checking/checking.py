@@ -52,8 +52,9 @@ def check(
     """Check a model in seconds: is anything wrong, and do values and gradients keep their scale with depth?
 
     Nothing is traced and nothing is bounded: the model runs forward once over each batch, once forward and backward
-    over the first, and a few times over seven of its samples. So it works on every model that runs. `audit` measures
-    more, and its findings that need a graph or a bound are not looked for here. The model is left exactly as found.
+    over the first, and a few times over seven of its samples. So it works on every model that runs, but for
+    TorchScript and tensors that cannot be copied, where a run could not be undone. `audit` measures more, and its
+    findings that need a graph or a bound are not looked for here. The model is left exactly as found.
     Weights that FSDP2 or tensor parallelism has spread over processes count as whole, if every process calls this with
     the same batch: they are gathered where a layer takes them.
 

@@ -241,7 +241,7 @@ def watch_loss_not_finite(history: History) -> Iterator[Finding]:
     alone are broken; where that is not known, none is. A loss that jumped a thousandfold within one step is told as
     a batch with outliers, one whose sign is wrong with that, and one that fell below -10,000 times its start (or 1)
     as one without a lower limit; outputs that are finite and whose squares are not are laid to steps that were too
-    large and to inputs that are not scaled; a rate that had just jumped is named
+    large and to inputs that are not scaled, which are named too where no layer is; a rate that had just jumped is named
     """
     record = history.records[-1]
     if not is_broken(record):
@@ -255,6 +255,7 @@ def watch_loss_not_finite(history: History) -> Iterator[Finding]:
     broken = _find_cause(history, record, weights, before)
     where, cause, remedy = broken.where, broken.words, _choose_remedy(broken)
     risen, outlier = _find_rise(history), describe_outlier(history, record)
+    large = describe_large_inputs(history)
     wrong, fall = _find_wrong_sign(history), _describe_fall(history, record)
     if (wrong or fall) and broken.part != "batch":
         parts = (cause if where else "", fall, wrong.seen if wrong else "")
@@ -262,13 +263,14 @@ def watch_loss_not_finite(history: History) -> Iterator[Finding]:
     elif outlier and broken.part != "batch":
         cause, remedy = outlier, LOOK_AT_BATCH
     elif (risen is not None and broken.part != "batch") or broken.part == "outputs":
-        large = describe_large_inputs(history)
         if risen is not None:
             rise = f"Before that the loss rose from {figure(risen[0])} to {figure(risen[1])}: steps are too large."
             cause = f"{cause} {rise}" if where else rise
         cause += large
         remedy = LOWER_RATE.format(rate=f" ({figure(record.lr[0])} now)" if record.lr else "")
         remedy = f"{SCALE_INPUTS * bool(large)}{SMALLER_WEIGHTS if broken.step == 0 else remedy}"
+    elif large and broken.part == "network" and not broken.where:
+        cause, remedy = cause + large, SCALE_INPUTS + remedy
     rate_rise = find_rate_rise(history) if broken.part in ("network", "outputs") else None
     if rate_rise is not None and rate_rise.explains(record.step if at is None else at):
         rates = {"before": figure(rate_rise.before), "rate": figure(rate_rise.rate), "since": rate_rise.since}
