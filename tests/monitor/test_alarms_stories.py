@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.doctor.facts.loss_graph import trace_loss
+from normscope.doctor.facts.loss import read_loss
 from normscope.doctor.monitor.history import History
 from normscope.doctor.monitor.quantities.outputs import measure_codes
 from normscope.doctor.monitor.record import Record
@@ -83,22 +83,22 @@ def test_a_frozen_backbone_of_new_layers_is_told_and_a_trained_one_is_not(normal
 def test_a_loss_of_classes_that_is_written_out_is_read_like_that_of_torch():
     scores, labels = torch.randn(16, 5, requires_grad=True), torch.randint(0, 5, (16,))
     logs = scores.log_softmax(1)
-    expected = trace_loss(F.cross_entropy(scores, labels)).figures
+    expected = read_loss(F.cross_entropy(scores, labels)).figures
     for chosen in (logs[torch.arange(16), labels], logs.gather(1, labels[:, None])):
-        reading = trace_loss(-chosen.mean())
+        reading = read_loss(-chosen.mean())
         torch.testing.assert_close(reading.figures, expected)
         assert reading.compares
         assert not reading.oddities
-    policy = trace_loss(-(logs.gather(1, labels[:, None])[:, 0] * torch.randn(16)).mean())
+    policy = read_loss(-(logs.gather(1, labels[:, None])[:, 0] * torch.randn(16)).mean())
     assert not policy.compares, "weights of samples may have any sign"
 
 
 def test_outputs_compared_with_each_other_and_penalties_are_no_targets():
     outputs, weight = torch.randn(16, 5, requires_grad=True), torch.randn(3, requires_grad=True)
-    assert not trace_loss((outputs - outputs.flip(0)).square().mean()).compares
-    assert not trace_loss(F.mse_loss(outputs, outputs.flip(0))).compares
-    assert trace_loss(F.mse_loss(outputs, torch.randn(16, 5))).compares
-    reading = trace_loss(F.cross_entropy(outputs, torch.arange(16) % 5) + weight.abs().sum())
+    assert not read_loss((outputs - outputs.flip(0)).square().mean()).compares
+    assert not read_loss(F.mse_loss(outputs, outputs.flip(0))).compares
+    assert read_loss(F.mse_loss(outputs, torch.randn(16, 5))).compares
+    reading = read_loss(F.cross_entropy(outputs, torch.arange(16) % 5) + weight.abs().sum())
     assert reading.figures is not None
 
 
