@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.doctor.facts.loss import read_loss
+from normscope.doctor.facts.loss import LossListener, read_loss
 from normscope.doctor.monitor.history import History
 from normscope.doctor.monitor.quantities.outputs import measure_codes
 from normscope.doctor.monitor.record import Record
@@ -100,6 +100,24 @@ def test_outputs_compared_with_each_other_and_penalties_are_no_targets():
     assert read_loss(F.mse_loss(outputs, torch.randn(16, 5))).compares
     reading = read_loss(F.cross_entropy(outputs, torch.arange(16) % 5) + weight.abs().sum())
     assert reading.figures is not None
+
+
+def test_a_loss_that_was_heard_has_the_sign_that_its_graph_has():
+    outputs, labels = torch.randn(16, 5, requires_grad=True), torch.arange(16) % 5
+    with LossListener() as losses:
+        losses.in_loss = True
+        loss = 1.0 - 2.0 * F.cross_entropy(outputs, labels)
+    heard, traced = read_loss(loss, losses.calls), read_loss(loss)
+    assert heard.oddities == traced.oddities == {"negated"}
+    assert heard.rest == pytest.approx(1.0)
+
+
+def test_a_check_and_a_run_give_one_reason_and_one_advice():
+    model = nn.Sequential(*network(), nn.Softmax(1))
+    batch = torch.randn(64, 8), torch.randint(0, 4, (64,))
+    [checked] = [f for f in ns.check(model, batch, loss="cross_entropy").findings if f.code == "activation-before-loss"]
+    alarm = told(train(model, adam(model)), "activation-before-loss")
+    assert (alarm.why, alarm.advice) == (checked.why, checked.advice)
 
 
 def test_codes_are_the_pair_of_outputs_beside_the_first():
