@@ -106,7 +106,7 @@ def test_a_loss_that_was_heard_has_the_sign_that_its_graph_has():
     outputs, labels = torch.randn(16, 5, requires_grad=True), torch.arange(16) % 5
     with LossListener() as losses:
         losses.in_loss = True
-        loss = 1.0 - 2.0 * F.cross_entropy(outputs, labels)
+        loss = -2.0 * F.cross_entropy(outputs, labels) + 1.0
     heard, traced = read_loss(loss, losses.calls), read_loss(loss)
     assert heard.oddities == traced.oddities == {"negated"}
     assert heard.rest == pytest.approx(1.0)
