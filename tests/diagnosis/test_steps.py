@@ -93,6 +93,7 @@ def test_the_next_loss_is_that_of_a_real_step(build: Callable[..., torch.optim.O
 @pytest.mark.parametrize(
     ("build", "code"),
     [
+        (lambda m: torch.optim.SGD(m.parameters(), lr=1e-8), "step-too-short"),
         (lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3, weight_decay=100), "decay-too-strong"),
         (lambda m: torch.optim.AdamW(m.parameters(), lr=3.0, weight_decay=100), "decay-too-strong"),
         (lambda m: torch.optim.SGD(m.parameters(), lr=1e3, weight_decay=5e-4), "step-too-long"),
