@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -72,10 +72,13 @@ class LayerRow(Part):
             parameter), and the factor by which the gradient changes from a step to the one before; `None` unless it is
             about the same at every step.
         leak: softmax: the share that goes to entries which `masked_fill` was to hide.
+        width: softmax: how many entries share a sum of 1.
         cut: where such places have one, and the model detaches values: the module that does, and their share.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("sample_deviation", "silent", "cut", "recurrence", "leak"))
+    JSON: ClassVar[JsonForm] = JsonForm(
+        sparse=("sample_deviation", "silent", "cut", "recurrence", "leak"), left_out=("width",)
+    )
 
     path: str
     kind: str
@@ -96,6 +99,7 @@ class LayerRow(Part):
     cut: tuple[str, float] | None = None
     recurrence: tuple[str, float] | None = None
     leak: float | None = None
+    width: int | None = field(default=None, compare=False)
 
     @property
     def largest(self) -> float | None:

@@ -72,7 +72,8 @@ def check_constant_output(examined: Examined) -> Iterator[Finding]:
             figures(samples=signal.samples),
         )
         return
-    zero_head = culprit is last and last.path in zeros and is_fresh(examined.model)
+    behind = any(row.kind in WEIGHT_KINDS for row in signal.rows[place + 1 :])
+    zero_head = not behind and culprit.path in zeros and is_fresh(examined.model)
     yield finding(
         "output-constant",
         culprit.path,
