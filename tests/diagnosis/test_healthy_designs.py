@@ -230,3 +230,13 @@ def test_a_parameter_that_is_asked_for_its_type_is_not_cut_off() -> None:
     check = ns.check(AsksForType(), (torch.randn(32, 8), torch.arange(32) % 2), loss="cross_entropy")
     assert warned(check) == set()
     assert "unused-parameter" in noted(check)
+
+
+def test_one_fault_of_many_layers_is_one_finding() -> None:
+    layers = [layer for _ in range(5) for layer in (nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())]
+    check = ns.check(nn.Sequential(*layers, nn.Linear(8, 2)), (torch.randn(8, 8), torch.arange(8) % 2), mode="train")
+    (finding,) = (finding for finding in check.findings if finding.code == "small-batch")
+    assert finding.numbers["count"] == 5
+    assert {finding.where, *finding.others} == {"1", "4", "7", "10", "13"}
+    assert "5 normalizers" in check.verdict
+    assert ns.Check.from_json(check.to_json()).findings == check.findings

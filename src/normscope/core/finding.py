@@ -54,7 +54,7 @@ class Finding(Part):
         advice: what to do.
         numbers: the figures by name; `None` stands for a figure that was not measured.
         step: the training step at which it was raised; `None` in audits.
-        others: further places that show the same, where it stands for all of them.
+        others: further places that show the same, where one finding stands for all of them.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(sparse=("step", "others"))

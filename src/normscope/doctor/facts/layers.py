@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...core.codec import JsonForm, Part
 from ...core.log10 import log10
+from ...core.untouched import unobserved
 from ...listening.calls import WEIGHTS, Site
 from .autograd_graph import Feed, find_feeds, find_makers
 from .layers_over_data import UnitsOverData
@@ -181,7 +182,9 @@ class Layers:
 
     def add(self, site: Site, made: Tensor, saturated: Tensor | None = None) -> int:
         """Add a row, and return its number."""
-        number, statistics = len(self.heard), statistics_of(made.detach(), saturated, self.samples)
+        number, values = len(self.heard), made.detach()
+        with unobserved():
+            statistics = statistics_of(values, saturated, self.samples)
         self.heard.append(HeardLayer(site, tuple(made.shape), made.dtype, statistics, id(made)))
         self.functions.append(made.grad_fn)
         if not torch.is_grad_enabled():
@@ -202,7 +205,8 @@ class Layers:
             hook.remove()
 
     def _returned(self, number: int, gradient: Tensor) -> None:
-        self._gradients[number] = norm_of(gradient)
+        with unobserved():
+            self._gradients[number] = norm_of(gradient)
 
     def forget_gradients(self) -> None:
         """Drop what a backward that did not end has left."""

@@ -266,8 +266,8 @@ def _depths(examined: Examined) -> Callable[[str], int]:
     paths: dict[str, int] = {}
     for row in () if examined.signal is None else examined.signal.rows:
         paths.setdefault(row.path, len(paths))
-    for place in examined.places:
-        paths.setdefault(place.path, len(paths))
+    for seen in examined.places:
+        paths.setdefault(seen.path, len(paths))
 
     def depth(where: str) -> int:
         return paths.get(where, paths.get(where.rpartition(".")[0], len(paths)))
