@@ -72,8 +72,7 @@ def check_constant_output(examined: Examined) -> Iterator[Finding]:
             figures(samples=signal.samples),
         )
         return
-    behind = any(row.kind in WEIGHT_KINDS for row in signal.rows[place + 1 :])
-    zero_head = not behind and culprit.path in zeros and is_fresh(examined.model)
+    zero_head = culprit is last and last.path in zeros and is_fresh(examined.model)
     yield finding(
         "output-constant",
         culprit.path,
