@@ -38,7 +38,7 @@ def layer_kind(call: FunctionCall, result: Any) -> str | None:
     name, weight = call.name, call.weight_family
     plain = name.rstrip("_") if not name.startswith("_") else name
     if weight is not None or name in NORMALIZERS:
-        return weight or name
+        return weight or call.normalizer
     if name in RELUS:
         return "relu" if made.ndim > 1 else None
     if name in EMBEDDINGS:
@@ -57,6 +57,7 @@ class Softmaxes(Collector):
         super().__init__(layers)
         self.wrong_axis: tuple[str, int, int] | None = None
         self._axes: dict[int, tuple[Tensor, int]] = {}  # what a softmax returned, and over which axis
+        self._widths = dict[int, int]()
         self._leaks = dict[int, Tensor]()
 
     def before_call(self, call: FunctionCall, leaves: Sequence[Any], path: str) -> None:
@@ -77,11 +78,13 @@ class Softmaxes(Collector):
                 self._leaks[number] = leak
             if isinstance(dim, int) and made.ndim > 1:
                 self._axes[id(made)] = made, dim % made.ndim
+                self._widths[number] = made.shape[dim]
 
     def of_rows(self) -> dict[int, dict[str, Any]]:
-        """Return the shares that go to hidden entries, as a field of rows."""
-        leaks = fetch_all([leak.reshape(1) for leak in self._leaks.values()])
-        return {number: {"leak": leak} for number, (leak,) in zip(self._leaks, leaks, strict=True)}
+        """Return how many entries share a sum of 1, and the shares that go to hidden ones, as fields of rows."""
+        leaks = dict(zip(self._leaks, fetch_all([leak.reshape(1) for leak in self._leaks.values()]), strict=True))
+        widths = {number: {"width": width} for number, width in self._widths.items()}
+        return widths | {number: {**widths.get(number, {}), "leak": leak} for number, (leak,) in leaks.items()}
 
 
 def axis_of(call: FunctionCall) -> Any:

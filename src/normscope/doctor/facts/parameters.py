@@ -96,7 +96,9 @@ class ParameterCollector(Collector):
         self._reached = Reached({}, frozenset(), ())
 
     def after_call(self, call: FunctionCall, leaves: Sequence[Any], result: Any, path: str) -> None:
-        """Note the parameters that a function reads."""
+        """Note the parameters that a function reads, unless it asks for their type or size alone."""
+        if isinstance(result, int | torch.dtype | torch.device | torch.Size):
+            return
         for leaf in leaves:
             if isinstance(leaf, nn.Parameter):
                 self._read_at.setdefault(id(leaf), path)

@@ -108,9 +108,12 @@ SMALL_BATCH = Symptom(
 
 
 def check_small_batch(examined: Examined) -> Iterator[Finding]:
-    """`small-batch` (warning): BatchNorm in train mode with too few values for a variance, or one that moves too much
-    from batch to batch
+    """`small-batch` (warning, info): BatchNorm in train mode with too few values for a variance, or one that moves too
+    much from batch to batch (info: behind a squeeze to one value per channel and sample, where the BatchNorms that see
+    whole samples have values enough)
     """
+    within = [seen for _, seen in examined.normalizers() if seen.kind == "batch" and seen.entries > seen.samples]
+    enough = bool(within) and not any(map(is_noisy, within))
     for place, seen in examined.normalizers():
         if not is_noisy(seen):
             continue
@@ -125,6 +128,7 @@ def check_small_batch(examined: Examined) -> Iterator[Finding]:
         yield SMALL_BATCH.at(
             where,
             seen=f"BatchNorm `{where}` {words}.",
+            severity=Severity.INFO if enough and seen.entries == seen.samples else Severity.WARNING,
             entries=seen.entries,
             samples=seen.samples,
             relative_error=noise,

@@ -141,6 +141,7 @@ def check_unscaled_numbers(examined: Examined) -> Iterator[Finding]:
         if (
             row.kind not in WEIGHT_KINDS
             or number not in weights
+            or not row.varies  # numbers that the model makes itself, such as relative positions
             or any(signal.rows[feed].kind != INPUT for feed in feeds)
         ):
             continue

@@ -43,14 +43,18 @@ FINDING_WORDS = {
 
 
 def check_equal_units(examined: Examined) -> Iterator[Finding]:
-    """`equal-units` (warning): all units of a layer have the same weights, or the outputs of all classes are the
-    same
+    """`equal-units` (warning): all units of a layer have the same weights (not a table of gains that no layer reads as
+    weights and that begins at a constant), or the outputs of all classes are the same
     """
     alike = [
         row for row in parameters_of(examined) if is_matrix(row) and row.used and row.row_deviation == 0.0 and row.least
     ]
+    rows = () if examined.signal is None else examined.signal.layers
+    layers = {row.path for row in rows if row.kind in (*WEIGHT_KINDS, *RECURRENT, "attention", "embedding")}
     for row in alike:
         one = row.least == row.greatest
+        if one and row.module not in layers:
+            continue
         yield finding(
             "equal-units",
             row.module or row.name,
