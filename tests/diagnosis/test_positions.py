@@ -1,0 +1,130 @@
+"""What an output may know of the other positions of its sequence: each fault beside the healthy model without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
+
+import normscope as ns
+
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 40,
+    "max_position_embeddings": 16,
+    "pad_token_id": 0,
+}
+LENGTHS = torch.tensor([12, 6, 9, 12])
+
+
+def tokens() -> dict[str, Tensor]:
+    """Return sequences that are filled up at their ends, and the mask that hides that."""
+    ids = torch.randint(3, 40, (4, 12), generator=torch.Generator().manual_seed(0))
+    shown = torch.arange(12) < LENGTHS[:, None]
+    return {"input_ids": ids * shown, "attention_mask": shown.long()}
+
+
+def llama() -> nn.Module:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**SIZES, bos_token_id=1, eos_token_id=2))
+
+
+def bert() -> nn.Module:
+    torch.manual_seed(0)
+    return BertForMaskedLM(BertConfig(**SIZES))
+
+
+def warned(model: nn.Module, batch: Any, **options: Any) -> dict[str, ns.Finding]:
+    """Return the warnings and errors of a check by their code."""
+    found = ns.check(model.train(), batch, **options).findings
+    return {finding.code: finding for finding in found if finding.severity > ns.Severity.INFO}
+
+
+def test_healthy_models_of_sequences_get_no_warning():
+    batch = tokens()
+    for labels in ({}, {"labels": batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)}):
+        assert warned(llama(), batch | labels) == {}
+    assert warned(bert(), batch) == {}
+    facts = ns.check(llama(), batch).signal.dependence.positions
+    assert (facts.causal, facts.reason, facts.forwards) == (True, None, 3)
+
+
+def without_mask(model: nn.Module) -> nn.Module:
+    """Let every attention see everything."""
+    for module in model.modules():
+        if hasattr(module, "is_causal"):
+            module.is_causal = False
+            module.register_forward_pre_hook(
+                lambda _, args, kwargs: (args, {**kwargs, "attention_mask": None}), with_kwargs=True
+            )
+    return model
+
+
+@pytest.mark.parametrize("labels", ["none", "all", "some"])
+def test_a_causal_model_without_its_mask_is_told_whatever_the_labels_are(labels):
+    batch = tokens() if labels == "some" else {"input_ids": tokens()["input_ids"].clamp(min=3)}
+    if labels != "none":
+        batch["labels"] = batch["input_ids"].masked_fill(batch["input_ids"] == 0, -100)
+    assert warned(without_mask(llama()), batch)["mask-leaks"].where.startswith("model.layers.0")
+
+
+def test_tokens_that_the_mask_hides_are_not_read():
+    found = warned(without_mask(bert()), tokens())
+    assert found["mask-leaks"].where == "bert.encoder.layer.0.attention.self"
+    assert "fill up the rows" in found["mask-leaks"].seen
+
+
+@pytest.mark.parametrize("build", [llama, bert])
+def test_a_model_that_does_not_know_the_order_is_told(build):
+    model = build()
+    for name, module in model.named_modules():
+        if name.endswith("rotary_emb"):
+            module.register_forward_hook(lambda *call: tuple(map(torch.ones_like, call[-1])))
+        elif name.endswith("position_embeddings"):
+            module.register_forward_hook(lambda _, args, made: torch.zeros_like(made))
+    assert ".layer" in warned(model, tokens())["order-unknown"].where
+
+
+def shift_cache(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+    cache = kwargs.get("past_key_values")
+    for layer in cache.layers if cache is not None and cache.get_seq_length() else ():
+        layer.keys = layer.keys.roll(1, 2)
+    return args, kwargs
+
+
+def test_decoding_with_the_cache_gives_what_a_whole_pass_gives():
+    model = llama()
+    model.model.register_forward_pre_hook(shift_cache, with_kwargs=True)
+    assert set(warned(model, tokens())) == {"cache-differs"}
+
+
+class Counting(nn.Module):
+    """A classifier whose output takes random numbers, or what it has seen before, when it is asked to."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.layer, self.head = kind, nn.Linear(8, 16), nn.Linear(16, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x).relu()
+        if self.kind == "noise" or (self.kind == "noise in training" and self.training):
+            x = x + torch.randn_like(x)
+        if self.kind == "state":
+            self.calls += 1
+            x = x + self.calls
+        return self.head(x)
+
+
+@pytest.mark.parametrize(("kind", "told"), [("", False), ("noise in training", False), ("noise", True), ("state", True)])
+def test_two_passes_in_eval_mode_agree(kind, told):
+    torch.manual_seed(0)
+    batch = (torch.randn(16, 8), torch.arange(16) % 3)
+    found = warned(Counting(kind), batch, loss="cross_entropy")
+    assert set(found) == ({"eval-differs"} if told else set())
