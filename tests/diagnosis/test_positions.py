@@ -80,6 +80,35 @@ def test_tokens_that_the_mask_hides_are_not_read():
     assert "fill up the rows" in found["mask-leaks"].seen
 
 
+def test_positions_that_end_too_early_are_told():
+    model = llama()
+    model.model.rotary_emb.register_forward_pre_hook(
+        lambda _, args, kwargs: (args, {**kwargs, "position_ids": kwargs["position_ids"].clamp(max=5)}), with_kwargs=True
+    )
+    assert "order-unknown" in warned(model, tokens())
+
+
+class Places(nn.Module):
+    """Patches with a table of places, which may be read twice."""
+
+    def __init__(self, *, twice: bool) -> None:
+        super().__init__()
+        self.enter, self.head = nn.Linear(6, 16), nn.Linear(16, 3)
+        self.places = nn.Parameter(torch.randn(1, 8, 16))
+        if twice:
+            self.places.data[:, 4:] = self.places.data[:, :4]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head((self.enter(x) + self.places).relu().mean(1))
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_rows_of_a_table_of_positions_do_not_repeat(twice):
+    torch.manual_seed(0)
+    found = warned(Places(twice=twice), (torch.randn(16, 8, 6), torch.arange(16) % 3), loss="cross_entropy")
+    assert set(found) == ({"copied-rows"} if twice else set())
+
+
 @pytest.mark.parametrize("build", [llama, bert])
 def test_a_model_that_does_not_know_the_order_is_told(build):
     model = build()
@@ -128,3 +157,42 @@ def test_two_passes_in_eval_mode_agree(kind, told):
     batch = (torch.randn(16, 8), torch.arange(16) % 3)
     found = warned(Counting(kind), batch, loss="cross_entropy")
     assert set(found) == ({"eval-differs"} if told else set())
+
+
+def projections(model: nn.Module, name: str) -> list[Tensor]:
+    """Return the weights of one projection of all layers."""
+    return [weight for path, weight in model.named_parameters() if path.endswith(f"self_attn.{name}.weight")]
+
+
+@pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj"])
+@torch.no_grad()
+def test_attention_without_queries_keys_or_values_is_told_once(name):
+    model = llama()
+    for weight in projections(model, name):
+        weight.zero_()
+    found = [f for f in ns.check(model.train(), tokens()).findings if f.severity > ns.Severity.INFO]
+    assert [(f.code, f.where) for f in found] == [("blind-attention", "model.layers.0.self_attn")]
+    assert "1 other layer likewise" in found[0].seen
+
+
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+@torch.no_grad()
+def test_both_forms_of_attention_show_one_blind_head_of_two(kernel):
+    model = llama()
+    model.set_attn_implementation(kernel)
+    for weight in projections(model, "q_proj"):
+        weight[:16] = 0.0
+    rows = ns.check(model.train(), tokens()).signal.layers
+    assert {row.blind_heads for row in rows if row.blind_heads is not None} == {0.5}
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [("copies", "copied-rows"), ("zeros", "zero-rows"), ("tokens", "zero-rows"), ("padding", None)]
+)
+@torch.no_grad()
+def test_rows_of_fresh_matrices_are_neither_zero_nor_copies(kind, code):
+    model = llama()
+    for weight in projections(model, "q_proj"):
+        weight[:16] = weight[16:] if kind == "copies" else 0.0 if kind == "zeros" else weight[:16]
+    model.model.embed_tokens.weight[: {"tokens": 9, "padding": 1}.get(kind, 0)] = 0.0
+    assert set(warned(model, tokens())) == (set() if code is None else {code})

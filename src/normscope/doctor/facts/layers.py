@@ -72,10 +72,12 @@ class LayerRow(Part):
             parameter), and the factor by which the gradient changes from a step to the one before; `None` unless it is
             about the same at every step.
         leak: softmax: the share that goes to entries which `masked_fill` was to hide.
+        blind_heads: attention: the share of heads in which it makes no difference who looks at whom: all weights are
+            equal (queries are zero, or keys the same at all positions), or all values are.
         cut: where such places have one, and the model detaches values: the module that does, and their share.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("sample_deviation", "silent", "cut", "recurrence", "leak"))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("sample_deviation", "silent", "cut", "recurrence", "leak", "blind_heads"))
 
     path: str
     kind: str
@@ -96,6 +98,7 @@ class LayerRow(Part):
     cut: tuple[str, float] | None = None
     recurrence: tuple[str, float] | None = None
     leak: float | None = None
+    blind_heads: float | None = None
 
     @property
     def largest(self) -> float | None:

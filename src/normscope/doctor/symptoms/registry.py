@@ -117,6 +117,8 @@ RULES: tuple[Rule, ...] = (
         unless=("units-alike",),
     ),
     Rule(check=weights.check_zero_weights),
+    Rule(check=weights.check_lines),
+    Rule(check=weights.check_blind_attention),
     Rule(check=weights.check_decayed_weights),
     Rule(check=weights.check_recurrent_scale),
     Rule(check=weights.check_scale_stands_out),

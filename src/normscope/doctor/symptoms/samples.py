@@ -240,7 +240,7 @@ def check_hidden_tokens_read(examined: Examined) -> Iterator[Finding]:
 
 
 def check_order_unknown(examined: Examined) -> Iterator[Finding]:
-    """`order-unknown` (warning): the first module in which tokens meet returns the same at the last one when those
+    """`order-unknown` (warning): the first module in which tokens meet returns the same at the last one when some
     before it change places, in a model with a table of positions or whose output does not know the order either
     """
     where = _positions_of(examined).unordered
@@ -249,10 +249,10 @@ def check_order_unknown(examined: Examined) -> Iterator[Finding]:
             "order-unknown",
             where,
             f"`{where}` is the first module that reads several tokens, and its output at the last one stays the same "
-            "when the tokens before it change places.",
+            "when tokens before it change places.",
             "The sequence is read as a bag of words: positions are not added to the tokens, or do not reach this layer.",
             "Look where positions are made: whether their table is added to the tokens (or rotates queries and keys), "
-            "is not zero, and is indexed by 0, 1, 2, ... along the sequence.",
+            "is not zero, is long enough, and is indexed by 0, 1, 2, ... along the sequence.",
         )
 
 
