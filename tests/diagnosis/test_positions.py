@@ -83,7 +83,8 @@ def test_tokens_that_the_mask_hides_are_not_read():
 def test_positions_that_end_too_early_are_told():
     model = llama()
     model.model.rotary_emb.register_forward_pre_hook(
-        lambda _, args, kwargs: (args, {**kwargs, "position_ids": kwargs["position_ids"].clamp(max=5)}), with_kwargs=True
+        lambda _, args, kwargs: (args, {**kwargs, "position_ids": kwargs["position_ids"].clamp(max=5)}),
+        with_kwargs=True,
     )
     assert "order-unknown" in warned(model, tokens())
 
@@ -151,7 +152,9 @@ class Counting(nn.Module):
         return self.head(x)
 
 
-@pytest.mark.parametrize(("kind", "told"), [("", False), ("noise in training", False), ("noise", True), ("state", True)])
+@pytest.mark.parametrize(
+    ("kind", "told"), [("", False), ("noise in training", False), ("noise", True), ("state", True)]
+)
 def test_two_passes_in_eval_mode_agree(kind, told):
     torch.manual_seed(0)
     batch = (torch.randn(16, 8), torch.arange(16) % 3)
@@ -196,3 +199,31 @@ def test_rows_of_fresh_matrices_are_neither_zero_nor_copies(kind, code):
         weight[:16] = weight[16:] if kind == "copies" else 0.0 if kind == "zeros" else weight[:16]
     model.model.embed_tokens.weight[: {"tokens": 9, "padding": 1}.get(kind, 0)] = 0.0
     assert set(warned(model, tokens())) == (set() if code is None else {code})
+
+
+class Experts(nn.Module):
+    """A mean of four experts, whose weights stand in one parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts, self.head = nn.Parameter(torch.randn(4, 6, 16) / 3), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.einsum("bi,eij->bej", x, self.experts).relu().mean(1))
+
+
+@pytest.mark.parametrize(("kind", "code"), [("", None), ("zeros", "zero-rows"), ("copies", "copied-rows")])
+def test_experts_are_neither_zero_nor_copies(kind, code):
+    torch.manual_seed(0)
+    model = Experts()
+    if kind:
+        model.experts.data[1] = 0.0 if kind == "zeros" else model.experts.data[2]
+    found = warned(model, (torch.randn(16, 6), torch.arange(16) % 3), loss="cross_entropy")
+    assert set(found) == (set() if code is None else {code})
+
+
+def test_a_block_that_is_used_twice_counts_once():
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    batch = (torch.randn(16, 8), torch.arange(16) % 3)
+    assert warned(nn.Sequential(block, block, nn.Linear(8, 3)), batch, loss="cross_entropy") == {}

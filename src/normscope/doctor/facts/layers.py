@@ -77,7 +77,9 @@ class LayerRow(Part):
         cut: where such places have one, and the model detaches values: the module that does, and their share.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("sample_deviation", "silent", "cut", "recurrence", "leak", "blind_heads"))
+    JSON: ClassVar[JsonForm] = JsonForm(
+        sparse=("sample_deviation", "silent", "cut", "recurrence", "leak", "blind_heads")
+    )
 
     path: str
     kind: str

@@ -121,7 +121,7 @@ class LossAtOutput:
         whole = bool((label == label.round()).all()) if label.is_floating_point() else True
         if not named or not whole or kinds < MIN_CLASSES or int(label.min()) or int(label.max()) >= kinds:
             return 0
-        gradients = []
+        gradients: list[Tensor] = []
         try:
             for step in range(3):
                 output = (self.output.detach().double() + step).requires_grad_()

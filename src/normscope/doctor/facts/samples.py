@@ -75,8 +75,19 @@ class SampleFacts(Part):
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
-        sparse=("reads_ahead", "ahead_reason", "copies", "inverted_mask", "random", "padding_moves", "erased", "reason",
-                "positions", "unsteady", "draws")
+        sparse=(
+            "reads_ahead",
+            "ahead_reason",
+            "copies",
+            "inverted_mask",
+            "random",
+            "padding_moves",
+            "erased",
+            "reason",
+            "positions",
+            "unsteady",
+            "draws",
+        )
     )
 
     identical: bool = False

@@ -192,8 +192,8 @@ def check_one_column(examined: Examined) -> Iterator[Finding]:
 
 
 def check_telling_columns(examined: Examined) -> Iterator[Finding]:
-    """`target-in-input` (warning): each class has one value of its own in a column of a table, or a column is a multiple
-    of the target plus a number
+    """`target-in-input` (warning): each class has one value of its own in a column of a table, or a column is a
+    multiple of the target plus a number
     `constant-column` (info): columns of a table hold one value other than zero in every sample
     """
     batch = None if examined.signal is None else examined.signal.batch
@@ -213,8 +213,8 @@ def check_telling_columns(examined: Examined) -> Iterator[Finding]:
         yield finding(
             "constant-column",
             name,
-            f"{pluralise(len(columns), 'column')} of the {name} {'has' if len(columns) == 1 else 'have'} the same value "
-            f"in every sample, beginning with column {columns[0]}.",
+            f"{pluralise(len(columns), 'column')} of the {name} {'has' if len(columns) == 1 else 'have'} the same "
+            f"value in every sample, beginning with column {columns[0]}.",
             "It says nothing of a sample; standardised by its deviation, which is zero, it becomes NaN.",
             "Look at how it is read, or remove it, unless it differs in other batches.",
             figures(column=columns[0], columns=len(columns)),

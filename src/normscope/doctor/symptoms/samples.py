@@ -207,7 +207,8 @@ def check_mask_leaks(examined: Examined) -> Iterator[Finding]:
     """`mask-leaks` (warning): entries that `masked_fill` was to hide get more than 1 % of a softmax; an argument holds
     the labels, and the output at a step depends on the label of that step (steps with the label -100 do not count);
     rows are padded at their ends, and cutting some of the padding off changes the output by more than other samples
-    do; the attention mask hides tokens, and the output at words moves when these tokens change; a mask that is inverted: it hides the words, or the positions that have labels, and shows the padding
+    do; the attention mask hides tokens, and the output at words moves when these tokens change; a mask that is
+    inverted: it hides the words, or the positions that have labels, and shows the padding
     """
     for row in () if examined.signal is None else examined.signal.rows:
         if row.leak is not None and row.leak > MAX_LEAK_SHARE:
@@ -231,8 +232,8 @@ def check_hidden_tokens_read(examined: Examined) -> Iterator[Finding]:
     yield finding(
         "mask-leaks",
         where or "the model",
-        "The attention mask hides the tokens that fill up the rows, and the output at the words moves when these tokens "
-        "change" + (f", from `{where}` on." if where else "."),
+        "The attention mask hides the tokens that fill up the rows, and the output at the words moves when these "
+        "tokens change" + (f", from `{where}` on." if where else "."),
         "A prediction then depends on how far its row is filled up, and the words drown in the padding.",
         "Hand the attention mask to every attention, one row of it to each sample, and add it to the scores before the "
         "softmax: 0 where a token is shown, -inf where it is hidden.",
@@ -250,7 +251,8 @@ def check_order_unknown(examined: Examined) -> Iterator[Finding]:
             where,
             f"`{where}` is the first module that reads several tokens, and its output at the last one stays the same "
             "when tokens before it change places.",
-            "The sequence is read as a bag of words: positions are not added to the tokens, or do not reach this layer.",
+            "The sequence is read as a bag of words: positions are not added to the tokens, or do not reach this "
+            "layer.",
             "Look where positions are made: whether their table is added to the tokens (or rotates queries and keys), "
             "is not zero, is long enough, and is indexed by 0, 1, 2, ... along the sequence.",
         )

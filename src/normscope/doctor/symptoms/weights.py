@@ -184,7 +184,7 @@ DECAYED_GAIN = 1e-3
 def check_lines(examined: Examined) -> Iterator[Finding]:
     """`zero-rows` (warning): rows or columns of a fresh matrix are exactly zero while no other entries are (one row of
     a table of tokens may be that of the padding)
-    `copied-rows` (warning): rows or columns of a fresh matrix are copies of one another, as those of heads that are tied
+    `copied-rows` (warning): rows or columns of a fresh matrix are copies of one another, as those of tied heads
     """
     if not is_fresh(examined.model):
         return
@@ -196,8 +196,8 @@ def check_lines(examined: Examined) -> Iterator[Finding]:
             zeros[0].module or zeros[0].name,
             f"{percent(zeros[0].zero_lines)} of the rows (or columns) of `{zeros[0].name}` are exactly zero, and no "
             f"other entries are.{others_likewise(len(zeros), 'other weight')}",
-            "What they stand for (units, heads, tokens or positions) is missing from the network: no initialisation "
-            "draws zeros.",
+            "What they stand for (units, heads, experts, tokens or positions) is missing from the network: no "
+            "initialisation draws zeros.",
             "Look at what writes to this weight after it was made. Units that are to be left out are made smaller, not "
             "zero.",
             figures(share=zeros[0].zero_lines),
@@ -222,8 +222,8 @@ def _is_table(examined: Examined, row: ParameterRow) -> bool:
 
 
 def check_blind_attention(examined: Examined) -> Iterator[Finding]:
-    """`blind-attention` (warning): heads of attention in which it makes no difference who looks at whom: all weights are
-    exactly equal, or the values at all positions are
+    """`blind-attention` (warning): heads of attention in which it makes no difference who looks at whom: all weights
+    are exactly equal, or the values at all positions are
     """
     blind = [row for row in (() if examined.signal is None else examined.signal.layers) if row.blind_heads]
     if blind:
@@ -234,8 +234,8 @@ def check_blind_attention(examined: Examined) -> Iterator[Finding]:
             "looks at whom: all positions get exactly the same weight, or hold the same value."
             f"{others_likewise(len(blind), 'other layer')}",
             "The attention is a plain mean, or adds a constant: queries and keys get no gradient.",
-            "Look at the projections of queries, keys and values: weights of zero, inputs that are the same everywhere, "
-            "or one of them in place of another.",
+            "Look at the projections of queries, keys and values: weights of zero, inputs that are the same "
+            "everywhere, or one of them in place of another.",
             figures(share=blind[0].blind_heads),
         )
 
