@@ -110,6 +110,12 @@ def test_rows_of_a_table_of_positions_do_not_repeat(twice):
     assert set(found) == ({"copied-rows"} if twice else set())
 
 
+def test_padding_without_a_mask_is_no_order():
+    batch = tokens()
+    shown = torch.arange(12) < torch.tensor([5, 5, 4, 5])[:, None]
+    assert "order-unknown" not in warned(llama(), {"input_ids": batch["input_ids"] * shown})
+
+
 @pytest.mark.parametrize("build", [llama, bert])
 def test_a_model_that_does_not_know_the_order_is_told(build):
     model = build()

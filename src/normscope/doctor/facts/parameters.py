@@ -198,7 +198,7 @@ def parameter_statistics(parameter: Tensor) -> Tensor:
     values = values / unit  # so that no square overflows or is lost
     table = values.squeeze() if values.ndim > 2 else values  # of positions, in the form of a batch of one
     sides = [table, table.mT] if table.ndim == 2 else [values.flatten(1)] if values.ndim > 1 else []
-    lines = torch.stack([_count_lines(side) for side in sides or [values[None]]]).amax(0)
+    lines = torch.stack([_count_lines(side) for side in sides or [values.reshape(1, -1)]]).amax(0)
     rows, unit = values.flatten(1) if values.ndim > 1 else values[None], unit.double()
     square = rows.square().mean().double()
     size, ends = unit * square.sqrt(), [least.double(), greatest.double()]

@@ -46,6 +46,7 @@ class PositionFacts(Part):
         reads_ahead: of a causal model: the first module whose output before the middle moves with tokens behind it.
         reads_padding: the first module whose output at words moves with tokens that the attention mask hides.
         unordered: the first module in which positions meet, if the order of the tokens before is nothing to it.
+        has_positions: whether the model holds tables that tell positions apart all the same.
         cache_differs: whether tokens that are decoded with the cache of those before get other outputs.
         forwards: passes of one sequence that decoding took.
         reason: why positions were not looked at, where the model raised or its passes differ.
@@ -57,6 +58,7 @@ class PositionFacts(Part):
     reads_ahead: str | None = None
     reads_padding: str | None = None
     unordered: str | None = None
+    has_positions: bool = False
     cache_differs: bool = False
     forwards: int = 0
     reason: str | None = None
@@ -158,16 +160,15 @@ def _probe(
     end_moved = any(have_moved(made[:2], made[4:6]) for made in ends if made.shape[:1] == (2 * len(forms),))
     at_last = [(path, view[:, 1, int(counts[1]) - 1]) for path, view in compared]  # of the longer sequence
     meeting = next((own for own in at_last if own[0] and have_moved(own[1][0], own[1][4])), None)
-    unordered = None
-    if meeting is not None and not _knows_order(meeting[1]):
-        blind = not any(_knows_order(view) for _, view in at_last)
-        unordered = meeting[0] if blind or _has_positions(model) else None
+    turns = bool((forms[3] != tokens)[1].any())  # the places of padding are all alike
+    unordered = meeting[0] if turns and meeting is not None and not _knows_order(meeting[1]) else None
     mixes = read and isinstance(model.get_submodule(read[0]), nn.Conv1d | nn.Conv2d | nn.RNNBase)
     facts = replace(
         facts,
         reads_ahead=ahead[0] if facts.causal and "" in ahead else None,
         reads_padding=read[0] if read and not mixes and ("" in read or (end_moved and not steps_out)) else None,
         unordered=unordered,
+        has_positions=unordered is not None and _has_positions(model),
     )
     plain = next((view[0][1, : int(counts[1])] for path, view in compared if not path), None)
     if facts.reads_ahead is None and facts.causal and plain is not None and "use_cache" in parameters_of(model):

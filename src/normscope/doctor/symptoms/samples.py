@@ -241,10 +241,11 @@ def check_hidden_tokens_read(examined: Examined) -> Iterator[Finding]:
 
 
 def check_order_unknown(examined: Examined) -> Iterator[Finding]:
-    """`order-unknown` (warning): the first module in which tokens meet returns the same at the last one when some
-    before it change places, in a model with a table of positions or whose output does not know the order either
+    """`order-unknown` (warning, info): the first module in which tokens meet returns the same at the last one when some
+    before it change places (info: in a model that holds no table of positions)
     """
-    where = _positions_of(examined).unordered
+    facts = _positions_of(examined)
+    where = facts.unordered
     if where is not None:
         yield finding(
             "order-unknown",
@@ -255,6 +256,7 @@ def check_order_unknown(examined: Examined) -> Iterator[Finding]:
             "layer.",
             "Look where positions are made: whether their table is added to the tokens (or rotates queries and keys), "
             "is not zero, is long enough, and is indexed by 0, 1, 2, ... along the sequence.",
+            severity=Severity.WARNING if facts.has_positions else Severity.INFO,
         )
 
 
