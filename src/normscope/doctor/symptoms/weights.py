@@ -188,7 +188,8 @@ def check_lines(examined: Examined) -> Iterator[Finding]:
     """
     if not is_fresh(examined.model):
         return
-    rows = [row for row in parameters_of(examined) if row.used and not row.is_zero and row.row_deviation != 0.0]
+    used = [row for row in parameters_of(examined) if row.used and len(row.shape) > 1]
+    rows = [row for row in used if not row.is_zero and row.row_deviation != 0.0]
     zeros = [row for row in rows if row.zero_lines * row.shape[0] > (1.5 if _is_table(examined, row) else 0.0)]
     if zeros:
         yield finding(
