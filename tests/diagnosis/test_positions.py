@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    FNetConfig,
+    FNetForMaskedLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
 
 import normscope as ns
 
@@ -108,6 +117,16 @@ def test_rows_of_a_table_of_positions_do_not_repeat(twice):
     torch.manual_seed(0)
     found = warned(Places(twice=twice), (torch.randn(16, 8, 6), torch.arange(16) % 3), loss="cross_entropy")
     assert set(found) == ({"copied-rows"} if twice else set())
+
+
+@pytest.mark.parametrize("kind", ["positions by the padding", "a mixture of all positions"])
+def test_models_that_read_the_padding_by_design_get_no_warning(kind):
+    torch.manual_seed(0)
+    if kind == "positions by the padding":
+        model = RobertaForMaskedLM(RobertaConfig(**{**SIZES, "max_position_embeddings": 20}))
+    else:
+        model = FNetForMaskedLM(FNetConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=2, vocab_size=40))
+    assert {"order-unknown", "mask-leaks"}.isdisjoint(warned(model, tokens()))
 
 
 def test_padding_without_a_mask_is_no_order():

@@ -69,7 +69,7 @@ class Softmaxes(Collector):
         if call.name in PRODUCTS and len(call.args) == 2:
             for operand, from_end in zip(call.args, (1, 2), strict=True):
                 softmax, axis, number = self._axes.get(id(operand), (None, 0, 0))
-                if softmax is not None and from_end == 1 and softmax.ndim > 2 and softmax.shape[-2] > 1:
+                if softmax is not None and from_end == 1 and min(softmax.ndim, call.args[1].ndim) > 2:
                     self._blind[number] = _blind_heads(softmax.detach(), call.args[1].detach())
                 if softmax is not None and softmax.ndim >= from_end and axis != softmax.ndim - from_end:
                     found = path or self.layers.maker(softmax), axis, softmax.ndim - from_end

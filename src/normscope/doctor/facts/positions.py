@@ -137,7 +137,7 @@ def _probe(
     at_end = bool((words == (torch.arange(words.shape[1], device=words.device) < counts[:, None])).all())
     if not at_end or int(counts.min()) < FEWEST_TOKENS:
         return replace(facts, reason="the sequences are padded at their beginnings, or too short"), None
-    other = _other_tokens(call.leaves[place], rows)
+    other = _other_tokens(call.leaves[place], _words(call, place) & (call.leaves[place] != _padding_token(model)), rows)
     steps = torch.arange(tokens.shape[1], device=tokens.device)
     before_last = steps < counts[:, None] - 1
     early = steps < counts[:, None] // 2
@@ -162,7 +162,8 @@ def _probe(
     meeting = next((own for own in at_last if own[0] and have_moved(own[1][0], own[1][4])), None)
     turns = bool((forms[3] != tokens)[1].any())  # the places of padding are all alike
     unordered = meeting[0] if turns and meeting is not None and not _knows_order(meeting[1]) else None
-    mixes = read and isinstance(model.get_submodule(read[0]), nn.Conv1d | nn.Conv2d | nn.RNNBase)
+    mixes = any(isinstance(module, nn.Conv1d | nn.Conv2d | nn.RNNBase) for module in model.modules())
+    mixes |= any(made.ndim == 3 and made.shape[1] != words.shape[1] for _, made in outputs)  # positions are pooled
     facts = replace(
         facts,
         reads_ahead=ahead[0] if facts.causal and "" in ahead else None,
@@ -185,11 +186,18 @@ def _words(call: Call, place: int) -> Tensor:
     return torch.ones_like(tokens, dtype=torch.bool)
 
 
-def _other_tokens(tokens: Tensor, rows: Tensor) -> Tensor:
-    """Return, for some rows, a token of another row at each position, which differs wherever one does."""
+def _padding_token(model: nn.Module) -> int:
+    """Return the token that fills rows up, by which some models count positions; -1 where nobody can tell."""
+    token = getattr(getattr(model, "config", None), "pad_token_id", None)
+    return -1 if token is None else token
+
+
+def _other_tokens(tokens: Tensor, words: Tensor, rows: Tensor) -> Tensor:
+    """Return, for some rows, a word of another row at each position, which differs wherever one does."""
     other = tokens[rows]
     for shift in range(1, len(tokens)):
-        other = torch.where(other == tokens[rows], tokens.roll(shift, 0)[rows], other)
+        usable = (other == tokens[rows]) & words.roll(shift, 0)[rows]
+        other = torch.where(usable, tokens.roll(shift, 0)[rows], other)
     return other
 
 

@@ -226,8 +226,9 @@ def check_mask_leaks(examined: Examined) -> Iterator[Finding]:
 
 def check_hidden_tokens_read(examined: Examined) -> Iterator[Finding]:
     """Tokens that an attention mask hides, and that are read."""
-    where = _positions_of(examined).reads_padding
-    if where is None or any(check_inverted_mask(examined)):
+    where, layers = _positions_of(examined).reads_padding, () if examined.signal is None else examined.signal.layers
+    attends = any(row.kind in ("attention", "softmax") for row in layers)
+    if where is None or not attends or any(check_inverted_mask(examined)):
         return
     yield finding(
         "mask-leaks",
