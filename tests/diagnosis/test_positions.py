@@ -252,3 +252,26 @@ def test_a_block_that_is_used_twice_counts_once():
     block = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
     batch = (torch.randn(16, 8), torch.arange(16) % 3)
     assert warned(nn.Sequential(block, block, nn.Linear(8, 3)), batch, loss="cross_entropy") == {}
+
+
+class OneHead(nn.Module):
+    """Attention without an axis of heads, fused or written out."""
+
+    def __init__(self, *, fused: bool) -> None:
+        super().__init__()
+        self.fused, self.query, self.key, self.head = fused, nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key = self.query(x), self.key(x)
+        if self.fused:
+            return self.head(nn.functional.scaled_dot_product_attention(query, key, x).relu().mean(1))
+        return self.head(((query @ key.mT).softmax(-1) @ x).relu().mean(1))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_attention_without_an_axis_of_heads_is_one_head(fused):
+    torch.manual_seed(0)
+    model, batch = OneHead(fused=fused), (torch.randn(16, 5, 6), torch.arange(16) % 3)
+    assert "blind-attention" not in warned(model, batch, loss="cross_entropy")
+    model.key.weight.data.zero_()
+    assert "blind-attention" in warned(model, batch, loss="cross_entropy")

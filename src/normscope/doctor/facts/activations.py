@@ -110,8 +110,13 @@ def _blind_fused_heads(call: FunctionCall) -> Tensor:
     if key.shape[-2] < 2 or query.ndim < 3:
         return query.new_zeros(())
     no_query, *alike = (query == 0).all(-1).all(-1), *((own == own[..., :1, :]).all(-1).all(-1) for own in (key, value))
-    heads = [own.flatten(0, -2).all(0) for own in (no_query, alike[0] | alike[1])]
+    heads = [_by_head(own) for own in (no_query, alike[0] | alike[1])]
     return torch.maximum(*(own.double().mean() for own in heads))
+
+
+def _by_head(each: Tensor) -> Tensor:
+    """Return what holds for each head in all samples; without an axis of heads there is one."""
+    return (each[:, None] if each.ndim == 1 else each.flatten(0, -2)).all(0)
 
 
 @torch.no_grad()
@@ -121,8 +126,8 @@ def _blind_heads(softmax: Tensor, values: Tensor) -> Tensor:
     even = ((softmax.amax(-1) * seen - 1.0).abs() < SAME_WEIGHT) | (seen < 2)
     alike = (values == values[..., :1, :]).all(-1).all(-1)
     several = bool((seen > 1).any()) and softmax.dtype in (torch.float32, torch.float64)
-    heads = [even.all(-1).flatten(0, -2).all(0)] if several else []
-    return torch.stack([own.double().mean() for own in (*heads, alike.flatten(0, -2).all(0))]).amax()
+    heads = [_by_head(even.all(-1))] if several else []
+    return torch.stack([own.double().mean() for own in (*heads, _by_head(alike))]).amax()
 
 
 @torch.no_grad()
