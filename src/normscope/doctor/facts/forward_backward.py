@@ -20,7 +20,14 @@ from ...listening.calls import FunctionCall, Site, as_floats, float_tensors, ten
 from ...listening.listener import ForwardListener
 from .activations import Softmaxes, layer_kind, saturated_share
 from .autograd_graph import Reached, nodes_before, reached_leaves
-from .batch import BatchFacts, PaddingCollector, fetch_columns, widest_column
+from .batch import (
+    BatchFacts,
+    PaddingCollector,
+    fetch_columns,
+    find_constant_columns,
+    find_telling_column,
+    widest_column,
+)
 from .calls import CallFacts, Casts, Dropouts
 from .collector import Collector
 from .detached import CutValues, GraphCuts, GraphEnds, UnreadOutputs, cuts_graph
@@ -108,6 +115,7 @@ def run_forward_backward(
         divergence = run.read_divergence()
         tried = run.silent.confirm(call, run.objective.returned) + (divergence is not None)
         at_output = run.objective.at_output(loss)
+    named = [(name_input(name, len(call.variables)), tensor) for name, tensor in call.variables]
     forwards, backwards = runs + tried, int(reason is None) + (divergence is not None)
     count("passes", forwards * call.count)
     count("backwards", backwards * call.count)
@@ -126,7 +134,12 @@ def run_forward_backward(
         flow=run.flow.facts(),
         cuts=run.cuts(),
         calls=run.calls(raises),
-        batch=BatchFacts(columns=fetch_columns(run.columns), padding=run.padding.facts()),
+        batch=BatchFacts(
+            columns=fetch_columns(run.columns),
+            padding=run.padding.facts(),
+            telling=find_telling_column(named, next(iter(labels), None)),
+            constant=find_constant_columns(named),
+        ),
         steps=steps,
     )
 

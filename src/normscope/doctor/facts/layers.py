@@ -74,11 +74,13 @@ class LayerRow(Part):
             about the same at every step.
         leak: softmax: the share that goes to entries which `masked_fill` was to hide.
         width: softmax: how many entries share a sum of 1.
+        blind_heads: attention: the share of heads in which it makes no difference who looks at whom: all weights are
+            equal (queries are zero, or keys the same at all positions), or all values are.
         cut: where such places have one, and the model detaches values: the module that does, and their share.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
-        sparse=("sample_deviation", "silent", "cut", "recurrence", "leak"), left_out=("width",)
+        sparse=("sample_deviation", "silent", "cut", "recurrence", "leak", "blind_heads"), left_out=("width",)
     )
 
     path: str
@@ -101,6 +103,7 @@ class LayerRow(Part):
     recurrence: tuple[str, float] | None = None
     leak: float | None = None
     width: int | None = field(default=None, compare=False)
+    blind_heads: float | None = None
 
     @property
     def largest(self) -> float | None:

@@ -33,6 +33,8 @@ from .validation import BY_HEART_SHARE, FAR_SHARE, is_held_out_loss
 FINDING_WORDS = {
     "input-scale": FindingWords("an input is at an unusual scale ({where})"),
     "input-columns": FindingWords("one column of the {where} is far larger than the others"),
+    "target-in-input": FindingWords("a column of the input gives the target away"),
+    "constant-column": FindingWords("a column of the {where} is the same in every sample"),
     "constant-input": FindingWords("the samples of a batch are all the same"),
     "same-batch": FindingWords("every step sees the same batch"),
     "data-changed": FindingWords("the inputs have changed"),
@@ -188,6 +190,37 @@ def check_one_column(examined: Examined) -> Iterator[Finding]:
                 figures(column=column.index, size=column.size, usual=column.usual),
                 severity=Severity.ERROR if overflow else Severity.WARNING,
             )
+
+
+def check_telling_columns(examined: Examined) -> Iterator[Finding]:
+    """`target-in-input` (warning): each class has one value of its own in a column of a table, or a column is a
+    multiple of the target plus a number
+    `constant-column` (info): columns of a table hold one value other than zero in every sample
+    """
+    batch = None if examined.signal is None else examined.signal.batch
+    if batch is None:
+        return
+    if batch.telling is not None:
+        name, column = batch.telling
+        yield finding(
+            "target-in-input",
+            name,
+            f"Column {column} of the {name} tells the target of every sample.",
+            "The model learns to read the answer, and knows nothing where the answer is not there yet.",
+            "Remove this column, unless it will be known in use as well.",
+            figures(column=column),
+        )
+    for name, columns in batch.constant:
+        yield finding(
+            "constant-column",
+            name,
+            f"{pluralise(len(columns), 'column')} of the {name} {'has' if len(columns) == 1 else 'have'} the same "
+            f"value in every sample, beginning with column {columns[0]}.",
+            "It says nothing of a sample; standardised by its deviation, which is zero, it becomes NaN.",
+            "Look at how it is read, or remove it, unless it differs in other batches.",
+            figures(column=columns[0], columns=len(columns)),
+            severity=Severity.INFO,
+        )
 
 
 def _raw_columns(examined: Examined) -> Iterator[tuple[str, WidestColumn, str | None]]:

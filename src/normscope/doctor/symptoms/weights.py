@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
+from torch import nn
+
 from ...core.finding import Finding, Severity, figure, figures, percent
 from ...listening.calls import NORMALIZERS
 from ...report.words import listed
@@ -26,6 +28,9 @@ from .symptom import FindingWords, Symptom, finding, others_likewise
 FINDING_WORDS = {
     "equal-units": FindingWords("the units of {where} are all alike", "the units of {count} layers are alike"),
     "zero-weights": FindingWords("all weights of {where} are zero", "all weights of {count} layers are zero"),
+    "zero-rows": FindingWords("rows of the weight of {where} are zero"),
+    "copied-rows": FindingWords("rows of the weight of {where} are copies of one another"),
+    "blind-attention": FindingWords("the attention of {where} makes no difference between positions"),
     "rank-one-weights": FindingWords(
         "the weights of {where} are of rank one", "the weights of {count} layers are of rank one"
     ),
@@ -178,6 +183,66 @@ def _factors(rows: Sequence[ParameterRow], *, after: ParameterRow) -> Iterator[P
 
 DECAYED_GAIN = 1e-3
 """The same figure; no training but a weight decay makes a layer so small."""
+
+
+def check_lines(examined: Examined) -> Iterator[Finding]:
+    """`zero-rows` (warning): rows or columns of a fresh matrix are exactly zero while no other entries are (one row of
+    a table of tokens may be that of the padding)
+    `copied-rows` (warning): rows or columns of a fresh matrix are copies of one another, as those of tied heads
+    """
+    if not is_fresh(examined.model):
+        return
+    used = [row for row in parameters_of(examined) if row.used and len(row.shape) > 1]
+    rows = [row for row in used if not row.is_zero and row.row_deviation != 0.0]
+    zeros = [row for row in rows if row.zero_lines * row.shape[0] > (1.5 if _is_table(examined, row) else 0.0)]
+    if zeros:
+        yield finding(
+            "zero-rows",
+            zeros[0].module or zeros[0].name,
+            f"{percent(zeros[0].zero_lines)} of the rows (or columns) of `{zeros[0].name}` are exactly zero, and no "
+            f"other entries are.{others_likewise(len(zeros), 'other weight')}",
+            "What they stand for (units, heads, experts, tokens or positions) is missing from the network: no "
+            "initialisation draws zeros.",
+            "Look at what writes to this weight after it was made. Units that are to be left out are made smaller, not "
+            "zero.",
+            figures(share=zeros[0].zero_lines),
+        )
+    copies = [row for row in rows if row.copied_lines]
+    if copies:
+        yield finding(
+            "copied-rows",
+            copies[0].module or copies[0].name,
+            f"{percent(copies[0].copied_lines)} of the rows (or columns) of `{copies[0].name}` are copies of others."
+            f"{others_likewise(len(copies), 'other weight')}",
+            "Units or heads with the same weights on both sides get the same gradient and stay copies; positions or "
+            "tokens with the same row cannot be told apart.",
+            "Draw every row by itself: look for expand, repeat or an index that is the same for several of them.",
+            figures(share=copies[0].copied_lines),
+        )
+
+
+def _is_table(examined: Examined, row: ParameterRow) -> bool:
+    """Whether a parameter belongs to a table of tokens."""
+    return isinstance(examined.model.get_submodule(row.module), nn.Embedding)
+
+
+def check_blind_attention(examined: Examined) -> Iterator[Finding]:
+    """`blind-attention` (warning): heads of attention in which it makes no difference who looks at whom: all weights
+    are exactly equal, or the values at all positions are
+    """
+    blind = [row for row in (() if examined.signal is None else examined.signal.layers) if row.blind_heads]
+    if blind:
+        yield finding(
+            "blind-attention",
+            blind[0].path,
+            f"In {percent(blind[0].blind_heads or 0.0)} of the heads of `{blind[0].path}` it makes no difference who "
+            "looks at whom: all positions get exactly the same weight, or hold the same value."
+            f"{others_likewise(len(blind), 'other layer')}",
+            "The attention is a plain mean, or adds a constant: queries and keys get no gradient.",
+            "Look at the projections of queries, keys and values: weights of zero, inputs that are the same "
+            "everywhere, or one of them in place of another.",
+            figures(share=blind[0].blind_heads),
+        )
 
 
 def check_decayed_weights(examined: Examined) -> Iterator[Finding]:
