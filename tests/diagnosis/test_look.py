@@ -33,9 +33,12 @@ def test_most_serious_first_then_causes_then_depth():
     ]
 
 
-def test_every_layer_with_a_fault_has_its_finding_in_order():
-    found = diagnose_model(examined(*(normalizer(f"n{k}", share_eps=0.5, log10=-4.2) for k in range(53))))
-    assert [finding.where for finding in found] == [f"n{k}" for k in range(53)]
+def test_one_fault_is_one_finding_however_many_layers_show_it():
+    (found,) = diagnose_model(examined(*(normalizer(f"n{k}", share_eps=0.5, log10=-4.2) for k in range(53))))
+    assert (found.where, *found.others) == tuple(f"n{k}" for k in range(53))
+    assert found.numbers["count"] == 53
+    few = diagnose_model(examined(*(normalizer(f"n{k}", share_eps=0.5, log10=-4.2) for k in range(3))))
+    assert [finding.where for finding in few] == ["n0", "n1", "n2"]
 
 
 def test_a_module_that_runs_twice_is_one_finding_and_the_worse_one():

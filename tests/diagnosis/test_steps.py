@@ -151,13 +151,12 @@ def test_an_optimizer_without_a_loss_is_refused() -> None:
 def test_the_report_speaks_of_the_loss_and_a_file_keeps_it(tmp_path: Any) -> None:
     model, batch = classifier()
     check = ns.check(model, batch, loss="cross_entropy", optimizer=torch.optim.Adam(model.parameters()))
-    text = str(check)
-    for words in (
-        "always gives the same output can reach",
-        "(cosine ",
-        "The next step of Adam at a learning rate of 0.001",
-    ):
-        assert words in " ".join(text.split())
+    shown, page = " ".join(str(check).split()), check.to_html()
+    for words in ("always gives the same output can reach", "The next step of Adam at a learning rate of 0.001"):
+        assert words in shown
+        assert words in page
+    assert "(cosine " in page
+    assert "(cosine " not in shown
     check.to_json(tmp_path / "check.json")
     assert steps_of(ns.Check.from_json(tmp_path / "check.json")) == steps_of(check)
 
