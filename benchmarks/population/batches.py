@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 IMAGES = "NORMSCOPE_IMAGES"
-"""The variable with the path of an .npz of real images: `x`, bytes (count, 3, 32, 32), and `y`, their classes of ten."""
+"""The variable with the path of an .npz of real images: `x`, bytes (count, 3, 32, 32), and `y`, their classes."""
 CLASSES, WORDS, LENGTH = 10, 500, 48
 FIRST_WORD, HIDDEN_WORD, VOCABULARY = 8, 5, 512
 
@@ -91,7 +91,10 @@ def masked(count: int, generator: torch.Generator) -> Mapping[str, Tensor]:
 def translated(count: int, generator: torch.Generator) -> Mapping[str, Tensor]:
     """Draw words and, as their translation, the words that most often follow each of them."""
     ids = tokens(count, generator)
-    return {"input_ids": ids, "labels": _followers()[(ids - FIRST_WORD) % WORDS] % (VOCABULARY - FIRST_WORD) + FIRST_WORD}
+    return {
+        "input_ids": ids,
+        "labels": _followers()[(ids - FIRST_WORD) % WORDS] % (VOCABULARY - FIRST_WORD) + FIRST_WORD,
+    }
 
 
 def labelled_text(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -104,7 +107,7 @@ def labelled_text(count: int, generator: torch.Generator) -> tuple[Tensor, Tenso
 def tones(count: int, generator: torch.Generator, *, length: int = 4000) -> tuple[Tensor, Tensor]:
     """Draw waveforms, (count, length), of one of ten tones with overtones and noise, and which tone it is."""
     y = torch.randint(CLASSES, (count,), generator=generator)
-    pitch = 200.0 * 1.3**y[:, None] * 2.0 * torch.pi / 16000.0
+    pitch = 200.0 * 1.3 ** y[:, None] * 2.0 * torch.pi / 16000.0
     phase = 6.28 * torch.rand(count, 1, generator=generator)
     time = torch.arange(length)[None]
     wave = sum(torch.sin(k * pitch * time + k * phase) / k for k in (1, 2, 3))

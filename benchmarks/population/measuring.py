@@ -74,9 +74,13 @@ def measure(network: Network, limits: Limits) -> Iterator[Row]:
                 break
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            yield place | {"state": state, "steps": steps} | describe_losses(losses) | check(
-                model, network.loss, batch, optimizer, passes
-            ) | {"seconds_since_start": round(time.perf_counter() - begun, 2)}
+            yield (
+                place
+                | {"state": state, "steps": steps}
+                | describe_losses(losses)
+                | check(model, network.loss, batch, optimizer, passes)
+                | {"seconds_since_start": round(time.perf_counter() - begun, 2)}
+            )
     except Exception as error:  # a line with its reason, whatever it is
         said = re.sub(r"\s+", " ", str(error))[:300]
         yield place | {"error": f"{state}: {type(error).__name__}: {said}"}
@@ -136,9 +140,7 @@ def describe_losses(losses: list[float]) -> Row:
     return {"first_loss": first, "last_loss": last, "healthy": healthy}
 
 
-def check(
-    model: nn.Module, loss: str | None, batch: Any, optimizer: torch.optim.Optimizer, passes: float
-) -> Row:
+def check(model: nn.Module, loss: str | None, batch: Any, optimizer: torch.optim.Optimizer, passes: float) -> Row:
     """Check a model; return its findings, its size facts, and the cost in forward and backward passes."""
     examined = list[Examined]()
     diagnose = checking.diagnose_model
@@ -157,7 +159,13 @@ def check(
         "passes": round(seconds / passes, 2),
         "cost": [result.cost.forwards, result.cost.backwards, result.cost.small],
         "findings": [
-            {"code": f.code, "severity": f.severity.value, "where": f.where, "numbers": dict(f.numbers), "seen": f.seen[:200]}
+            {
+                "code": f.code,
+                "severity": f.severity.value,
+                "where": f.where,
+                "numbers": dict(f.numbers),
+                "seen": f.seen[:200],
+            }
             for f in result.findings
         ],
         "facts": {name: round_figure(value) for name, value in measure_sizes(examined[0]).items()},

@@ -16,7 +16,12 @@ STATES = ("fresh", "training", "trained")
 
 def read(folder: Path) -> list[Row]:
     """Return the lines of all shards; of networks that are built alike only the first one."""
-    rows = [json.loads(line) for path in sorted(folder.glob("shard-*.jsonl")) for line in path.read_text().splitlines() if line]
+    rows = [
+        json.loads(line)
+        for path in sorted(folder.glob("shard-*.jsonl"))
+        for line in path.read_text().splitlines()
+        if line
+    ]
     first: dict[str, tuple[str, str]] = {}
     for row in rows:
         if "digest" in row:
@@ -98,21 +103,22 @@ def costs(rows: Sequence[Row]) -> Iterable[str]:
     for package in dict.fromkeys(row["package"] for row in rows):
         own = [row for row in rows if row["package"] == package]
         most = max(own, key=lambda row: row["passes"])
-        seconds = median(row["seconds"] for row in own)
-        yield f"{package:28} {median(r['passes'] for r in own):8.1f} {most['passes']:8.1f} {seconds:8.2f}  {most['name']}"
+        usual, seconds = median(row["passes"] for row in own), median(row["seconds"] for row in own)
+        yield f"{package:28} {usual:8.1f} {most['passes']:8.1f} {seconds:8.2f}  {most['name']}"
     yield ""
 
 
 def facts(rows: Sequence[Row]) -> Iterable[str]:
     """Yield the median and the extreme quantiles of each fact over networks, fresh and later."""
-    yield f"{'fact':28} {'state':9} {'networks':>8} {'0.5 %':>10} {'median':>10} {'98 %':>10} {'99.5 %':>10} {'largest':>10}"
+    heads = "".join(f"{head:>11}" for head in ("0.5 %", "median", "98 %", "99.5 %", "largest"))
+    yield f"{'fact':40} {'state':9} {'networks':>8}{heads}"
     for name in sorted({name for row in rows for name in row["facts"]}):
         for state in STATES:
             values = sorted(float(row["facts"][name]) for row in rows if row["state"] == state and name in row["facts"])
             if len(values) > 1:
                 cuts = quantiles(values, n=200, method="inclusive")
                 shown = (cuts[0], median(values), cuts[195], cuts[198], values[-1])
-                yield f"{name:28} {state:9} {len(values):8} " + " ".join(f"{value:10.3g}" for value in shown)
+                yield f"{name:40} {state:9} {len(values):8} " + " ".join(f"{value:10.3g}" for value in shown)
     yield ""
 
 

@@ -75,37 +75,55 @@ def _size_of_batch(name: str) -> int:
 class Chosen(nn.Module):
     """A model of which one of several outputs is trained on."""
 
-    def __init__(self, net: nn.Module, key: str | int, names: Sequence[str] = ()) -> None:
+    def __init__(self, net: nn.Module, key: str) -> None:
         super().__init__()
-        self.net, self.key, self.names = net, key, tuple(names)
+        self.net, self.key = net, key
 
-    def forward(self, *values: Tensor) -> Tensor:
-        output = self.net(**dict(zip(self.names, values, strict=True))) if self.names else self.net(*values)
-        if isinstance(self.key, str) and not isinstance(output, Mapping):
-            return getattr(output, self.key)
-        return output[self.key]
+    def forward(self, x: Tensor) -> Tensor:
+        output = self.net(x)
+        return output[self.key] if isinstance(output, Mapping) else getattr(output, self.key)
 
 
-class Flat(nn.Module):
-    """A model whose output has one vector for each sample, whatever stands around it."""
+class Denoiser(Chosen):
+    """A model that finds the noise in images, given their times."""
 
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
+    told: tuple[str, ...] = ()
 
-    def forward(self, *values: Tensor) -> Tensor:
-        return self.net(*values).flatten(1)
+    def find(self, noisy: Tensor, times: Tensor, *told: Tensor) -> Tensor:
+        """Return the noise."""
+        return self.net(noisy, timestep=times, **dict(zip(self.told, told, strict=True))).sample
+
+    def forward(self, noisy: Tensor, times: Tensor) -> Tensor:
+        return self.find(noisy, times)
+
+
+class ToldDenoiser(Denoiser):
+    """The same, given a text besides."""
+
+    told = ("encoder_hidden_states",)
+
+    def forward(self, noisy: Tensor, times: Tensor, text: Tensor) -> Tensor:
+        return self.find(noisy, times, text)
+
+
+class TwiceToldDenoiser(Denoiser):
+    """The same, given a text and its summary besides."""
+
+    told = ("encoder_hidden_states", "pooled_projections")
+
+    def forward(self, noisy: Tensor, times: Tensor, text: Tensor, summary: Tensor) -> Tensor:
+        return self.find(noisy, times, text, summary)
 
 
 # --------------------------------------------------------------------------------------------- torchvision and timm
 
 SMALLEST_FIRST = (
-    "zepto", "atto", "femto", "pico", "nano", "xxs", "xx_small", "micro", "xtiny", "tiny", "xs", "mini", "lite", "small",
-    "_s", "", "base", "medium", "_m", "large", "xl", "huge", "giant", "gigantic", "enormous", "7b", "1b",
+    "zepto", "atto", "femto", "pico", "nano", "xxs", "xx_small", "micro", "xtiny", "tiny", "xs", "mini", "lite",
+    "small", "_s", "", "base", "medium", "_m", "large", "xl", "huge", "giant", "gigantic", "enormous", "7b", "1b",
 )  # fmt: skip
 """Words of names by size; the empty one stands for a name without any of them."""
 IMAGE_SIZES = (96, 128, 64, 112, 160, 192, 224, 240, 256)
-MOST_OF_FAMILY = 10
+MOST_OF_FAMILY = 12
 
 
 def _rank_by_name(name: str) -> tuple[int, int, int, str]:
@@ -117,9 +135,9 @@ def _rank_by_name(name: str) -> tuple[int, int, int, str]:
 
 
 def _spread(names: Sequence[str], most: int) -> list[str]:
-    """Return up to so many names of a family: of the smaller three quarters, evenly."""
+    """Return up to so many names of a family: of the smaller half, evenly."""
     ordered = sorted(names, key=_rank_by_name)
-    small = ordered[: max(most, 3 * len(ordered) // 4)]
+    small = ordered[: max(most, len(ordered) // 2)]
     return [small[k * len(small) // most] for k in range(most)] if len(small) > most else small
 
 
@@ -214,7 +232,8 @@ def _tiny_options(hidden: int, layers: int, heads: int) -> dict[str, Any]:
     """Return values for the fields of configurations that say how large a network is, by their names."""
     per_head = hidden // heads
     sizes = (
-        (hidden, "hidden_size d_model n_embd dim embedding_size encoder_hidden_size decoder_hidden_size embed_dim emb_dim"),
+        (hidden, "hidden_size d_model n_embd dim embedding_size encoder_hidden_size decoder_hidden_size embed_dim "
+        "emb_dim"),
         (layers, "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers num_encoder_layers "
         "num_decoder_layers num_blocks depth encoder_num_hidden_layers decoder_num_hidden_layers"),
         (heads, "num_attention_heads n_head n_heads num_heads encoder_attention_heads decoder_attention_heads "
@@ -223,8 +242,8 @@ def _tiny_options(hidden: int, layers: int, heads: int) -> dict[str, Any]:
         (2 * hidden, "intermediate_size ffn_dim d_ff n_inner hidden_dim encoder_ffn_dim decoder_ffn_dim d_inner "
         "intermediate_dim shared_expert_intermediate_size shared_intermediate_size"),
         (hidden // 2, "moe_intermediate_size expert_ffn_hidden_size"),
-        (per_head, "head_dim d_kv d_head attention_head_size kv_channels v_head_dim qk_nope_head_dim linear_key_head_dim "
-        "linear_value_head_dim attention_key_value_dim"),
+        (per_head, "head_dim d_kv d_head attention_head_size kv_channels v_head_dim qk_nope_head_dim "
+        "linear_key_head_dim linear_value_head_dim attention_key_value_dim"),
         (per_head // 2, "qk_rope_head_dim"),
         (4, "num_local_experts num_experts n_routed_experts moe_num_experts"),
         (2, "num_experts_per_tok num_experts_per_token moe_topk moe_k"),
@@ -340,6 +359,7 @@ def list_transformers() -> Iterator[Network]:
                 options = {"num_labels": batches.CLASSES, "image_size": 96} if lists else options
                 options = options | dict(IMAGE_OPTIONS.get(type_, {}) if task == "image" else {})
                 options = options | ({"num_labels": 2} if task == "text" else {})
+                options = options | ({"is_decoder": True} if task == "causal" else {})
                 if task == "image":
                     draw = functools.partial(_pixels, size=options["image_size"])
                 if type_ == "audio-spectrogram-transformer":
@@ -400,7 +420,7 @@ def _noisy(
 def list_diffusers() -> Iterator[Network]:
     """Networks of diffusers with small configurations, which find the noise in an image, or restore the image."""
     diffusers = importlib.import_module("diffusers")
-    channels, groups = (32, 64), {"norm_num_groups": 8}
+    groups = {"norm_num_groups": 8}
     down, up = ("DownBlock2D", "AttnDownBlock2D"), ("AttnUpBlock2D", "UpBlock2D")
     plain: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {}
     for layers, width in itertools.product((1, 2), (32, 64)):
@@ -454,11 +474,6 @@ def list_diffusers() -> Iterator[Network]:
             | {"caption_projection_dim": 64, "pos_embed_max_size": 64},
             {"size": 32, "more": ((8, 32),)},
         )
-    names = {
-        2: ("sample", "timestep"),
-        3: ("sample", "timestep", "encoder_hidden_states"),
-        4: ("sample", "timestep", "encoder_hidden_states", "pooled_projections"),
-    }
     for name, (cls, options, drawn) in plain.items():
         if not hasattr(diffusers, cls):
             continue
@@ -467,10 +482,8 @@ def list_diffusers() -> Iterator[Network]:
             cls: str = cls, options: dict[str, Any] = options, drawn: dict[str, Any] = drawn
         ) -> tuple[nn.Module, Draw]:
             net = getattr(diffusers, cls)(**options)
-            arguments = names[2 + len(drawn.get("more", ()))]
-            if cls.endswith("2DModel") and "Transformer" in cls:
-                arguments = ("hidden_states", *arguments[1:])
-            return Chosen(net, "sample", arguments), functools.partial(_noisy, **drawn)
+            kind = (Denoiser, ToldDenoiser, TwiceToldDenoiser)[len(drawn.get("more", ()))]
+            return kind(net, "sample"), functools.partial(_noisy, **drawn)
 
         yield Network(
             package="diffusers", family=cls, name=name, build=denoise, loss="mse", batch_size=_size_of_batch(name)
@@ -593,7 +606,12 @@ def list_torchaudio() -> Iterator[Network]:
             return _OfSounds(models.DeepSpeech(64, width, batches.CLASSES), None, 1), _as_channel(1)
 
         yield Network(
-            package="torchaudio", family="deepspeech", name=f"DeepSpeech {width}", build=speech, loss="nll", batch_size=16
+            package="torchaudio",
+            family="deepspeech",
+            name=f"DeepSpeech {width}",
+            build=speech,
+            loss="nll",
+            batch_size=16,
         )
     for blocks in (1, 2, 3):
 
@@ -609,7 +627,12 @@ def list_torchaudio() -> Iterator[Network]:
             return net, draw
 
         yield Network(
-            package="torchaudio", family="conv_tasnet", name=f"ConvTasNet {blocks}", build=separate, loss="mse", batch_size=8
+            package="torchaudio",
+            family="conv_tasnet",
+            name=f"ConvTasNet {blocks}",
+            build=separate,
+            loss="mse",
+            batch_size=8,
         )
 
 
