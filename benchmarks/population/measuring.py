@@ -37,10 +37,11 @@ RISEN_RATIO = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one network may take: seconds of one forward and backward, and of all steps of its training."""
+    """What one network may take: seconds of a forward and backward, and of all steps of its training; parameters."""
 
     step_seconds: float = 1.5
     training_seconds: float = 6.0
+    parameters: float = 4e7
 
 
 def measure(network: Network, limits: Limits) -> Iterator[Row]:
@@ -54,6 +55,9 @@ def measure(network: Network, limits: Limits) -> Iterator[Row]:
         model.train()
         generator = torch.Generator().manual_seed(stable_number(network.name) + 1)
         place |= describe(model) | {"batch_size": network.batch_size, "loss": network.loss}
+        if place["parameters"] > limits.parameters:
+            yield place | {"error": "too large: more than 40 million parameters"}
+            return
         batch = draw(network.batch_size, generator)
         optimizer = make_optimizer(network, model, place["kind"])
         place["optimizer"] = type(optimizer).__name__

@@ -122,6 +122,8 @@ SMALLEST_FIRST = (
     "small", "_s", "", "base", "medium", "_m", "large", "xl", "huge", "giant", "gigantic", "enormous", "7b", "1b",
 )  # fmt: skip
 """Words of names by size; the empty one stands for a name without any of them."""
+RESOLUTIONS = (196, 224, 240, 256, 288, 336, 384, 448, 512)
+"""Numbers in names that are sizes of images, not of networks."""
 IMAGE_SIZES = (96, 128, 64, 112, 160, 192, 224, 240, 256)
 MOST_OF_FAMILY = 12
 
@@ -129,8 +131,7 @@ MOST_OF_FAMILY = 12
 def _rank_by_name(name: str) -> tuple[int, int, int, str]:
     """Return what sorts names by the size of the networks, as far as they tell it."""
     words = [k for k, word in enumerate(SMALLEST_FIRST) if word and word in name]
-    numbers = [int(number) for number in re.findall(r"\d+", name)]
-    width = max((number for number in numbers if number < 300), default=0)
+    width = max((n for n in map(int, re.findall(r"\d+", name)) if n not in RESOLUTIONS), default=0)
     return (max(words) if words else SMALLEST_FIRST.index(""), width, len(name), name)
 
 
@@ -469,7 +470,7 @@ def list_diffusers() -> Iterator[Network]:
         )
         plain[f"AuraFlowTransformer2DModel {layers}"] = (
             "AuraFlowTransformer2DModel",
-            options
+            {name: value for name, value in options.items() if name != "num_layers"}
             | {"num_mmdit_layers": layers, "num_single_dit_layers": layers, "joint_attention_dim": 32}
             | {"caption_projection_dim": 64, "pos_embed_max_size": 64},
             {"size": 32, "more": ((8, 32),)},
