@@ -119,7 +119,8 @@ class TwiceToldDenoiser(Denoiser):
 
 SMALLEST_FIRST = (
     "zepto", "atto", "femto", "pico", "nano", "xxs", "xx_small", "micro", "xtiny", "tiny", "xs", "mini", "lite",
-    "small", "_s", "", "base", "medium", "_m", "large", "xl", "huge", "giant", "gigantic", "enormous", "7b", "1b",
+    "small", "_s", "", "base", "medium", "_m", "large", "xl", "huge", "giant", "gigantic", "enormous", "so150m",
+    "so400m", "3b", "7b", "1b",
 )  # fmt: skip
 """Words of names by size; the empty one stands for a name without any of them."""
 RESOLUTIONS = (196, 224, 240, 256, 288, 336, 384, 448, 512)
@@ -136,9 +137,9 @@ def _rank_by_name(name: str) -> tuple[int, int, int, str]:
 
 
 def _spread(names: Sequence[str], most: int) -> list[str]:
-    """Return up to so many names of a family: of the smaller half, evenly."""
+    """Return up to so many names of a family: of the smaller third, evenly."""
     ordered = sorted(names, key=_rank_by_name)
-    small = ordered[: max(most, len(ordered) // 2)]
+    small = ordered[: max(most, len(ordered) // 3)]
     return [small[k * len(small) // most] for k in range(most)] if len(small) > most else small
 
 
