@@ -291,7 +291,11 @@ KEEPS_WIDTHS = ("resnet", "regnet", "mobilenet_v1", "mobilenet_v2", "poolformer"
 def tiny_config(kind: type, options: Mapping[str, Any]) -> Any:
     """Return a configuration of a class of transformers with these values for those fields that it has."""
     base = kind()
-    names = set(base.to_dict()) | set(getattr(kind, "attribute_map", {}))
+    names = {
+        *base.to_dict(),
+        *getattr(kind, "attribute_map", {}),
+        *(("num_labels",) if hasattr(base, "num_labels") else ()),
+    }
     chosen = {name: value for name, value in options.items() if name in names}
     known = base.to_dict()
     chosen = {name: value for name, value in chosen.items() if not isinstance(known.get(name), list | tuple)}
@@ -362,12 +366,11 @@ def list_transformers() -> Iterator[Network]:
                 options = options | dict(IMAGE_OPTIONS.get(type_, {}) if task == "image" else {})
                 options = options | ({"num_labels": 2} if task == "text" else {})
                 options = options | ({"is_decoder": True} if task == "causal" else {})
-                if task == "image":
-                    draw = functools.partial(_pixels, size=options["image_size"])
+                drawn = functools.partial(_pixels, size=options["image_size"]) if task == "image" else draw
                 if type_ == "audio-spectrogram-transformer":
-                    draw, options = _spectrum, options | {"max_length": 128}
+                    drawn, options = _spectrum, options | {"max_length": 128}
                 name = f"{type_} {task} {hidden}x{layers}" if not lists else f"{type_} {task}"
-                build = functools.partial(_from_config, classes, type_, options, draw)
+                build = functools.partial(_from_config, classes, type_, options, drawn)
                 yield Network(
                     package="transformers",
                     family=type_,
@@ -436,7 +439,7 @@ def list_diffusers() -> Iterator[Network]:
                                "up_block_types": ("UpBlock2D", "ResnetUpsampleBlock2D")},
             {"size": 32},
         )  # fmt: skip
-        told = {"size": 32, "more": ((8, 32),)}
+        told = {"size": 16, "more": ((8, 32),)}
         cross = {"down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"), "attention_head_dim": 8}
         cross |= {"up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"), "cross_attention_dim": 32}
         cross |= {"in_channels": 3, "out_channels": 3}
@@ -487,9 +490,7 @@ def list_diffusers() -> Iterator[Network]:
             kind = (Denoiser, ToldDenoiser, TwiceToldDenoiser)[len(drawn.get("more", ()))]
             return kind(net, "sample"), functools.partial(_noisy, **drawn)
 
-        yield Network(
-            package="diffusers", family=cls, name=name, build=denoise, loss="mse", batch_size=_size_of_batch(name)
-        )
+        yield Network(package="diffusers", family=cls, name=name, build=denoise, loss="mse", batch_size=8)
     coders = {"down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2}
     for cls, width in itertools.product(("AutoencoderKL", "VQModel", "AutoencoderTiny"), (16, 32)):
         options = coders | {"block_out_channels": (width, 2 * width), "norm_num_groups": 8}
