@@ -89,10 +89,10 @@ def is_noisy(seen: NormalizerOverData) -> bool:
     if seen.kind != "batch" or seen.uses_running or seen.entries < 3:
         return False
     spread = seen.batch_spread or 0.0
-    return _noise(seen) > NOISY_VARIANCE or spread > MEASURED_SPREAD or seen.samples <= FEW_SAMPLES
+    return variance_noise(seen) > NOISY_VARIANCE or spread > MEASURED_SPREAD or seen.samples <= FEW_SAMPLES
 
 
-def _noise(seen: NormalizerOverData) -> float:
+def variance_noise(seen: NormalizerOverData) -> float:
     """Return the relative standard deviation of a variance of as many normal values."""
     return math.sqrt(2.0 / (seen.entries - 1))
 
@@ -117,7 +117,7 @@ def check_small_batch(examined: Examined) -> Iterator[Finding]:
     for place, seen in examined.normalizers():
         if not is_noisy(seen):
             continue
-        noise, spread, where = _noise(seen), seen.batch_spread, place.path
+        noise, spread, where = variance_noise(seen), seen.batch_spread, place.path
         shown = f"{pluralise(seen.entries, 'value')} per channel from {pluralise(seen.samples, 'sample')}"
         if noise > NOISY_VARIANCE:
             words = f"estimates each variance from {shown}: the estimate is typically off by {percent(noise)}"

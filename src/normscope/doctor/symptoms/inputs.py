@@ -62,7 +62,7 @@ def check_input_scale(examined: Examined) -> Iterator[Finding]:
     small); a fresh layer that reads whole numbers (ids, times) as they are (error: where values, the loss or weights
     have overflowed already, as for `input-columns`). It replaces `stale-statistics`, which such an input causes
     """
-    for row, reader, read in _raw_reads(examined):
+    for row, reader, read in raw_reads(examined):
         size = row.root_mean_square
         most = OFF_CENTRE_DEVIATIONS if (size or 0.0) > OFF_CENTRE_SIZE else FAR_OFF_CENTRE_DEVIATIONS
         shifted = abs(row.mean or 0.0) > most * (row.deviation or 0.0)
@@ -109,7 +109,7 @@ def check_input_scale(examined: Examined) -> Iterator[Finding]:
         return
 
 
-def _raw_reads(examined: Examined) -> Iterator[tuple[LayerRow, str, float]]:
+def raw_reads(examined: Examined) -> Iterator[tuple[LayerRow, str, float]]:
     """Yield each input with the first weight layer that reads nothing but inputs, and the size of what that reads."""
     signal = examined.signal
     if signal is None:
@@ -134,11 +134,27 @@ def _statistics_agree(examined: Examined) -> bool:
 
 def check_unscaled_numbers(examined: Examined) -> Iterator[Finding]:
     """A fresh layer that reads large numbers which are none of the float inputs: ids, times or years as they are."""
+    for path, read, largest_input in reads_of_numbers(examined) if is_fresh(examined.model) else ():
+        if LARGE_INPUT < read < math.inf and read > LARGER_THAN_INPUTS_RATIO * max(largest_input, 1.0):
+            yield finding(
+                "input-scale",
+                path,
+                f"`{path}` reads values of size {figure(read)} that are no float input of the model.",
+                "Whole numbers such as ids, times and years that a layer reads as they are decide what its units "
+                "compute, and a fresh network learns badly.",
+                "Standardise these numbers before the layer (divide the data by their range), or read ids and "
+                "steps of time by an nn.Embedding.",
+                figures(size=read),
+            )
+            return
+
+
+def reads_of_numbers(examined: Examined) -> Iterator[tuple[str, float, float]]:
+    """Yield the weight layers that read inputs alone: the size of what they read, and that of the largest input."""
     signal = examined.signal
-    if signal is None or not is_fresh(examined.model):
-        return
-    weights = rows_of_weights(signal, examined.data)
-    for number, row in enumerate(signal.rows):
+    weights = {} if signal is None else rows_of_weights(signal, examined.data)
+    for number, row in enumerate(() if signal is None else signal.rows):
+        assert signal is not None
         feeds = signal.flow.feeds[number] if number < len(signal.flow.feeds) else ()
         if (
             row.kind not in WEIGHT_KINDS
@@ -149,18 +165,7 @@ def check_unscaled_numbers(examined: Examined) -> Iterator[Finding]:
             continue
         read = weights[number].rms_input
         largest_input = max((signal.rows[feed].root_mean_square or 0.0 for feed in feeds), default=1.0)
-        if LARGE_INPUT < read < math.inf and read > LARGER_THAN_INPUTS_RATIO * max(largest_input, 1.0):
-            yield finding(
-                "input-scale",
-                row.path,
-                f"`{row.path}` reads values of size {figure(read)} that are no float input of the model.",
-                "Whole numbers such as ids, times and years that a layer reads as they are decide what its units "
-                "compute, and a fresh network learns badly.",
-                "Standardise these numbers before the layer (divide the data by their range), or read ids and "
-                "steps of time by an nn.Embedding.",
-                figures(size=read),
-            )
-            return
+        yield row.path, read, largest_input
 
 
 LARGE_COLUMN_RATIO = 300.0

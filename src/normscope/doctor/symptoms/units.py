@@ -267,7 +267,7 @@ def check_saturated_units(examined: Examined) -> Iterator[Finding]:
     fresh_outputs = layers[_last_weight(layers) :] if fresh else ()
     share = None if signal is None or signal.loss is None else signal.loss.share_of_blind
     useless = not fresh and share is not None and share >= LEARNED_LOSS_RATIO
-    for row in (*layers[: _last_weight(layers)], *(r for r in fresh_outputs if r.kind in ("sigmoid", "tanh"))):
+    for row in (*inner_rows(layers), *(r for r in fresh_outputs if r.kind in ("sigmoid", "tanh"))):
         call = runs[row.path, row.kind]
         runs[row.path, row.kind] += 1
         low = useless or (fresh and row.kind == "softmax")
@@ -293,6 +293,11 @@ def check_saturated_units(examined: Examined) -> Iterator[Finding]:
             else Severity.INFO,
             share=row.saturated,
         )
+
+
+def inner_rows(rows: Sequence[LayerRow]) -> Sequence[LayerRow]:
+    """Return the rows before the last weight layer."""
+    return rows[: _last_weight(rows)]
 
 
 def _last_weight(rows: Sequence[LayerRow]) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 
 from torch import nn
@@ -16,6 +17,7 @@ from ...listening.calls import NORMALIZERS
 from ...report.words import listed
 from ..facts.examined import Examined
 from ..facts.freshness import is_fresh
+from ..facts.layers import LayerRow
 from ..facts.parameters import ParameterRow
 from ..facts.pass_facts import PassFacts
 from ..monitor.history import History
@@ -285,15 +287,8 @@ FEWEST_ROWS = 6
 
 def check_rank_one(examined: Examined) -> Iterator[Finding]:
     """`rank-one-weights` (warning): one direction carries 98 % of the squared weights of a matrix"""
-    for row in parameters_of(examined):
-        share = row.leading_share
-        if (
-            not row.used
-            or share is None
-            or share < RANK_ONE_SHARE
-            or not row.row_deviation
-            or least_side(row) < FEWEST_ROWS
-        ):
+    for row, share in leading_shares(examined):
+        if share < RANK_ONE_SHARE:
             continue
         yield finding(
             "rank-one-weights",
@@ -305,6 +300,13 @@ def check_rank_one(examined: Examined) -> Iterator[Finding]:
             "training, lower the learning rate or the weight decay that made them collapse.",
             figures(share=share),
         )
+
+
+def leading_shares(examined: Examined) -> Iterator[tuple[ParameterRow, float]]:
+    """Yield the matrices that have a rank to lose, and the share of their squared weights along one direction."""
+    for row in parameters_of(examined):
+        if row.used and row.leading_share is not None and row.row_deviation and least_side(row) >= FEWEST_ROWS:
+            yield row, row.leading_share
 
 
 STANDS_OUT_RATIO = 18.0
@@ -322,32 +324,11 @@ def check_scale_stands_out(examined: Examined) -> Iterator[Finding]:
     """`layer-scale` (warning): the weights of one layer are thirty times as large, or as small, as those of the others,
     for their width; or a table of positions or tokens has entries of 30 and more
     """
-    signal = examined.signal
-    if signal is None:
-        return
-    ran = {row.path for row in signal.layers if row.kind in (*WEIGHT_KINDS, *RECURRENT)}
-    layers = [
-        row
-        for row in signal.parameters
-        if len(row.shape) > 1 and row.used and row.module in ran
-        if is_matrix(row) or math.prod(row.shape) >= FEWEST_WEIGHTS
-    ]
-    sizes = {row.name: row.root_mean_square * math.sqrt(math.prod(row.shape[1:])) for row in layers}
-    if not sizes:
-        return
-    usual, ends = median(sizes.values()), _last_layers(signal)
-    if len(sizes) < 3:
-        usual = min(max(min(sizes.values()), LEAST_USUAL), MOST_USUAL) if len(sizes) > 1 else 1.0
-    most = STANDS_OUT_RATIO if len(sizes) > 1 else FAR_FROM_ONE_RATIO
-    fresh = is_fresh(examined.model)
-    normalized = find_normalized(signal)
-    for row in layers:
-        if not sizes[row.name] or not usual:
+    factors = scale_factors(examined)
+    most = STANDS_OUT_RATIO if len(factors) > 1 else FAR_FROM_ONE_RATIO
+    for row, factor, undone in factors:
+        if most > factor > 1.0 / most or not factor or undone:
             continue
-        factor = sizes[row.name] / usual
-        harmless = factor < 1.0 and ((fresh and row.module in ends) or row.module in normalized)
-        if most > factor > 1.0 / most or harmless:
-            continue  # a small last layer is a common start, and a normalizer undoes a small scale
         yield finding(
             "layer-scale",
             row.module or row.name,
@@ -359,6 +340,35 @@ def check_scale_stands_out(examined: Examined) -> Iterator[Finding]:
             "it: a factor in its initialisation, a wrong fan, a unit of measurement.",
             figures(factor=factor, root_mean_square=row.root_mean_square),
         )
+
+
+def scale_factors(examined: Examined) -> list[tuple[ParameterRow, float, bool]]:
+    """Return the scale of each layer for its width over that of the others, and whether a small one does no harm.
+
+    A small last layer is a common start, and a normalizer undoes a small scale.
+    """
+    signal = examined.signal
+    if signal is None:
+        return []
+    ran = {row.path for row in signal.layers if row.kind in (*WEIGHT_KINDS, *RECURRENT)}
+    layers = [
+        row
+        for row in signal.parameters
+        if len(row.shape) > 1 and row.used and row.module in ran
+        if is_matrix(row) or math.prod(row.shape) >= FEWEST_WEIGHTS
+    ]
+    sizes = {row.name: row.root_mean_square * math.sqrt(math.prod(row.shape[1:])) for row in layers}
+    if not sizes:
+        return []
+    usual, ends = median(sizes.values()), _last_layers(signal)
+    if len(sizes) < 3:
+        usual = min(max(min(sizes.values()), LEAST_USUAL), MOST_USUAL) if len(sizes) > 1 else 1.0
+    fresh, normalized = is_fresh(examined.model), find_normalized(signal)
+    factors = [(row, sizes[row.name] / usual if usual else 0.0) for row in layers]
+    return [
+        (row, factor, factor < 1.0 and ((fresh and row.module in ends) or row.module in normalized))
+        for row, factor in factors
+    ]
 
 
 def _last_layers(signal: PassFacts) -> set[str]:
@@ -446,6 +456,14 @@ def check_branch_dominates(examined: Examined) -> Iterator[Finding]:
     """`branch-dominates` (warning): a branch that is fifty times as large as what it is added to, or a sum as many
     times as large as its summands
     """
+    for ratio, describe in branch_ratios(examined):
+        if ratio > DOMINANT_BRANCH_RATIO:
+            yield describe()
+            return
+
+
+def branch_ratios(examined: Examined) -> Iterator[tuple[float, Callable[[], Finding]]]:
+    """Yield how large a branch is beside what it is added to, or a sum beside its summands, and the finding of it."""
     signal = examined.signal
     if signal is None:
         return
@@ -457,42 +475,39 @@ def check_branch_dominates(examined: Examined) -> Iterator[Finding]:
             for feed in feeds
         ]
         size = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in before))
-        if (
-            seen.uses_running
-            or not size
-            or len(set(before)) < 2
-            or not seen.log10_median / 2.0 > math.log10(DOMINANT_BRANCH_RATIO * size)
-        ):
-            continue
-        yield _multiplied_branch(signal, place.path, before, 10.0 ** (seen.log10_median / 2.0) / size)
-        return
+        if not seen.uses_running and size and len(set(before)) > 1:
+            ratio = 10.0 ** (seen.log10_median / 2.0) / size
+            yield ratio, partial(_multiplied_branch, signal, place.path, before, ratio)
     for number, (row, feeds) in enumerate(zip(signal.rows, signal.flow.feeds, strict=False)):
         summands = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in feeds))
         mixes = row.kind == "attention" or (row.kind == "relu" and len(feeds) > 1)
-        if mixes and (row.root_mean_square or 0.0) > DOMINANT_BRANCH_RATIO * summands > 0.0:
-            yield _multiplied_branch(signal, row.path, feeds, (row.root_mean_square or 0.0) / summands)
-            return
+        if mixes and summands > 0.0:
+            ratio = (row.root_mean_square or 0.0) / summands
+            yield ratio, partial(_multiplied_branch, signal, row.path, feeds, ratio)
         normalizer = row.kind in NORMALIZERS
         if not (row.kind[:1].isupper() or normalizer) or len(feeds) < 2:
             continue
         sizes = [(signal.rows[feed].root_mean_square or 0.0, feed) for feed in feeds]
         (small, stream), (large, branch) = min(sizes), max(sizes)
-        if not stream < branch < number or not 0.0 < small * DOMINANT_BRANCH_RATIO < large:
-            continue
-        if not normalizer and not (row.root_mean_square or 0.0) > 0.5 * large:
-            continue
-        yield finding(
-            "branch-dominates",
-            row.path,
-            f"In `{row.path}` the branch through `{signal.rows[branch].path}` (size {figure(large)}) is "
-            f"{figure(large / small)} times as large as what it is added to (`{signal.rows[stream].path}`, "
-            f"{figure(small)}).",
-            "The sum is the branch: what came before is lost beside it, and the skip connection carries nothing.",
-            "Scale the branch: a factor of 1/sqrt(number of blocks) or a learned one that starts small, a "
-            "smaller initialisation of its last layer, or a normalizer before it.",
-            figures(ratio=large / small),
-        )
-        return
+        whole = normalizer or (row.root_mean_square or 0.0) > 0.5 * large
+        if stream < branch < number and small > 0.0 and whole:
+            yield large / small, partial(_large_branch, row, signal.rows[branch], signal.rows[stream])
+
+
+def _large_branch(row: LayerRow, branch: LayerRow, stream: LayerRow) -> Finding:
+    """A branch that is far larger than what it is added to."""
+    large, small = branch.root_mean_square or 0.0, stream.root_mean_square or 0.0
+    return finding(
+        "branch-dominates",
+        row.path,
+        f"In `{row.path}` the branch through `{branch.path}` (size {figure(large)}) is "
+        f"{figure(large / small)} times as large as what it is added to (`{stream.path}`, "
+        f"{figure(small)}).",
+        "The sum is the branch: what came before is lost beside it, and the skip connection carries nothing.",
+        "Scale the branch: a factor of 1/sqrt(number of blocks) or a learned one that starts small, a "
+        "smaller initialisation of its last layer, or a normalizer before it.",
+        figures(ratio=large / small),
+    )
 
 
 def _multiplied_branch(signal: PassFacts, path: str, summands: Sequence[int], factor: float) -> Finding:
@@ -530,11 +545,9 @@ def check_recurrent_scale(examined: Examined) -> Iterator[Finding]:
     rows = {row.path: row for row in signal.layers if row.kind in RECURRENT}
     yield from _forgotten_states(signal)
     yield from _steps_of_sequences(signal, set(rows), fresh=is_fresh(examined.model))
-    for row in signal.parameters:
-        layer = rows.get(row.module)
-        if layer is None or "weight_hh" not in row.name:
-            continue
-        gain, most = row.root_mean_square * math.sqrt(row.shape[-1]), MOST_GAIN[layer.kind]
+    for row, gain in recurrent_gains(signal):
+        layer = rows[row.module]
+        most = MOST_GAIN[layer.kind]
         module = examined.model.get_submodule(row.module)
         if getattr(module, "mode", "") == "RNN_RELU":  # nothing limits its values
             most = MOST_GROWTH ** (1.0 / layer.shape[-2 if getattr(module, "batch_first", False) else 0])
@@ -552,6 +565,14 @@ def check_recurrent_scale(examined: Examined) -> Iterator[Finding]:
             + ("clip gradients, and use LSTM or GRU for long sequences." if grows else "with gain 1."),
             figures(gain=gain),
         )
+
+
+def recurrent_gains(signal: PassFacts) -> Iterator[tuple[ParameterRow, float]]:
+    """Yield recurrent weights of layers that ran, and by how much they multiply the state at every step."""
+    ran = {row.path for row in signal.layers if row.kind in RECURRENT}
+    for row in signal.parameters:
+        if row.module in ran and "weight_hh" in row.name:
+            yield row, row.root_mean_square * math.sqrt(row.shape[-1])
 
 
 def _forgotten_states(signal: PassFacts) -> Iterator[Finding]:
