@@ -51,7 +51,7 @@ gradient-cut: both-steps-with-the-detach-of-one
 gradient-cut: stem-detached-before-a-block-that-runs-twice summary-of-a-body-detached
 no-gradient: signs-as-activation zero-factor-in-a-buffer softmax-over-an-axis-of-one
 unused-parameter: second-encoder-never-called lower-path-lost one-branch-joined-twice
-frozen-layer: layer-made-anew-in-each-call freezing-recipe-on-a-network-without-pretraining random-embeddings-frozen
+frozen-layer: layer-made-anew-in-each-call+ freezing-recipe-on-a-network-without-pretraining random-embeddings-frozen
 frozen-layer: layers-in-a-plain-list head-replaced-before-everything-is-frozen
 equal-units: embeddings-all-equal one-head-four-times
 zero-weights: head-pruned-away decayed-to-nothing first-layer-of-frozen-zeros+

@@ -133,7 +133,7 @@ def test_several_optimizers():
 
 
 def test_large_targets_have_one_advice():
-    targets = 3e5 + 1e4 * X[:, :1]
+    targets = 3e5 + 1e4 * X[:, :1] * X[:, 1:2]
     assert found(mlp(outputs=1), (X, targets), loss="mse") == [("targets-scale", "2")]
 
 

@@ -181,7 +181,7 @@ class _DataListener(LayerListener):
         if call.name in LOSSES_OF_CLASSES:
             outside = find_labels_outside(call.named())
             if outside is not None:
-                raise IndexError(outside.said)
+                raise IndexError(outside.mismatch)
         elif call.name == "embedding" and call.func is nn.functional.embedding:
             ids, table = call.named()["input"], call.named()["weight"]
             if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < len(table):

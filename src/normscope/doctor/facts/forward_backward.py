@@ -40,7 +40,6 @@ from .loss import LossListener
 from .objective import Objective, own_loss, random_signs, take_loss
 from .parameters import ParameterCollector
 from .pass_facts import PassFacts
-from .raising import find_raising
 from .steps import Optimizers, StepFacts, Trial, try_steps
 
 NO_GRADIENT = "the output does not depend on anything that has a gradient"
@@ -106,7 +105,11 @@ def run_forward_backward(
             loss = own_loss
         if optimizer is not None and loss is None:
             raise InputError(NO_LOSS_GIVEN)
-        raises = None if reason is None or reason == NO_GRADIENT else find_raising(model, call, batch, output, loss)
+        raises = None
+        if reason is not None and reason != NO_GRADIENT:
+            from .raising import find_raising  # loaded only where a backward raised
+
+            raises = find_raising(model, call, batch, output, loss)
         if not run.complete:
             run, runs = _Pass(model, call, Objective(loss, output, labels)), runs + 1
             stack.callback(run.layers.remove_hooks)
