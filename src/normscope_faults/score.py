@@ -110,9 +110,14 @@ def judge(fault: Fault, findings: Sequence[Finding]) -> tuple[bool, bool]:
         finding
         for finding in findings
         if fault.causes & CAUSES_BY_CODE.get(finding.code, frozenset())
-        and (not fault.layers or any(name_agrees(finding.where, layer) for layer in fault.layers))
+        and (not fault.layers or any(name_agrees(where, one) for where in _places(finding) for one in fault.layers))
     ]
     return bool(right), bool(right) and any(REMEDIES[key].search(right[0].advice) for key in fault.remedies)
+
+
+def _places(finding: Finding) -> tuple[str, ...]:
+    """Return the place of a finding, and the others that it stands for where it has some."""
+    return (finding.where, *getattr(finding, "others", ()))
 
 
 def name_agrees(where: str, layer: str) -> bool:

@@ -64,7 +64,6 @@ def test_a_generator_that_a_discriminators_step_leaves_alone_is_told_as_that(for
         real, made = scores.chunk(2, 1 if form == "columns" else 0) if isinstance(scores, Tensor) else scores
         return of_discriminator((real, made))
 
-    torch.manual_seed(0)
     model, data = Adversaries(detached=True), cases.noise_and_images()
     for optimizer in (None, cases.adam(model.discriminator), [cases.adam(model.generator), cases.adam(model)]):
         findings = said(model, data, loss=loss, optimizer=optimizer)
@@ -83,7 +82,6 @@ def test_a_generator_is_trained_through_a_discriminator_that_its_optimizer_does_
     def loss(scores: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(scores, torch.ones_like(scores))
 
-    torch.manual_seed(0)
     model, data = Judged(detached=False), cases.noise_and_images()
     assert not warned(model, data, loss=loss)
     findings = said(model, data, loss=loss, optimizer=cases.adam(model.generator))
@@ -101,13 +99,11 @@ def test_an_order_of_samples_that_a_mean_does_not_see_is_no_lack_of_influence() 
         def forward(self, left: Tensor, right: Tensor, other: Tensor) -> Tensor:
             return self.left(left).tanh().mean() + self.right(right).tanh().square().mean() + 0.0 * other.sum()
 
-    torch.manual_seed(0)
     ignored = [f for f in ns.check(Loss(), tuple(torch.randn(3, 16, 4))).findings if f.code == "input-ignored"]
     assert ["'other'" in finding.seen or "'2'" in finding.seen for finding in ignored] == [True]
 
 
 def test_a_block_that_stands_twice_gets_its_gradient_and_keeps_its_weights() -> None:
-    torch.manual_seed(0)
     block = nn.Sequential(nn.Linear(12, 12), nn.Tanh())
     model = nn.Sequential(block, block, nn.Linear(12, 3))
     before = [(id(parameter), parameter.detach().clone()) for parameter in model.parameters()]
@@ -126,7 +122,6 @@ def test_a_block_that_stands_twice_gets_its_gradient_and_keeps_its_weights() -> 
 
 @pytest.mark.parametrize("raises", [False, True])
 def test_other_weights_reach_every_place_and_are_gone_afterwards(raises: bool) -> None:
-    torch.manual_seed(0)
     block, tied = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)), nn.Linear(6, 6)
     tied.weight = block[0].weight
     model = nn.Sequential(block, block, tied).eval()
@@ -182,7 +177,6 @@ class Offering(nn.Module):
     ],
 )
 def test_what_nobody_reads_is_told_apart_from_what_is_cut_off(reads: str, code: str) -> None:
-    torch.manual_seed(0)
     findings = said(Offering(reads), table(), loss="cross_entropy")
     assert findings.keys() & {"unused-parameter", "gradient-cut"} == {code}
     assert findings[code].where == "pooler"
@@ -233,7 +227,6 @@ def test_steps_without_a_label_may_read_ahead() -> None:
                 block.attention.attend = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
             return super().forward(input_ids, labels)
 
-    torch.manual_seed(0)
     labels = IDS.clone()
     assert warned(Prefixed(True), {"input_ids": IDS, "labels": labels}) == {"mask-leaks"}
     torch.manual_seed(288)

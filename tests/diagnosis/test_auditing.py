@@ -11,6 +11,9 @@ import normscope as ns
 from normscope.core.errors import InputError
 from normscope.core.log10 import log10
 
+from ..net import Net
+from .seen import Untraced
+
 
 def draw(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
@@ -215,40 +218,24 @@ def test_a_broken_weight_still_gives_an_audit():
     assert {row.path for row in audit.layers} == {"0", "1", "3", "4", "6"}
 
 
-class Branching(nn.Module):
-    """Not traceable: its path depends on the values."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
-
-    def forward(self, x):
-        x = self.norm(self.first(x))
-        return self.last(x.relu() if x.sum() > 0 else x.tanh())
-
-
 @pytest.mark.slow
 def test_a_model_that_cannot_be_traced_is_audited_from_the_data():
-    audit = ns.audit(seeded(Branching).eval(), data(False))
+    audit = ns.audit(Untraced(*network(nn.BatchNorm1d)).eval(), data(False))
     assert audit.lipschitz is None
     assert audit.headline is audit.observed
     assert any("torch.export" in why for _, why in audit.skipped)
     rows = {row.path: row for row in audit.layers}
-    assert rows["first"].norm.log10_lower <= rows["first"].norm.log10_upper
-    assert rows["norm"].variance is not None
+    assert rows["0"].norm.log10_lower <= rows["0"].norm.log10_upper
+    assert rows["1"].variance is not None
     assert ns.Audit.from_json(audit.to_json()) == audit
 
 
 def test_layers_beside_the_path_have_rows_that_say_so():
-    class Beside(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body, self.extra = nn.Linear(6, 3), nn.Linear(6, 2)
 
-        def forward(self, x):
-            return {"logits": self.body(x), "extra": self.extra(x)}
-
-    audit = ns.audit(seeded(Beside), data(False), output="logits")
+    model = Net(
+        lambda net, x: {"logits": net.body(x), "extra": net.extra(x)}, body=nn.Linear(6, 3), extra=nn.Linear(6, 2)
+    )
+    audit = ns.audit(model, data(False), output="logits")
     assert [row.path for row in audit.layers] == ["body", "extra"]
     assert audit.layers[1].norm.upper > 0.0
     assert audit.layers[1].log10_cumulative is None
@@ -257,33 +244,12 @@ def test_layers_beside_the_path_have_rows_that_say_so():
 
 
 def test_missing_rules_make_the_bound_infinite_and_are_named():
-    class Sorting(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = nn.Linear(6, 8)
 
-        def forward(self, x):
-            return torch.fft.rfft(self.first(x)).abs()
-
-    audit = ns.audit(seeded(Sorting), data(False))
+    model = Net(lambda net, x: torch.fft.rfft(net.first(x)).abs(), first=nn.Linear(6, 8))
+    audit = ns.audit(model, data(False))
     assert audit.lipschitz.log10_upper == math.inf
     assert "complex values" in audit.lipschitz.reason
     assert audit.headline is audit.observed
-
-
-@pytest.mark.slow
-def test_bad_input_raises():
-    model = network(nn.BatchNorm1d)
-    with pytest.raises(InputError, match="no batch"):
-        ns.audit(model, data(False), loader=[])
-    with pytest.raises(InputError, match="raises"):
-        ns.audit(model, draw(4, 5))
-    with pytest.raises(InputError, match="batch 2"):
-        ns.audit(model, data(False), loader=[data(False), draw(4, 5)])
-    with pytest.raises(InputError, match="Module"):
-        ns.audit("model", data(False))
-    with pytest.raises(InputError, match="mode"):
-        ns.audit(model, data(False), mode="both")
 
 
 @pytest.mark.slow

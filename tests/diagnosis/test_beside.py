@@ -11,13 +11,6 @@ from torch import Tensor, nn
 import normscope as ns
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-
-
 class Sequence(nn.Module):
     """A linear layer, a recurrent one, a linear one."""
 

@@ -9,13 +9,6 @@ from torch import Tensor, nn
 import normscope as ns
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-
-
 def audited(model: nn.Module, batch: Tensor) -> dict[tuple[str, str], ns.Finding]:
     """Return the warnings of an audit by code and place."""
     audit = ns.audit(model, batch)

@@ -14,14 +14,8 @@ from normscope.core.errors import InputError
 from normscope.doctor.checking import checking
 from normscope.report.document import Chart, Table, Text
 
-from .seen import randn
-
-
-@pytest.fixture(autouse=True)
-def _seeded():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
+from ..net import Net
+from .seen import Untraced, randn
 
 
 def net() -> nn.Sequential:
@@ -30,17 +24,6 @@ def net() -> nn.Sequential:
 
 def sigmoids(depth: int = 12) -> nn.Sequential:
     return nn.Sequential(*(layer for _ in range(depth) for layer in (nn.Linear(16, 16), nn.Sigmoid())))
-
-
-class Branches(nn.Module):
-    """Which layer runs hangs on the values: torch.export refuses it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.other = nn.Linear(6, 6), nn.Linear(6, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.one(x) if float(x.sum()) > 0 else self.other(x)
 
 
 class TestCost:
@@ -89,8 +72,8 @@ class TestVerdict:
 class TestAnythingThatRuns:
     def test_a_model_that_cannot_be_captured(self) -> None:
         with pytest.raises(ns.NormscopeError):
-            ns.capture(Branches(), randn(3, 6))
-        check = ns.check(Branches(), randn(3, 6))
+            ns.capture(Untraced(nn.Linear(6, 6)), randn(3, 6))
+        check = ns.check(Untraced(nn.Linear(6, 6)), randn(3, 6))
         assert not check.skipped
         assert check.signal.rows[-1].log10_gradient == 0.0
 
@@ -130,15 +113,9 @@ class TestAnythingThatRuns:
         json.dumps(check.to_json(), allow_nan=False)
 
     def test_a_logarithm_between_two_modules_is_not_told_of_the_second(self) -> None:
-        class Between(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 2)
 
-            def forward(self, x: Tensor) -> Tensor:
-                return self.second(self.first(x).log())
-
-        finding = ns.check(Between(), randn(16, 6)).findings[0]
+        model = Net(lambda net, x: net.second(net.first(x).log()), first=nn.Linear(6, 6), second=nn.Linear(6, 2))
+        finding = ns.check(model, randn(16, 6)).findings[0]
         assert (finding.code, finding.where) == ("non-finite-activations", "")
         assert "`log`" in finding.seen
         assert "`log`" in finding.advice

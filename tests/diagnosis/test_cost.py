@@ -181,7 +181,6 @@ def test_other_efforts_are_refused_with_what_there_is(effort):
 
 def test_a_time_limit_is_kept_by_all_but_the_trace(monkeypatch):
     """The closed forms of this network take several seconds; what does not fit is named."""
-    torch.manual_seed(0)
     layers = [nn.Conv2d(3, 256, 3, padding=1), nn.ReLU()]
     for _ in range(4):
         layers += [nn.Conv2d(256, 256, 3, padding=1), nn.BatchNorm2d(256), nn.ReLU()]

@@ -11,6 +11,7 @@ import normscope as ns
 from normscope.auditing.findings import look_at_audit, loose
 from normscope.core.bracket import Bracket, Evidence
 
+from ..net import Net
 from .seen import INFO, WARNING, examined, normalizer, randn
 
 
@@ -105,16 +106,8 @@ def test_depth_alone_makes_a_bound_useless_too():
         assert "the worst cases of 30 weight layers multiplied" in finding.why
 
 
-class LastOfGRU(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gru, self.out = nn.GRU(4, 16, batch_first=True), nn.Linear(16, 2)
-
-    def forward(self, x):
-        return self.out(self.gru(x)[0][:, -1])
-
-
 def test_the_steps_of_a_recurrent_layer_make_a_bound_useless():
-    (finding,) = (f for f in ns.audit(LastOfGRU(), randn(2, 30, 4)).findings if f.code == "loose-bound")
+    model = Net(lambda net, x: net.out(net.gru(x)[0][:, -1]), gru=nn.GRU(4, 16, batch_first=True), out=nn.Linear(16, 2))
+    (finding,) = (f for f in ns.audit(model, randn(2, 30, 4)).findings if f.code == "loose-bound")
     assert "the steps of a recurrent layer" in finding.why
     assert "1 weight layer" not in finding.why

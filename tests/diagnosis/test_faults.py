@@ -13,6 +13,8 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.errors import InputError
 
+from ..net import Net
+
 X = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
 CLASSES = torch.arange(64) % 5
 
@@ -33,7 +35,6 @@ def warned(model: nn.Module, *data: Tensor, loss: Any = None) -> list[tuple[str,
 
 
 def test_a_layer_that_changes_the_resolution_needs_no_activation():
-    torch.manual_seed(0)
     image = torch.randn(8, 4, 6, 6)
     assert warned(nn.Sequential(nn.ConvTranspose2d(4, 4, 2, stride=2), nn.Conv2d(4, 4, 3)), image) == []
     assert warned(nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3)), image) == [("missing-activation", "1")]
@@ -56,7 +57,6 @@ class Function(nn.Module):
 
 
 def test_samples_that_may_meet_are_a_note():
-    torch.manual_seed(0)
     model = Function(lambda h: torch.relu(h - h.mean(0)), nn.Linear(X.shape[1], 16))
     assert "samples-mixed" in {finding.code for finding in ns.check(model, X).findings}
     assert warned(model, X) == []  # without labels nobody knows what the first dimension counts
@@ -64,7 +64,6 @@ def test_samples_that_may_meet_are_a_note():
 
 @pytest.mark.parametrize(("rate", "expected"), [(0.5, []), (0.8, []), (0.95, [("strong-dropout", "2")])])
 def test_dropout(rate, expected):
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(X.shape[1], 32), nn.ReLU(), nn.Dropout(rate), nn.Linear(32, 3))
     assert warned(model.train(), X) == expected
 
@@ -80,18 +79,10 @@ def test_dropout(rate, expected):
     ],
 )
 def test_outputs_that_are_no_rows_of_samples_say_nothing(change):
-    torch.manual_seed(0)
     body = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 6))
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = body
-
-        def forward(self, x: Tensor) -> Any:
-            return change(self.body(x.mul_(1.0)))
-
-    codes = {finding.code for finding in ns.check(Net(), (X, CLASSES)).findings}
+    model = Net(lambda net, x: change(net.body(x.mul_(1.0))), body=body)
+    codes = {finding.code for finding in ns.check(model, (X, CLASSES)).findings}
     assert not codes & {"samples-mixed", "input-ignored"}
 
 
@@ -116,14 +107,12 @@ def test_arguments_read_in_training_alone_and_labels_of_a_loss_inside():
             made = 100.0 * self.body(x)
             return made, nn.functional.cross_entropy(made, labels)
 
-    torch.manual_seed(0)
     assert warned(Forced().train(), X, CLASSES) == []
     assert "input-ignored" in {code for code, _ in warned(Forced().eval(), X, CLASSES)}
     assert "input-ignored" not in {code for code, _ in warned(WithLoss(), X, CLASSES)}
 
 
 def test_what_is_computed_at_each_reading_is_left_as_found():
-    torch.manual_seed(0)
     model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)), nn.ReLU(), nn.Linear(8, 3)).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     ns.check(model, (X, CLASSES), loss=lambda output, y: output.square().mean())
@@ -147,7 +136,6 @@ def test_a_loss_at_its_minimum_and_complex_weights_have_a_gradient_that_is_no_fa
 
 
 def test_healthy_networks_that_look_odd():
-    torch.manual_seed(0)
     sets = nn.Sequential(nn.Linear(8, 32), nn.Flatten(0, 0), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 3))
     assert warned(sets, X) == []
     separable = nn.Sequential(nn.Conv2d(3, 8, (1, 5)), nn.Conv2d(8, 8, (5, 1)), nn.ReLU(), nn.Conv2d(8, 4, 3))
@@ -162,16 +150,9 @@ def test_healthy_networks_that_look_odd():
 
 
 def test_a_model_that_writes_to_its_input_is_compared_all_the_same():
-    class Writing(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Linear(8, 5)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.body(x.mul_(2.0) - x.mean(0))
-
-    torch.manual_seed(0)
-    assert "samples-mixed" in {code for code, _ in warned(Writing(), X.clone(), CLASSES, loss="cross_entropy")}
+    model = Net(lambda net, x: net.body(x.mul_(2.0) - x.mean(0)), body=nn.Linear(8, 5))
+    assert "samples-mixed" in {code for code, _ in warned(model, X.clone(), CLASSES, loss="cross_entropy")}
 
 
 class OnGraph(nn.Module):
@@ -186,22 +167,18 @@ class OnGraph(nn.Module):
 
 
 def test_a_sparse_input_is_checked_and_has_no_bounds():
-    torch.manual_seed(0)
     batch = (torch.randn(20, 8), (torch.rand(20, 20) < 0.2).float().to_sparse())
     assert ns.check(OnGraph(), batch).verdict == "No problems found."
     assert "sparse" in dict(ns.audit(OnGraph(), batch).skipped).popitem()[1]
 
 
 def test_a_generator_that_a_model_holds_is_put_back():
-    class Drawing(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.generator = nn.Linear(8, 5), torch.Generator().manual_seed(1)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.body(x) + torch.randn(len(x), 5, generator=self.generator)
-
-    model = Drawing()
+    model = Net(
+        lambda net, x: net.body(x) + torch.randn(len(x), 5, generator=net.generator),
+        body=nn.Linear(8, 5),
+        generator=torch.Generator().manual_seed(1),
+    )
     before = model.generator.get_state()
     ns.check(model, X)
     assert torch.equal(model.generator.get_state(), before)

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 import normscope as ns
 
+from ..net import Net
+
 ROOT = math.sqrt(2.0 / math.pi)
 BATCH = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
 
@@ -30,15 +32,9 @@ class Between(nn.Module):
 
 
 def test_the_first_layer_may_be_an_activation_that_is_written_out() -> None:
-    class First(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.last = nn.Linear(8, 1)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.last(x * torch.sigmoid(x))
-
-    assert [row.kind for row in ns.check(First(), BATCH).signal.rows] == ["input", "gate", "linear"]
+    model = Net(lambda net, x: net.last(x * torch.sigmoid(x)), last=nn.Linear(8, 1))
+    assert [row.kind for row in ns.check(model, BATCH).signal.rows] == ["input", "gate", "linear"]
 
 
 def gelu(x: Tensor) -> Tensor:

@@ -16,10 +16,7 @@ from torch.nn import functional as F
 import normscope as ns
 from normscope.core.errors import InputError
 
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
+from ..net import Net
 
 
 def codes(check: Any) -> set[str]:
@@ -34,7 +31,7 @@ def test_the_attention_of_torch_drops_nothing_while_steps_are_tried() -> None:
 
 
 class Drawing(nn.Module):
-    """Draws from the generators of Python and NumPy, and counts in a buffer."""
+    """Draws from the generators of torch, Python and NumPy, and counts in a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +40,8 @@ class Drawing(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.runs += 1.0
-        return self.last(x) * self.runs + 3.0 * random.random() * x[:, :3] + np.random.rand() * x[:, 3:6]
+        drawn = torch.randn(len(x), 3) + 3.0 * random.random() * x[:, :3] + np.random.rand() * x[:, 3:6]
+        return self.last(x) * self.runs + drawn
 
 
 def test_every_try_draws_the_same_numbers_and_finds_the_same_buffers() -> None:
@@ -115,20 +113,10 @@ def test_targets_that_the_loss_makes_are_no_labels() -> None:
     assert "one-class" in codes(ns.check(model, (x, torch.ones(32, 1)), loss="bce_with_logits"))
 
 
-class Points(nn.Module):
-    """A maximum over many points, of which a few decide."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.each, self.last = nn.Linear(3, 16), nn.Linear(16, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.each(x).relu().amax(1))
-
-
 def test_points_that_a_maximum_passes_over_are_not_ignored() -> None:
     batch = torch.randn(8, 256, 3), torch.arange(8) % 3
-    assert codes(ns.check(Points(), batch, loss="cross_entropy")) == set()
+    model = Net(lambda net, x: net.last(net.each(x).relu().amax(1)), each=nn.Linear(3, 16), last=nn.Linear(16, 3))
+    assert codes(ns.check(model, batch, loss="cross_entropy")) == set()
 
 
 def test_words_without_a_label_are_not_ignored() -> None:
@@ -249,13 +237,6 @@ def test_several_arguments_may_stand_in_a_tuple_or_a_dict_beside_the_labels() ->
 def test_a_loss_that_does_not_repeat_has_no_steps() -> None:
     calls = itertools.count()  # what an iterator has given cannot be put back
 
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.last = nn.Linear(8, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.last(x) * (1.0 + 0.01 * (next(calls) % 7))
-
     batch = torch.randn(32, 8), torch.arange(32) % 3
-    assert ns.check(Counting(), batch, loss="cross_entropy").signal.steps.fall is None
+    model = Net(lambda net, x: net.last(x) * (1.0 + 0.01 * (next(calls) % 7)), last=nn.Linear(8, 3))
+    assert ns.check(model, batch, loss="cross_entropy").signal.steps.fall is None

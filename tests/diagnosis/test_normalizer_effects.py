@@ -153,7 +153,6 @@ def test_batch_norm_lets_changes_grow_behind_a_relu_as_theory_says_and_layer_nor
 
     LayerNorm keeps the mean of the samples, whose norm behind a random layer is off by 1/sqrt(2 width).
     """
-    torch.manual_seed(0)
     data, widths = torch.randn(256, 256), (256,) * 4
     expected = math.log10(math.sqrt(math.pi / (math.pi - 1)))
     grown = effects(blocks(nn.BatchNorm1d, widths, bias=False), data)
@@ -180,7 +179,6 @@ def test_eps_decides_where_it_exceeds_the_variance():
 
 @pytest.mark.parametrize("rows", [2, 8])
 def test_statistics_of_few_samples_are_named_and_those_of_rows_are_not(rows):
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 24), nn.LayerNorm(24))
     data = batch(rows).float()
     few, other = kinds(model.train(), data)
@@ -190,7 +188,6 @@ def test_statistics_of_few_samples_are_named_and_those_of_rows_are_not(rows):
 
 
 def test_a_normalizer_over_many_values_is_idle_and_one_over_few_features_is_not():
-    torch.manual_seed(0)
     many = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3)).train()
     data = torch.randn(64, 3, 12, 12)
     record = effects(many, data)
@@ -212,7 +209,6 @@ def test_stored_statistics_are_frozen_already():
 
 
 def test_a_normalizer_that_no_layer_feeds_stands_alone():
-    torch.manual_seed(0)
     model = nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3)).eval()
     record = effects(model, batch().float())
     (one,) = record.normalizers
@@ -221,7 +217,6 @@ def test_a_normalizer_that_no_layer_feeds_stands_alone():
 
 
 def test_one_sample_has_no_distance_to_measure_the_whole_network_by():
-    torch.manual_seed(0)
     record = effects(blocks(nn.LayerNorm, (6, 10, 10)).eval(), batch(1).float())
     assert all(one.log10_growth is not None and one.log10_frozen is None for one in record.normalizers)
     assert record.log10_growth is None
@@ -240,7 +235,6 @@ class Sum(nn.Module):
 
 
 def test_two_inputs_count_as_one_and_an_output_may_be_a_number():
-    torch.manual_seed(0)
     model, (first, second) = Sum().double().train(), (batch(), batch(seed=2))
     record = effects(model, (first, second))
     flat = torch.randn(first.numel() * 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -11,6 +11,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 import normscope as ns
 from normscope.core.errors import CaptureError, InputError, RandomOperatorError
 
+from ..net import Net
+
 X, Y = torch.randn(32, 8, generator=torch.Generator().manual_seed(0)), torch.arange(32) % 4
 
 
@@ -45,14 +47,9 @@ class _NoBackward(torch.autograd.Function):
         raise RuntimeError("no derivative here")
 
 
-class _Shaky(nn.Module):
-    def forward(self, x):
-        return _NoBackward.apply(x)
-
-
 @pytest.mark.parametrize("loss", [None, "cross_entropy"])
 def test_a_backward_that_raises_is_an_error_with_its_place(loss):
-    model = network().insert(1, _Shaky())
+    model = network().insert(1, Net(lambda _, x: _NoBackward.apply(x)))
     found = ns.check(model, (X, Y), loss=loss)
     assert codes(found) == ["backward-raises"]
     (finding,) = [one for one in found.findings if one.code == "backward-raises"]
@@ -297,7 +294,6 @@ class AddMM(nn.Module):
 
 
 def test_an_input_with_a_gradient_is_no_weight_in_place_of_a_layers_own() -> None:
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), AddMM(), nn.Tanh(), nn.Linear(8, 2))
     model[2].requires_grad_(False)
     check = ns.check(model, torch.randn(16, 8))

@@ -37,12 +37,8 @@ Build = Callable[[Any], Optimizer]
 @pytest.mark.parametrize(
     ("build", "code"),
     [
-        (lambda p: Adam(p, lr=3e-3, maximize=True), "step-too-long"),
-        (lambda p: SGD(p, lr=0.01, momentum=1.0), "step-too-long"),
-        (lambda p: Adam(p, lr=1e-3, betas=(0.999, 0.9)), "step-too-long"),
-        (lambda p: SGD(p, 0.9, 0.01), "step-too-long"),
-        (lambda p: Adam(p, lr=1e-3, eps=1.0), "step-too-short"),
-        (lambda p: Adam(p, lr=1e-3, weight_decay=10.0), "decay-too-strong"),
+        (lambda p: Adam(p, lr=1e-3, betas=(0.99, 0.9)), "step-too-long"),
+        (lambda p: Adam(p, lr=1e-6), "step-too-short"),
         (lambda p: SGD(p, lr=1e-3, weight_decay=5.0), "decay-too-strong"),
         (lambda p: SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4), None),
         (lambda p: Adam(p, lr=1e-3, betas=(0.0, 0.9)), None),
@@ -57,16 +53,8 @@ def test_settings_that_no_value_of_the_loss_shows(build: Build, code: str | None
     assert found == ([] if code is None else [(code, "the optimizer")])
 
 
-def test_a_rate_at_which_nothing_is_learned() -> None:
-    model = mlp(8, 64, 4)
-    optimizer = Adam(model.parameters(), lr=1e-6)
-    found = warned(model, (TABLE, CLASSES), loss="cross_entropy", optimizer=optimizer)
-    assert found == [("step-too-short", "the optimizer")]
-
-
 @pytest.mark.parametrize(("rate", "told"), [(0.5, True), (3e-3, False)])
 def test_a_step_that_is_longer_than_the_weights_and_raises_the_loss_by_less_than_twice(rate: float, told: bool) -> None:
-    torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
     model = nn.Sequential(nn.Embedding(30, 16), layer, nn.Linear(16, 30))
     ids = torch.randint(30, (32, 13))
@@ -101,9 +89,8 @@ def test_a_loss_by_hand_with_the_wrong_sign() -> None:
     assert not warned(mlp(8, 32, 4), (TABLE, CLASSES), loss=lambda o, y: -likelihood(o, y))
 
 
-def test_one_unit_before_many_classes() -> None:
+def test_two_units_before_many_classes_and_one_before_a_number_are_no_bottleneck() -> None:
     numbers = torch.arange(128) % 8
-    assert warned(mlp(8, 16, 1, 16, 8), (TABLE, numbers), loss="cross_entropy") == [("bottleneck", "2")]
     assert not warned(mlp(8, 16, 2, 16, 8), (TABLE, numbers), loss="cross_entropy")
     assert not warned(mlp(8, 16, 1), (TABLE, NUMBERS), loss="mse")
 
@@ -171,7 +158,6 @@ class AroundReadEarly(nn.Module):
 
 
 def test_a_module_may_return_what_layers_before_its_end_have_read():
-    torch.manual_seed(0)
     checked = ns.check(AroundReadEarly(), torch.randn(64, 8))
     assert not [finding for finding in checked.findings if finding.severity != "info"]
     assert [row.path for row in checked.signal.rows][-2:] == ["block", "head"]
@@ -192,7 +178,6 @@ class WithoutGraph(nn.Module):
 
 @pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
 def test_a_forward_without_gradients_is_named_while_it_trains(guard):
-    torch.manual_seed(0)
     model, x = WithoutGraph(guard), torch.randint(10, (32, 5))
     [finding] = ns.check(model.train(), x).findings
     assert (finding.code, finding.severity, finding.where) == ("gradient-cut", "warning", "head")
@@ -216,7 +201,6 @@ class NextWord(nn.Module):
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_loss_that_shifts_labels_which_are_the_inputs_is_no_leak(masked):
-    torch.manual_seed(0)
     words = torch.randint(50, (8, 16))
     batch = {"input_ids": words, "labels": words} | ({"attention_mask": torch.ones_like(words)} if masked else {})
 
@@ -241,7 +225,6 @@ class Pair(nn.Module):
 
 def test_a_loss_of_the_users_gets_what_the_model_returns():
     """`o[0]` of the dict is the tensor, and of the tensor the first sample: both run."""
-    torch.manual_seed(0)
     model = Pair()
     checked = ns.check(model, TABLE, loss=lambda o: o[0].square().sum())
     assert checked.signal.objective.loss_value == pytest.approx(float(model(TABLE)[0].square().sum()))

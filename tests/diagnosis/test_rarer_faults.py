@@ -74,7 +74,6 @@ class Skipping(nn.Module):
 
 
 def test_blocks_that_chance_leaves_out_are_not_unused_and_generators_stay_as_they_were() -> None:
-    torch.manual_seed(0)
     random.seed(5)
     before = random.getstate()
     batch = (torch.randn(32, 8), torch.arange(32) % 3)
@@ -101,13 +100,11 @@ def test_a_fixed_graph_that_refuses_fewer_nodes_is_left_alone() -> None:
             x = torch.relu(self.enter(x))
             return self.leave(x + torch.zeros_like(x).index_add(0, self.edges[1], x[self.edges[0]]))
 
-    torch.manual_seed(0)
     assert "samples-mixed" not in warned(Graph(), (torch.randn(40, 8), torch.arange(40) % 3), loss="cross_entropy")
 
 
 def test_pairs_beyond_a_margin_need_no_gradient() -> None:
     """They have none, as a hinge with zeros has; but their loss is zero."""
-    torch.manual_seed(0)
     alike = (torch.arange(64) % 2).float()
 
     def contrastive(distance: Tensor, alike: Tensor) -> Tensor:
@@ -133,7 +130,6 @@ def test_a_layer_that_runs_again_near_the_output_learns_there() -> None:
 
 
 def test_a_loss_of_soft_targets_is_compared_above_its_least_value() -> None:
-    torch.manual_seed(0)
     x = torch.randn(64, 4)
     target = torch.sigmoid(0.3 * x)
     model = nn.Linear(4, 4)
@@ -148,7 +144,6 @@ def test_a_loss_of_soft_targets_is_compared_above_its_least_value() -> None:
 @pytest.mark.parametrize(("off", "told"), [(70, False), (95, True)])
 def test_a_lively_relu_may_have_more_than_half_of_its_units_off(off: int, told: bool) -> None:
     """On pixels all units with negative weights are off; what is on hands on most of the size, or little of it."""
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 100), nn.ReLU(), nn.Linear(100, 3))
     with torch.no_grad():
         model[0].weight.copy_(model[0].weight.abs() * torch.where(torch.arange(100) < off, -1.0, 1.0)[:, None])
@@ -160,7 +155,6 @@ def test_a_lively_relu_may_have_more_than_half_of_its_units_off(off: int, told: 
 
 
 def test_statistics_that_do_no_harm_are_a_note() -> None:
-    torch.manual_seed(0)
     x = torch.randn(96, 6)
     model = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 2, bias=False)).eval()
     y = (x[:, 0] > 0).long()
@@ -183,7 +177,6 @@ def test_normalizers_as_they_were_born_make_a_model_fresh() -> None:
 
 
 def test_hooks_on_all_optimizers_do_not_hear_the_step_of_a_copy() -> None:
-    torch.manual_seed(0)
     model, heard = nn.Linear(8, 3), []
     handle = register_optimizer_step_post_hook(lambda *_: heard.append(1))
     try:
@@ -198,7 +191,6 @@ def test_hooks_on_all_optimizers_do_not_hear_the_step_of_a_copy() -> None:
 
 
 def test_what_was_not_tried_is_said_with_the_reason() -> None:
-    torch.manual_seed(0)
     model = nn.Linear(8, 3)
     optimizer = torch.optim.LBFGS(model.parameters())
     result = ns.check(model, (torch.randn(32, 8), torch.arange(32) % 3), loss="cross_entropy", optimizer=optimizer)

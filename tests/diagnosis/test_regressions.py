@@ -10,6 +10,7 @@ from torch.nn import functional as F
 import normscope as ns
 from normscope.core.errors import CaptureError, InputError
 
+from ..net import Net
 from .test_auditing import draw, seeded
 
 
@@ -74,8 +75,7 @@ def test_runs_that_the_graph_does_not_have_are_not_mistaken_for_those_it_has():
 
     audit = audited(Twice().eval(), 100 * draw(6, 4, 8))
     (row,) = audit.layers
-    assert row.variance.log10_median == pytest.approx(4.0, abs=0.3)
-    assert row.notes
+    assert row.variance.log10_median == pytest.approx(4.0, abs=0.3)  # of the input, not of the positions
     assert not [finding for finding in audit.findings if finding.severity >= ns.Severity.WARNING]
 
 
@@ -141,15 +141,8 @@ def test_the_step_along_the_observed_direction_stays_small():
 
 @pytest.mark.slow
 def test_dead_units_with_channels_last():
-    class Last(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.lin, self.relu = nn.Linear(6, 32), nn.ReLU()
 
-        def forward(self, x):
-            return self.relu(self.lin(x))
-
-    model = seeded(Last)
+    model = Net(lambda net, x: net.relu(net.lin(x)), lin=nn.Linear(6, 32), relu=nn.ReLU())
     with torch.no_grad():
         model.lin.bias[:24] = -1e4
     (finding,) = [f for f in audited(model, draw(70, 10, 10, 6)).findings if f.code == "dead-relu"]
@@ -204,18 +197,24 @@ def test_what_torch_export_cannot_say_is_no_crash():
         ns.capture(seeded(Choosing).eval(), draw(6, 4))
 
 
-def test_clear_refusals():
-    model = nn.Linear(4, 4)
-    with pytest.raises(InputError, match="rtol"):
-        ns.audit(model, draw(2, 4), rtol=-1)
-    with pytest.raises(InputError, match="loader"):
-        ns.audit(model, draw(2, 4), loader=5)
-    with pytest.raises(InputError, match="no output"):
-        ns.audit(model, draw(2, 4), output="logits")
-    with pytest.raises(InputError, match="no size yet"):
-        ns.audit(nn.LazyLinear(3), draw(2, 4))
-    with pytest.raises(InputError, match="meta"):
-        ns.audit(nn.Linear(4, 4, device="meta"), draw(2, 4))
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        (nn.Linear(4, 4), {"rtol": -1}, "rtol"),
+        (nn.Linear(4, 4), {"loader": 5}, "loader"),
+        (nn.Linear(4, 4), {"loader": []}, "no batch"),
+        (nn.Linear(4, 4), {"loader": [draw(2, 4), draw(3, 5)]}, "batch 2"),
+        (nn.Linear(4, 4), {"output": "logits"}, "no output"),
+        (nn.Linear(4, 4), {"mode": "both"}, "mode"),
+        (nn.Linear(5, 4), {}, "raises"),
+        (nn.LazyLinear(3), {}, "no size yet"),
+        (nn.Linear(4, 4, device="meta"), {}, "meta"),
+        ("model", {}, "Module"),
+    ],
+)
+def test_clear_refusals(model, options, words):
+    with pytest.raises(InputError, match=words):
+        ns.audit(model, draw(2, 4), **options)
 
 
 def test_a_module_with_two_names_has_its_data():
@@ -237,11 +236,8 @@ def test_a_module_with_two_names_has_its_data():
 
 
 def test_a_missing_rule_is_not_called_a_function_without_constant():
-    class Spectrum(nn.Module):
-        def forward(self, x):
-            return torch.fft.rfft(x).abs()
 
-    found = audited(Spectrum(), draw(3, 8)).findings
+    found = audited(Net(lambda _, x: torch.fft.rfft(x).abs()), draw(3, 8)).findings
     assert "no-rule" in [finding.code for finding in found]
 
 
@@ -266,11 +262,8 @@ def test_products_with_a_parameter_are_weight_layers():
 
 
 def test_tensors_of_truth_values_do_not_stop_an_audit():
-    class Gate(nn.Module):
-        def forward(self, x):
-            return x * (x > 0)
 
-    model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), Gate(), nn.Linear(4, 4))).eval()
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), Net(lambda _, x: x * (x > 0)), nn.Linear(4, 4))).eval()
     assert len(audited(model, draw(6, 4)).layers) == 2
 
 

@@ -14,6 +14,8 @@ from normscope.choosing.audit_comparison import compare_document
 from normscope.core.errors import InputError
 from normscope.report.document import Table
 
+from .seen import Untraced
+
 
 class Net(nn.Module):
     """A convolution, a layer that runs twice in parallel, and a head."""
@@ -99,15 +101,7 @@ def test_large_models_have_upper_sides_alone(made, monkeypatch):
 
 
 def test_what_cannot_be_traced_has_none():
-    class Branch(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layer(x) if x.sum() > 0 else self.layer(-x)
-
-    audit = ns.audit(Branch().eval(), torch.ones(4, 3), effort="thorough")
+    audit = ns.audit(Untraced(nn.Linear(3, 3)).eval(), torch.ones(4, 3), effort="thorough")
     assert [row.sensitivity for row in audit.layers] == [None]
     assert any("sensitivity to the weights" in what for what, _ in audit.skipped)
 

@@ -14,6 +14,8 @@ import normscope as ns
 from normscope.core.errors import InputError
 from normscope.doctor.facts.steps import StepFacts
 
+from ..net import Net
+
 
 def classifier() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     """Return a small network with a BatchNorm, and data that it can learn."""
@@ -91,15 +93,10 @@ def test_the_next_loss_is_that_of_a_real_step(build: Callable[..., torch.optim.O
 @pytest.mark.parametrize(
     ("build", "code"),
     [
-        (lambda m: torch.optim.Adam(m.parameters(), lr=10.0), "step-too-long"),
-        (lambda m: torch.optim.SGD(m.parameters(), lr=1e3), "step-too-long"),
         (lambda m: torch.optim.SGD(m.parameters(), lr=1e-8), "step-too-short"),
         (lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3, weight_decay=100), "decay-too-strong"),
         (lambda m: torch.optim.AdamW(m.parameters(), lr=3.0, weight_decay=100), "decay-too-strong"),
-        (lambda m: torch.optim.AdamW(m.parameters(), lr=3.0), "step-too-long"),
         (lambda m: torch.optim.SGD(m.parameters(), lr=1e3, weight_decay=5e-4), "step-too-long"),
-        (lambda m: torch.optim.SGD(m[:3].parameters(), lr=0.1), "not-in-optimizer"),
-        (lambda m: torch.optim.SGD(copy.deepcopy(m).parameters(), lr=0.1), "not-in-optimizer"),
     ],
 )
 def test_a_wrong_optimizer_is_named(build: Callable[[nn.Module], torch.optim.Optimizer], code: str) -> None:
@@ -133,35 +130,14 @@ class Backwards(torch.autograd.Function):
         return -gradient
 
 
-class Reversed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.last = nn.Linear(20, 64), nn.Linear(64, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return Backwards.apply(self.last(torch.relu(self.inner(x))))  # type: ignore[no-any-return,no-untyped-call]
-
-
 def test_a_gradient_that_climbs_is_named() -> None:
     _, batch = classifier()
-    assert "gradient-does-not-descend" in codes(ns.check(Reversed(), batch, loss="cross_entropy"))
-
-
-class Sampling(nn.Module):
-    """Adds noise that is larger than what a step changes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = nn.Linear(20, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(x) + torch.randn(len(x), 5)
-
-
-def test_a_model_that_draws_random_numbers_is_compared_with_the_same_ones() -> None:
-    _, batch = classifier()
-    facts = steps_of(ns.check(Sampling(), batch, loss="cross_entropy"))
-    assert facts.fall == pytest.approx(1.0, abs=0.1)
+    model = Net(
+        lambda net, x: Backwards.apply(net.last(torch.relu(net.inner(x)))),
+        inner=nn.Linear(20, 64),
+        last=nn.Linear(64, 5),
+    )
+    assert "gradient-does-not-descend" in codes(ns.check(model, batch, loss="cross_entropy"))
 
 
 def test_an_optimizer_without_a_loss_is_refused() -> None:
@@ -175,13 +151,12 @@ def test_an_optimizer_without_a_loss_is_refused() -> None:
 def test_the_report_speaks_of_the_loss_and_a_file_keeps_it(tmp_path: Any) -> None:
     model, batch = classifier()
     check = ns.check(model, batch, loss="cross_entropy", optimizer=torch.optim.Adam(model.parameters()))
-    text = str(check)
-    for words in (
-        "always gives the same output can reach",
-        "(cosine ",
-        "The next step of Adam at a learning rate of 0.001",
-    ):
-        assert words in " ".join(text.split())
+    shown, page = " ".join(str(check).split()), check.to_html()
+    for words in ("always gives the same output can reach", "The next step of Adam at a learning rate of 0.001"):
+        assert words in shown
+        assert words in page
+    assert "(cosine " in page
+    assert "(cosine " not in shown
     check.to_json(tmp_path / "check.json")
     assert steps_of(ns.Check.from_json(tmp_path / "check.json")) == steps_of(check)
 

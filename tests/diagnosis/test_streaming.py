@@ -11,6 +11,8 @@ import normscope as ns
 from normscope.core.errors import InputError
 from normscope.doctor.facts.data import run_over_data
 
+from ..net import Net
+
 EPS = 1e-5
 
 
@@ -132,11 +134,10 @@ def test_units_that_never_fire_are_dead(shape):
 
 
 def test_the_first_module_that_breaks_is_named():
-    class Log(nn.Module):
-        def forward(self, x):
-            return x.log()
 
-    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Sequential(nn.Identity(), Log()), nn.Linear(3, 3))
+    model = nn.Sequential(
+        nn.Linear(3, 3), nn.Tanh(), nn.Sequential(nn.Identity(), Net(lambda _, x: x.log())), nn.Linear(3, 3)
+    )
     seen = run_over_data(model, [draw(4, 3)])
     assert seen.not_finite is not None
     assert (seen.not_finite.where, seen.not_finite.function) == ("2.1", "log")

@@ -82,7 +82,6 @@ def test_a_warning_of_a_model_names_its_code_once(run: str, kind: str) -> None:
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_warning_of_torchs_own_modules_is_no_warning_of_this_package(run: str) -> None:
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Unflatten(1, (3, 4)), nn.Conv1d(3, 4, 2, padding="same"), nn.Flatten(), nn.Linear(16, 3))
     found = {w.filename for w in heard(lambda: RUNS[run](model))}
     assert {Path(filename).name for filename in found} == {"conv.py"}
@@ -101,7 +100,6 @@ def test_the_filters_and_the_way_to_show_warnings_are_put_back() -> None:
 
 
 def test_infinite_running_statistics_warn_nobody() -> None:
-    torch.manual_seed(0)
     model = nn.Sequential(nn.BatchNorm1d(12), nn.Linear(12, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 

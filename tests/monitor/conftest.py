@@ -9,6 +9,11 @@ from normscope.doctor.monitor.watching import watch
 
 
 @pytest.fixture(autouse=True)
+def _same_numbers(seeded: None) -> None:
+    """Each test draws the same numbers, whatever ran before it."""
+
+
+@pytest.fixture(autouse=True)
 def _no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of a few milliseconds have no time to share out: every layer is measured at every step that is due."""
     monkeypatch.setitem(watch.__kwdefaults__, "overhead", None)

@@ -12,6 +12,8 @@ import normscope as ns
 from normscope.core.errors import InputError
 from normscope.core.finding import figure
 
+from ..net import Net
+
 
 def network(*between: nn.Module) -> nn.Sequential:
     torch.manual_seed(0)
@@ -21,7 +23,10 @@ def network(*between: nn.Module) -> nn.Sequential:
 def train(
     model, optimizer, *, steps=60, every=10, loss=F.cross_entropy, batch=None, after=None, validate=None, observed=True
 ):
-    """Watch a small classification; `batch(step, x, y)` changes a batch, `after(step)` comes after each step."""
+    """Watch a small classification; `batch(step, x, y)` changes a batch, `after(step)` comes after each step.
+
+    `validate(step)` gives the figures of a validation every ten steps.
+    """
     torch.manual_seed(1)
     rule = torch.randn(8, 4)
     with ns.watch(model, optimizer, every=every, panel=False) as run:
@@ -38,7 +43,7 @@ def train(
             if after is not None:
                 after(step)
             if validate is not None and step % 10 == 9:
-                run.log_metrics(val_loss=validate(step))
+                run.log_metrics(**validate(step))
     return run
 
 
@@ -59,7 +64,7 @@ def sgd(model, rate=0.1, **more):
 
 def test_a_healthy_run_raises_none_of_them():
     model = network()
-    run = train(model, sgd(model), steps=200, validate=lambda step: 1.0 / (1 + step))
+    run = train(model, sgd(model), steps=200, validate=lambda step: {"val_loss": 1.0 / (1 + step)})
     assert not run.findings
 
 
@@ -152,19 +157,11 @@ def test_eval_mode_is_told_of_the_part_that_it_is_of(part):
     assert ("`1.0`" in finding.seen) == part
 
 
-def test_a_validation_loss_that_rises_while_the_accuracy_holds_is_a_note_while_it_rises_little():
-    for rise, severity in ((1.4, ns.Severity.INFO), (3.0, ns.Severity.WARNING)):
-        model = network()
-        optimizer = sgd(model)
-        with ns.watch(model, optimizer, every=10, panel=False) as run:
-            for step in range(60):
-                optimizer.zero_grad()
-                loss = model(torch.ones(8, 8)).square().mean()
-                run.observe(loss=loss)
-                loss.backward()
-                optimizer.step()
-                run.log_metrics(val_loss=1.0 if step < 10 else rise, val_accuracy=0.5)
-        assert {f.severity for f in run.findings if f.code in ("overfitting", "validation-worse")} == {severity}
+@pytest.mark.parametrize(("rise", "severity"), [(1.4, ns.Severity.INFO), (3.0, ns.Severity.WARNING)])
+def test_a_validation_loss_that_rises_while_the_accuracy_holds_is_a_note_while_it_rises_little(rise, severity):
+    model = network()
+    run = train(model, sgd(model), validate=lambda step: {"val_loss": rise if step > 9 else 1.0, "val_accuracy": 0.5})
+    assert {f.severity for f in run.findings if f.code in ("overfitting", "validation-worse")} == {severity}
 
 
 def test_a_batch_with_nan_is_named_where_its_loss_is_observed_behind_the_step():
@@ -242,16 +239,12 @@ def test_steps_that_bfloat16_rounds_away_are_told():
 
 
 def test_gates_that_their_biases_keep_shut_are_named():
-    class Reader(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.recurrent, self.head = nn.LSTM(1, 16, batch_first=True), nn.Linear(16, 4)
 
-        def forward(self, x):
-            return self.head(self.recurrent(x[..., None])[0][:, -1])
-
-    torch.manual_seed(0)
-    model = Reader()
+    model = Net(
+        lambda net, x: net.head(net.recurrent(x[..., None])[0][:, -1]),
+        recurrent=nn.LSTM(1, 16, batch_first=True),
+        head=nn.Linear(16, 4),
+    )
     nn.init.constant_(model.recurrent.bias_ih_l0, -8.0)
     finding = told(train_silently(model, torch.optim.Adam(model.parameters(), 1e-3), steps=80), "saturated-units")
     assert finding.where == "recurrent"
@@ -283,17 +276,8 @@ def test_inputs_around_another_mean_are_told():
 @pytest.mark.parametrize(("last", "told_codes"), [(3.0, ["validation-worse"]), (0.62, [])])
 def test_a_validation_that_is_lost_at_once_is_told_at_once(last, told_codes):
     model = network()
-    optimizer = sgd(model)
     values = [2.0, 1.5, 1.2, 0.9, 0.8, 0.7, 0.6, last]
-    torch.manual_seed(1)
-    with ns.watch(model, optimizer, every=10, panel=False) as run:
-        for step in range(80):
-            x = torch.randn(32, 8)
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), x[:, :4].argmax(1)).backward()
-            optimizer.step()
-            if step % 10 == 9:
-                run.log_metrics(val_loss=values[step // 10])
+    run = train_silently(model, sgd(model), steps=80, validate=lambda step: {"val_loss": values[step // 10]})
     assert [code for code, _ in warnings_of(run)] == told_codes
 
 
@@ -303,21 +287,12 @@ def test_a_small_model_that_settles_at_the_noise_within_its_first_records_raises
     x = torch.randn(200, 5)
     y = 0.2 * x[:, :1] + torch.randn(200, 1)
     model = nn.Linear(5, 1)
-    optimizer = sgd(model, 0.3)
-    with ns.watch(model, optimizer, every=10, panel=False) as run:
-        for _ in range(60):
-            optimizer.zero_grad()
-            loss = F.mse_loss(model(x), y)
-            run.observe(loss=loss)
-            loss.backward()
-            optimizer.step()
-    assert not warnings_of(run)
+    assert not warnings_of(train(model, sgd(model, 0.3), loss=F.mse_loss, batch=lambda *_: (x, y)))
 
 
 @pytest.mark.parametrize(("every", "since"), [(1, "infinite; it began at step 1."), (10, "at step 1, where the loss")])
 def test_a_loss_that_is_infinite_before_it_is_nan_is_told_with_its_huge_outputs_and_inputs(every, since):
     """The forward is finite there: neither the loss function nor the targets are at fault."""
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
     run = train(
         model,

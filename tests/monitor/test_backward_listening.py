@@ -9,6 +9,9 @@ import normscope as ns
 from normscope.doctor.facts.loss_graph import without_factor
 from normscope.doctor.monitor.torch_hooks import BackwardListener
 
+from ..net import Net
+from .test_alarms_learning import told
+
 
 def network(*layers: nn.Module) -> nn.Sequential:
     torch.manual_seed(0)
@@ -30,13 +33,6 @@ def train(model, optimizer, *, steps=40, every=10, loss=F.cross_entropy, after=N
             if after is not None:
                 after(number, run)
     return run, losses
-
-
-def told(run, code):
-    """Return the one alarm of a code."""
-    [finding] = [finding for finding in run.findings if finding.code == code]
-    assert finding.severity >= ns.Severity.WARNING
-    return finding
 
 
 def test_records_of_a_loop_that_observes_nothing_have_its_losses():
@@ -122,11 +118,8 @@ def test_of_two_players_the_loss_in_front_of_the_step_counts():
 
 
 def test_a_loss_that_is_not_finite_is_located_though_nobody_observes_it():
-    class Root(nn.Module):
-        def forward(self, x):
-            return x.log()
 
-    model = network(Root())
+    model = network(Net(lambda _, x: x.log()))
     run, _ = train(model, torch.optim.SGD(model.parameters(), 0.1), steps=15)
     finding = told(run, "loss-not-finite")
     assert (finding.where, finding.step) == ("2", 0)

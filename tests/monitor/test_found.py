@@ -17,6 +17,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from normscope.doctor.monitor.run import Run
 from normscope.doctor.monitor.watching import Watch, watch
 
+from ..net import Net
 from .training import losses, network, sgd, take_step, tiny_network
 
 
@@ -60,15 +61,12 @@ def test_the_projections_of_attention_are_weight_layers() -> None:
 
 
 def test_attention_of_other_sizes_has_three_projections() -> None:
-    class Crossed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention = nn.MultiheadAttention(8, 2, kdim=4, vdim=6, batch_first=True)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.attention(x, x[..., :4], x[..., :6])[0]
-
-    run = stepped(Crossed(), noise(3, 5, 8))
+    model = Net(
+        lambda net, x: net.attention(x, x[..., :4], x[..., :6])[0],
+        attention=nn.MultiheadAttention(8, 2, kdim=4, vdim=6, batch_first=True),
+    )
+    run = stepped(model, noise(3, 5, 8))
     assert list(weights(run)) == [f"attention.{part}_proj" for part in ("q", "k", "v", "out")]
 
 
@@ -102,7 +100,6 @@ WRAPPERS = [
 
 @pytest.mark.parametrize("wrap", WRAPPERS)
 def test_sizes_and_gradients_are_of_all_that_a_weight_is_made_of(wrap: Any) -> None:
-    torch.manual_seed(0)
     model = nn.Sequential(wrap(nn.Linear(6, 8)), nn.BatchNorm1d(8), nn.Linear(8, 2))
     run = stepped(model, noise(16, 6), tier="standard")
     size, gradient = (run.records[0].of("weight", name)[0] for name in ("log10_size", "log10_gradient"))
@@ -116,7 +113,6 @@ def test_sizes_and_gradients_are_of_all_that_a_weight_is_made_of(wrap: Any) -> N
 
 
 def test_a_layer_that_is_changed_midway_ends_what_cannot_be_followed() -> None:
-    torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 2)
     )
@@ -125,9 +121,7 @@ def test_a_layer_that_is_changed_midway_ends_what_cannot_be_followed() -> None:
         for step in range(5):
             if step == 2:
                 torch.nn.utils.prune.l1_unstructured(model[0], "weight", 0.5)
-            optimizer.zero_grad()
-            model(noise(64, 4) + step).square().mean().backward()
-            optimizer.step()
+            take_step(model, optimizer, noise(64, 4) + step)
     assert ["0: other parameters" in str(warning.message) for warning in told] == [True]
     for quantity in ("log10_size", "log10_gradient", "log10_moved"):
         known = [[value is not None for value in record.of("weight", quantity)] for record in run.records]
@@ -155,9 +149,7 @@ def changed(model: nn.Module, change: Any, tier: str) -> Watch:
         for step in range(3):
             if step == 1:
                 change(model)
-            optimizer.zero_grad()
-            model(noise(16, 4)).square().mean().backward()
-            optimizer.step()
+            take_step(model, optimizer, noise(16, 4))
     return run
 
 

@@ -4,13 +4,15 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
 from normscope.doctor.monitor.history import History
 from normscope.doctor.monitor.locating import locate
 from normscope.doctor.monitor.watching import Watch
+
+from ..net import Net
 
 
 def codes(run: Watch) -> set[str]:
@@ -91,7 +93,6 @@ def test_rewards_that_are_not_finite_end_no_run_and_are_not_judged() -> None:
 
 
 def test_running_statistics_that_a_skipped_batch_broke_are_told() -> None:
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with ns.watch(model, optimizer, every=10, panel=False) as run:
@@ -111,28 +112,17 @@ def test_running_statistics_that_a_skipped_batch_broke_are_told() -> None:
     assert found.step <= 50
 
 
-class Masked(nn.Module):
-    """A softmax over what a mask leaves, and a layer behind it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(x.masked_fill(x < 0, -math.inf).softmax(1))
-
-
 def test_a_mask_is_not_where_numbers_broke_and_the_layer_behind_is_named() -> None:
     x = torch.ones(3, 4)
     x[1] = -1.0
-    broken = locate(Masked(), (x,), {}, 0)
+    model = Net(lambda net, x: net.head(x.masked_fill(x < 0, -math.inf).softmax(1)), head=nn.Linear(4, 2))
+    broken = locate(model, (x,), {}, 0)
     assert "`softmax`" in broken.words
     assert "`head`" in broken.words
 
 
 @pytest.mark.parametrize(("rate", "words"), [(1e-2, "warm-up"), (1e-4, None)])
 def test_gradients_that_vanish_behind_large_first_steps_are_blamed_on_the_steps(rate: float, words: str | None) -> None:
-    torch.manual_seed(0)
     block = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
     model = nn.Sequential(nn.Linear(10, 64), nn.TransformerEncoder(block, 6), nn.Flatten(), nn.Linear(64 * 8, 4))
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)

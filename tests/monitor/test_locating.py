@@ -14,6 +14,8 @@ from normscope.core.finding import Severity
 from normscope.doctor.monitor.locating import Locator, locate
 from normscope.doctor.monitor.watching import watch
 
+from .training import take_step
+
 NAN = float("nan")
 
 
@@ -155,7 +157,6 @@ def test_functions_of_the_model_itself_are_told_as_such() -> None:
 
 @pytest.mark.parametrize(("place", "x"), [("lstm", 1.0), ("first", 3e38)])
 def test_recurrent_layers_and_overflow(place: str, x: float) -> None:
-    torch.manual_seed(0)
     model = Recurrent()
     with torch.no_grad():
         model.first.weight.fill_(10.0)
@@ -170,9 +171,7 @@ def test_without_the_losses_between_records_no_layer_is_guessed(every: int, step
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with watch(model, optimizer, every=every) as run:
         for number in range(8):
-            optimizer.zero_grad()
-            model(torch.randn(8, 4) * (NAN if number == 3 else 1.0)).sum().backward()
-            optimizer.step()
+            take_step(model, optimizer, torch.randn(8, 4) * (NAN if number == 3 else 1.0))
     [told] = [f for f in run.findings if f.code == "loss-not-finite"]
     assert (told.where, told.step) == ("", step)
     assert words in told.seen

@@ -130,7 +130,7 @@ def test_a_damaged_line_is_an_error_that_names_it(damage: bytes, tmp_path: Path)
     with pytest.raises(InputError, match="line 2"):
         list(read_log(tmp_path))
     model = network("mlp")
-    with pytest.raises(InputError, match="line 2"), watch(model, _sgd(model), log=tmp_path):
+    with pytest.raises(InputError, match="line 2"), watch(model, sgd(model), log=tmp_path):
         pass
 
 
@@ -151,7 +151,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
         LogWriter(tmp_path / "file")
     (tmp_path / "taken" / FILE).mkdir(parents=True)
     model = network("mlp")
-    with pytest.raises(InputError, match="cannot write"), watch(model, _sgd(model), log=tmp_path / "taken"):
+    with pytest.raises(InputError, match="cannot write"), watch(model, sgd(model), log=tmp_path / "taken"):
         pass
     with pytest.raises(InputError, match="cannot read"):
         list(read_log(tmp_path / "nothing"))
@@ -196,10 +196,6 @@ def test_a_full_disk_warns_once_and_training_goes_on(
     assert (tmp_path / FILE).read_bytes().endswith(b"\n")
     assert [line["type"] for line in read_log(tmp_path) if line["type"] != "finding"][:2] == ["run", "step"]
     assert len(list(read_log(tmp_path))) == 4
-
-
-def _sgd(model: Any) -> Any:
-    return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
 def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:

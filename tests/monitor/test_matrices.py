@@ -17,6 +17,8 @@ from normscope.listening.calls import LayerGeometry
 from normscope.products import followed_norms
 from normscope.products.followed_norms import LayerStack, NormEstimates, eigenvectors_by_powers
 
+from .training import take_step
+
 
 class Reader(nn.Module):
     """Tokens through an embedding and a recurrent layer of some kind."""
@@ -70,7 +72,6 @@ def trained(model: nn.Module, x: Tensor, steps: int = 4, **options: Any) -> tupl
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_trained_matrix_is_a_row_with_its_figures(kind: str) -> None:
-    torch.manual_seed(0)
     model = Reader(kind)
     run, held = trained(model, torch.arange(40).reshape(8, 5) % 11)
     rows = run.history.of("weight")
@@ -172,7 +173,6 @@ def test_norms_of_a_short_run_are_those_of_dense_decompositions(tier: str, every
 
 @pytest.mark.parametrize("factor", [1e-35, 1e-20, 1e20, 1e35])
 def test_norms_of_extreme_weights(factor: float) -> None:
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 4, bias=False), nn.Tanh(), nn.Linear(4, 2))
     with torch.no_grad():
         model[0].weight.mul_(factor)
@@ -192,9 +192,7 @@ def test_a_weight_that_was_zero_is_followed_once_it_is_not() -> None:
         for step in range(5):
             with torch.no_grad():
                 model[0].weight.fill_(0.0 if step < 3 else 2.0)
-            optimizer.zero_grad()
-            model(torch.ones(4, 1)).mean().backward()
-            optimizer.step()
+            take_step(model, optimizer, torch.ones(4, 1))
     norms = [record.of("weight", "log10_norm")[0] for record in run.records]
     assert norms[:3] == [-math.inf] * 3
     assert norms[3:] == pytest.approx([math.log10(math.sqrt(12.0))] * 2, abs=1e-3)
@@ -365,9 +363,7 @@ def test_weights_that_are_not_finite_have_no_norm_however_old_the_last_is(value:
             if step == 2:
                 with torch.no_grad():
                     model[0].weight[0, 0] = value
-            optimizer.zero_grad()
-            model(torch.ones(4, 3)).mean().backward()
-            optimizer.step()
+            take_step(model, optimizer, torch.ones(4, 3))
     norms = [record.of("weight", "log10_norm")[0] for record in run.records]
     assert math.isfinite(norms[1])
     assert [norm is None or not math.isfinite(norm) for norm in norms[2:]] == [True, True]

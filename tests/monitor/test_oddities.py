@@ -18,6 +18,7 @@ from normscope.doctor.monitor.forward_listening import compiled_functions
 from normscope.doctor.monitor.watching import watch
 from normscope.doctor.symptoms.registry import add_record
 
+from ..net import Net
 from .training import only_at_first
 
 
@@ -62,19 +63,6 @@ def noise(*shape: int) -> Callable[[int], Tensor]:
     return lambda step: torch.randn(shape, generator=torch.Generator().manual_seed(step))
 
 
-class Calls(nn.Module):
-    """Calls a function with its layers."""
-
-    def __init__(self, function: Callable[..., Any], **layers: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        for name, layer in layers.items():
-            self.add_module(name, layer)
-
-    def forward(self, x: Any) -> Any:
-        return self.function(self, x)
-
-
 @torch.compile(backend="eager")
 def gated(x: Tensor, weight: Tensor) -> Tensor:
     return F.linear(x, weight).relu() * torch.sigmoid(x)
@@ -83,7 +71,7 @@ def gated(x: Tensor, weight: Tensor) -> Tensor:
 def encoder() -> nn.Module:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     frozen = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).requires_grad_(False)
-    model = Calls(lambda self, x: self.head(self.frozen(x)), frozen=frozen, head=nn.Linear(8, 4))
+    model = Net(lambda net, x: net.head(net.frozen(x)), frozen=frozen, head=nn.Linear(8, 4))
     model.frozen.eval()
     return model
 
@@ -93,18 +81,18 @@ def lazy() -> nn.Module:
     model.add_module("unused", nn.Identity())
     model(torch.ones(2, 5))
     model.register_module("never", nn.ModuleList([nn.LazyLinear(3)])[0])
-    return Calls(lambda self, x: self.inner[2](self.inner[1](self.inner[0](x))), inner=model)
+    return Net(lambda net, x: net.inner[2](net.inner[1](net.inner[0](x))), inner=model)
 
 
 UNUSUAL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "a compiled function": (lambda: Calls(lambda self, x: gated(x, self.fc.weight), fc=nn.Linear(6, 6)), (8, 6)),
+    "a compiled function": (lambda: Net(lambda net, x: gated(x, net.fc.weight), fc=nn.Linear(6, 6)), (8, 6)),
     "attention in eval mode": (encoder, (3, 5, 8)),
     "lazy modules": (lazy, (4, 5)),
-    "a sparse input": (lambda: nn.Sequential(Calls(lambda self, x: torch.sparse.mm(
-        x.to_sparse(), self.fc.weight.mT), fc=nn.Linear(6, 4)), nn.Linear(4, 2)), (5, 6)),
-    "a product with a vector": (lambda: Calls(lambda self, x: self.fc(x) @ self.fc.bias, fc=nn.Linear(6, 4)), (5, 6)),
-    "complex weights": (lambda: Calls(lambda self, x: F.linear(
-        x.to(torch.complex64), self.fc.weight).abs(), fc=nn.Linear(6, 4, dtype=torch.complex64)), (5, 6)),
+    "a sparse input": (lambda: nn.Sequential(Net(lambda net, x: torch.sparse.mm(
+        x.to_sparse(), net.fc.weight.mT), fc=nn.Linear(6, 4)), nn.Linear(4, 2)), (5, 6)),
+    "a product with a vector": (lambda: Net(lambda net, x: net.fc(x) @ net.fc.bias, fc=nn.Linear(6, 4)), (5, 6)),
+    "complex weights": (lambda: Net(lambda net, x: F.linear(
+        x.to(torch.complex64), net.fc.weight).abs(), fc=nn.Linear(6, 4, dtype=torch.complex64)), (5, 6)),
 }  # fmt: skip
 
 
@@ -120,7 +108,7 @@ def test_unusual_models_train_as_they_do_alone(name: str, tier: str, monkeypatch
 
 def test_sparse_inputs_of_blocks_are_left_out() -> None:
     def build() -> nn.Module:
-        first = Calls(lambda self, x: torch.sparse.mm(x, self.fc.weight.mT), fc=nn.Linear(6, 4))
+        first = Net(lambda net, x: torch.sparse.mm(x, net.fc.weight.mT), fc=nn.Linear(6, 4))
         return nn.Sequential(first, nn.Linear(4, 2))
 
     run = assert_unchanged(build, lambda step: noise(5, 6)(step).to_sparse(), tier="standard")
@@ -128,13 +116,13 @@ def test_sparse_inputs_of_blocks_are_left_out() -> None:
 
 
 def test_a_block_that_returns_its_parameter_keeps_no_hook() -> None:
-    model = nn.Sequential(Calls(lambda self, x: self.fc.weight, fc=nn.Linear(6, 4)), nn.Linear(6, 2))
+    model = nn.Sequential(Net(lambda net, x: net.fc.weight, fc=nn.Linear(6, 4)), nn.Linear(6, 2))
     fit(model, noise(4, 6), watched={"tier": "standard"})
     assert not model[0].fc.weight._backward_hooks
 
 
 def test_a_model_that_returns_nothing_is_measured() -> None:
-    model = Calls(lambda self, x: setattr(self, "loss", self.fc(x).square().mean()), fc=nn.Linear(6, 4))
+    model = Net(lambda net, x: setattr(net, "loss", net.fc(x).square().mean()), fc=nn.Linear(6, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with watch(model, optimizer, every=1) as run:
         model(torch.ones(3, 6))
@@ -160,7 +148,7 @@ def test_wrong_options_say_so(options: dict[str, Any]) -> None:
 
 def batch_normed() -> nn.Module:
     torch.manual_seed(0)
-    return Calls(lambda self, x: self.bn(self.fc(x)), fc=nn.Linear(6, 4), bn=nn.BatchNorm1d(4))
+    return Net(lambda net, x: net.bn(net.fc(x)), fc=nn.Linear(6, 4), bn=nn.BatchNorm1d(4))
 
 
 def level(x: Tensor) -> float:
@@ -172,14 +160,14 @@ def test_a_batch_norm_that_changes_is_never_read_wrongly(change: str) -> None:
     """Each from the third step on: the variance is that of its input, or unknown."""
     expected: list[float | None] = []
 
-    def forward(self: Any, x: Tensor) -> Tensor:
-        y = self.fc(x) * 10.0**self.step
-        late = self.step > 1
+    def forward(net: Any, x: Tensor) -> Tensor:
+        y = net.fc(x) * 10.0**net.step
+        late = net.step > 1
         unknown = ("another module", "not called", "called twice")
         expected.append(None if late and change in unknown else level(y))
         if late and change == "not called":
             return y
-        return self.bn(self.bn(y)) if late and change == "called twice" else self.bn(y)
+        return net.bn(net.bn(y)) if late and change == "called twice" else net.bn(y)
 
     def changed(step: int, model: nn.Module) -> None:
         model.step = step
@@ -202,7 +190,7 @@ def test_batches_that_hide_their_shape_are_measured_anew() -> None:
             self.x = x
 
     model = batch_normed()
-    model.function = lambda self, box: self.bn(self.fc(box.x))
+    model.function = lambda net, box: net.bn(net.fc(box.x))
     inputs = {step: noise(32 if step < 2 else 3, 6)(step) for step in range(4)}
     expected = []
     model.fc.register_forward_hook(lambda module, args, made: expected.append(level(made)))
@@ -250,7 +238,7 @@ def test_frozen_weights_have_a_size_and_tiny_gradients_too() -> None:
     _, run = fit(model, noise(8, 6), watched={}, steps=1)
     assert run.records[0].of("weight", "log10_size")[0] == pytest.approx(math.log10(size), abs=1e-5)
     model = nn.Linear(6, 4)
-    _, run = fit(Calls(lambda self, x: 1e-12 * self.fc(x), fc=model), noise(8, 6), watched={})
+    _, run = fit(Net(lambda net, x: 1e-12 * net.fc(x), fc=model), noise(8, 6), watched={})
     assert -26.0 < run.records[-1].total["log10_gradient"] < -22.0
 
 

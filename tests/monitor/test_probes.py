@@ -73,7 +73,6 @@ def dense_norm(layer: nn.Module, shape: tuple[int, ...]) -> float:
 
 class TestNormalizers:
     def test_batch_norm(self) -> None:
-        torch.manual_seed(0)
         layer = nn.BatchNorm2d(5)
         with torch.no_grad():
             layer.weight.copy_(torch.tensor([1.0, -2.0, 0.5, 0.0, 3.0]))
@@ -97,7 +96,6 @@ class TestNormalizers:
 
     @pytest.mark.parametrize("width", [2, 3, 7])
     def test_layer_norm_constants_are_jacobian_norms(self, width: int) -> None:
-        torch.manual_seed(0)
         x = torch.randn(3, 4, width)
         found = quantities(heard(nn.LayerNorm(width), x))
         norms = [torch.linalg.matrix_norm(layer_norm_jacobian(row, None, 1e-5), ord=2) for row in x.reshape(-1, width)]
@@ -105,7 +103,6 @@ class TestNormalizers:
         assert math.isnan(found["log10_running"])
 
     def test_rms_norm(self) -> None:
-        torch.manual_seed(0)
         x = torch.randn(6, 5)
         layer = nn.RMSNorm(5, eps=1e-3)
         found = quantities(heard(layer, x))
@@ -114,7 +111,6 @@ class TestNormalizers:
         assert found["log10_variance_max"] == pytest.approx(float(x.square().mean(1).max().log10()), abs=1e-5)
 
     def test_group_norm_takes_the_scales_of_its_groups(self) -> None:
-        torch.manual_seed(0)
         layer = nn.GroupNorm(2, 4)
         with torch.no_grad():
             layer.weight.copy_(torch.tensor([1.0, 5.0, 0.1, 0.2]))
@@ -145,7 +141,6 @@ class TestWeights:
         ids=["linear", "tokens", "strided", "grouped", "circular", "transposed"],
     )
     def test_the_norm_settles_on_the_operator_norm(self, layer: nn.Module, shape: tuple[int, ...]) -> None:
-        torch.manual_seed(0)
         seen = heard(layer, torch.randn(shape))
         [weight] = seen.weights.values()
         [found] = norm(layer, seen)
@@ -160,7 +155,6 @@ class TestWeights:
         assert weight.parameters == ("weight", "bias")
 
     def test_folded_with_a_batch_norm_it_does_not_see_the_gauge(self) -> None:
-        torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, eps=1e-12))
         with torch.no_grad():
             model[1].weight.copy_(torch.rand(5) + 0.5)
@@ -178,7 +172,6 @@ class TestWeights:
         assert abs(after[0] - before[0]) > 0.3
 
     def test_folded_with_a_layer_norm_it_takes_the_least_deviation(self) -> None:
-        torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5))
         x = torch.randn(20, 6)
         _, folded = norm(model, heard(model, x))
@@ -187,7 +180,6 @@ class TestWeights:
         assert folded == pytest.approx(math.log10(float(exact)), abs=1e-4)
 
     def test_a_weight_that_a_parametrization_makes_is_measured_as_applied(self) -> None:
-        torch.manual_seed(0)
         layer = nn.utils.parametrizations.weight_norm(nn.Linear(6, 5))
         [found] = norm(layer, heard(layer, torch.randn(3, 6)))
         exact = torch.linalg.svdvals(layer.weight.detach())[0]

@@ -23,6 +23,8 @@ from normscope.doctor.monitor.record import Record
 from normscope.doctor.monitor.step_measurement import StepMeasurement
 from normscope.doctor.monitor.watching import watch
 
+from .training import run_watched
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -61,17 +63,8 @@ def test_what_a_probe_writes_without_a_declaration_is_no_record(monkeypatch: pyt
         record.network(Quantity("network", "output_spraed", "misspelt"), 1.0)
 
     monkeypatch.setattr(Outputs, "fill", fill)
-    model = nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def train() -> Any:
-        with watch(model, optimizer, every=1) as run:
-            model(torch.randn(4, 2)).sum().backward()
-            optimizer.step()
-        return run
-
     with pytest.warns(UserWarning, match="output_spraed"):
-        run = train()
+        run = run_watched(nn.Linear(2, 1), torch.randn(4, 2), steps=1)
     assert not run.records
 
 

@@ -38,7 +38,7 @@ from normscope.doctor.monitor.schedule import (
 from normscope.doctor.monitor.watching import watch
 from normscope.products.followed_norms import SEARCH_STEPS
 
-from .training import losses, only_at_first
+from .training import losses, only_at_first, take_step
 
 PLACES = [("a", "linear", 0), ("b", "linear", 0), ("c", "linear", 0)]
 
@@ -381,9 +381,7 @@ def test_a_bias_that_grows_is_no_growth_of_the_norm(monkeypatch: pytest.MonkeyPa
     true = float(torch.linalg.matrix_norm(model[0].weight.detach(), 2).log10())
     with watch(model, optimizer, every=1) as run:
         for _ in range(45):  # layers wait for their turn for long
-            optimizer.zero_grad()
-            model(torch.randn(8, 6)).square().mean().backward()
-            optimizer.step()
+            take_step(model, optimizer, torch.randn(8, 6))
             with torch.no_grad():
                 model[0].bias.mul_(1.1)
     first, last = (record.of("weight", "log10_size")[0] for record in (run.records[0], run.records[-1]))
@@ -483,14 +481,9 @@ def test_a_step_that_is_not_measured_calls_nothing_but_the_counter(monkeypatch: 
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     x = torch.randn(8, 6)
 
-    def step() -> None:
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-
     with watch(model, optimizer, every=100) as run:
         for _ in range(2):  # what was measured at the first is sent at the second
-            step()
+            take_step(model, optimizer, x)
         called: list[str] = []
 
         def note(frame: Any, event: str, argument: Any) -> None:
@@ -500,12 +493,12 @@ def test_a_step_that_is_not_measured_calls_nothing_but_the_counter(monkeypatch: 
         with Calls() as watched:
             sys.setprofile(note)
             try:
-                step()
+                take_step(model, optimizer, x)
             finally:
                 sys.setprofile(None)
         assert not model._forward_hooks
     with Calls() as alone:
-        step()
+        take_step(model, optimizer, x)
     assert watched.count == alone.count
     allowed = {"__call__", "_before_forward", "passes", "listens", "_after_any_step", "_after_step", "stepped"}
     assert set(called) <= allowed, sorted(set(called) - allowed)
@@ -516,7 +509,6 @@ def test_a_step_that_is_not_measured_calls_nothing_but_the_counter(monkeypatch: 
 @pytest.mark.parametrize("tier", ["economy", "standard"])
 def test_a_measured_step_reads_nothing_from_the_device(monkeypatch: pytest.MonkeyPatch, tier: str) -> None:
     """On a CPU too: whatever would wait for a GPU raises, and what raises is told."""
-    torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6),
         nn.ReLU(), nn.Conv2d(6, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.LayerNorm(150), nn.Linear(150, 2),

@@ -16,6 +16,8 @@ from normscope.doctor.monitor.quantities.accumulation import Clearing
 from normscope.doctor.monitor.quantities.batch import measure_spread
 from normscope.doctor.monitor.watching import watch
 
+from .training import take_step
+
 
 def network() -> nn.Sequential:
     torch.manual_seed(0)
@@ -113,9 +115,7 @@ def test_branches_that_are_taken_now_and_then_are_no_fault() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with watch(model, optimizer, every=7) as run:  # the calls that are measured never take it
         for step in range(120):
-            optimizer.zero_grad()
-            model(batch(step)).square().mean().backward()
-            optimizer.step()
+            take_step(model, optimizer, batch(step))
     assert not codes(run)
 
 
@@ -220,7 +220,6 @@ def test_a_run_in_which_nothing_happens_says_nothing() -> None:
 @pytest.mark.parametrize("place", [2, 4])
 def test_frozen_random_layers_are_told_as_a_check_tells_them(place: int, bias: bool, severity: str) -> None:
     """In the same words and as severe: a map without a bias behind a body may be meant, as a fixed classifier."""
-    torch.manual_seed(0)
     sizes = ((8, 32), (32, 32), (32, 4))
     layers = [nn.Linear(*size, bias=bias or 2 * i != place) for i, size in enumerate(sizes)]
     model = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])

@@ -53,7 +53,6 @@ def test_an_edge_that_is_passed_is_told_once_with_its_meaning():
 
 
 def test_later_looks_take_a_few_products():
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Linear(12, 1))
     x, y = torch.randn(30, 6), torch.randn(30, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -69,7 +68,6 @@ def test_later_looks_take_a_few_products():
 
 
 def test_training_is_the_same_to_the_last_bit_and_nothing_is_left_behind():
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 1))
     x, y = torch.randn(20, 4), torch.randn(20, 1)
     other, state = copy.deepcopy(model), torch.get_rng_state()

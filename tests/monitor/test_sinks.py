@@ -23,18 +23,12 @@ LAYERS = (
     LayerRecord(name="layer1.0.bn1", kind="normalizer", family="batch_norm"),
     LayerRecord(name="layer1.0.bn2", kind="normalizer", family="batch_norm"),
 )
-RECORD = Record(
-    step=30,
-    seconds=1.0,
-    tier="economy",
-    loss=math.nan,
-    lr=(0.1, 0.2),
-    values={
-        "weight": {"log10_norm": (0.5,)},
-        "normalizer": {"log10_variance": (-1.0, None), "log10_gain": (-math.inf, 2.0)},
-    },
-    total={"log10_folded": 3.0, "log10_printed": None},
-)
+VALUES = {
+    "weight": {"log10_norm": (0.5,)},
+    "normalizer": {"log10_variance": (-1.0, None), "log10_gain": (-math.inf, 2.0)},
+}
+TOTAL = {"log10_folded": 3.0, "log10_printed": None}
+RECORD = Record(step=30, seconds=1.0, tier="economy", loss=math.nan, lr=(0.1, 0.2), values=VALUES, total=TOTAL)
 FINITE = {
     "normscope/lr/0": 0.1,
     "normscope/lr/1": 0.2,
@@ -43,14 +37,8 @@ FINITE = {
     "normscope/normalizer/layer1.0.bn1/log10_variance": -1.0,
     "normscope/normalizer/layer1.0.bn2/log10_gain": 2.0,
 }
-ALARM = Finding(
-    code="dead-layer",
-    severity=Severity.WARNING,
-    where="layer1.0." + 9 * "deep.",
-    seen="It is 0.",
-    why="W.",
-    advice="A.",
-)
+DEEP = "layer1.0." + 9 * "deep."
+ALARM = Finding(code="dead-layer", severity=Severity.WARNING, where=DEEP, seen="It is 0.", why="W.", advice="A.")
 
 
 class Target:

@@ -20,7 +20,8 @@ from normscope.core.errors import InputError
 from normscope.doctor.monitor.watching import watch
 from normscope.listening.calls import row_variance
 
-from .training import batches, losses, network
+from ..net import Net
+from .training import batches, losses, network, run_watched, take_step
 
 RICH = {"economy": 1, "standard": 2, "full": 3}
 
@@ -52,8 +53,7 @@ def test_nothing_is_left_behind_also_after_an_error() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = hooks(model, optimizer)
     with pytest.raises(RuntimeError, match="mine"), watch(model, optimizer, every=1):  # noqa: PT012
-        model(torch.randn(4, 72)).sum().backward()
-        optimizer.step()
+        take_step(model, optimizer, torch.randn(4, 72))
         raise RuntimeError("mine")
     assert hooks(model, optimizer) == before
     assert not torch.overrides._get_current_function_mode_stack()
@@ -63,13 +63,11 @@ def test_a_forward_that_raises_is_the_users_and_listening_ends() -> None:
     model = network("mlp")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with watch(model, optimizer, every=1) as run:
-        model(torch.randn(4, 72)).sum().backward()
-        optimizer.step()
+        take_step(model, optimizer, torch.randn(4, 72))
         with pytest.raises(RuntimeError):
             model(torch.randn(4, 71))
         assert not torch.overrides._get_current_function_mode_stack()
-        model(torch.randn(4, 72)).sum().backward()
-        optimizer.step()
+        take_step(model, optimizer, torch.randn(4, 72))
     assert [record.step for record in run.records] == [0, 1]
 
 
@@ -80,8 +78,7 @@ def test_evaluation_in_between_is_not_measured() -> None:
         model.eval()
         model(100 * torch.randn(4, 72))
         model.train()
-        model(torch.randn(4, 72)).sum().backward()
-        optimizer.step()
+        take_step(model, optimizer, torch.randn(4, 72))
     [record] = run.records
     assert len(record.of("normalizer", "log10_variance")) == 2
     assert all(value < 1.0 for value in record.of("normalizer", "log10_variance"))
@@ -111,10 +108,7 @@ def test_sparse_gradients_count() -> None:
     for sparse in (False, True):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Embedding(10, 4, sparse=sparse), nn.Flatten(), nn.Linear(12, 2))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with watch(model, optimizer, every=1) as run:
-            model(torch.tensor([[1, 2, 2], [2, 3, 4]])).square().mean().backward()
-            optimizer.step()
+        run = run_watched(model, torch.tensor([[1, 2, 2], [2, 3, 4]]), steps=1)
         totals.append(run.records[0].total["log10_gradient"])
     assert totals[0] == pytest.approx(totals[1], abs=1e-6)
 
@@ -308,8 +302,7 @@ def test_what_changes_after_the_first_forward_is_no_error(change: str) -> None:
                 sets = inner.double().reshape(len(x), 2, -1).var(dim=2, correction=0)
                 channels = model.norm(inner).double().var(dim=(0, 2), correction=0)
                 expected.append([float(sets.log10().mean()), float(channels.log10().mean())])
-            model(x).sum().backward()
-            optimizer.step()
+            take_step(model, optimizer, x)
     assert [record.step for record in run.records] == [0, 1, 2, 3]
     for record, variances in zip(run.records, expected, strict=True):
         *found, last = record.of("normalizer", "log10_variance")
@@ -328,8 +321,7 @@ def test_double_precision_is_measured() -> None:
     model = network("mlp").double()
     optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))
     with watch(model, optimizer, every={"standard": 1}) as run:
-        model(torch.randn(4, 72, dtype=torch.float64)).sum().backward()
-        optimizer.step()
+        take_step(model, optimizer, torch.randn(4, 72, dtype=torch.float64))
         optimizer.param_groups[0]["lr"].fill_(7.0)
     [record] = run.records
     assert record.lr == pytest.approx((0.1,))
@@ -339,20 +331,13 @@ def test_double_precision_is_measured() -> None:
 def test_no_hook_stays_on_a_leaf() -> None:
     """A parameter that goes into a block as its input keeps no hook of the steps that were measured."""
 
-    class Prompted(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.prompt, self.first, self.last = nn.Parameter(torch.ones(4, 3)), nn.Linear(3, 3), nn.Linear(3, 2)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.last(self.first(self.prompt) + x)
-
-    model = Prompted()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with watch(model, optimizer, every={"standard": 1}):
-        for _ in range(3):
-            model(torch.randn(4, 3)).sum().backward()
-            optimizer.step()
+    model = Net(
+        lambda net, x: net.last(net.first(net.prompt) + x),
+        prompt=nn.Parameter(torch.ones(4, 3)),
+        first=nn.Linear(3, 3),
+        last=nn.Linear(3, 2),
+    )
+    run_watched(model, torch.randn(4, 3), every={"standard": 1})
     assert not model.prompt._backward_hooks
 
 
@@ -362,13 +347,11 @@ def test_scales_are_those_of_the_forward_not_of_the_step() -> None:
     gains = []
     with watch(model, optimizer, every=1) as run:
         for _ in range(3):
-            optimizer.zero_grad()
             x = torch.randn(16, 3)
             with torch.no_grad():
                 variance = model[0](x).double().var(dim=0, correction=0)
                 gains.append(float((model[1].weight.abs() / (variance + 1e-5).sqrt()).max().log10()))
-            model(x).square().mean().backward()
-            optimizer.step()
+            take_step(model, optimizer, x)
     found = [record.of("normalizer", "log10_gain")[0] for record in run.records]
     assert found == pytest.approx(gains, abs=1e-4)
 
@@ -380,16 +363,6 @@ def test_what_could_not_be_measured_is_noted(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("normscope.listening.calls.row_variance", broken)
     losses("mlp", 2, watched=lambda m, o: watch(m, o, every=1, log=tmp_path))
     assert ns.Run(tmp_path).metadata["notes"] == ["5 (rms_norm) could not be measured"]
-
-
-def run_watched(model: nn.Module, x: torch.Tensor, *, steps: int = 3, **options: Any) -> Any:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with watch(model, optimizer, overhead=None, **{"every": 1, **options}) as run:
-        for _ in range(steps):
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
-    return run
 
 
 def test_modules_that_are_nested_as_deeply_as_they_can_run_alone_can_be_watched() -> None:

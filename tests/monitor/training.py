@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normscope.doctor.monitor.schedule import TimeBudget
-from normscope.doctor.monitor.watching import watch
+from normscope.doctor.monitor.watching import Watch, watch
 
 
 def network(kind: str = "conv") -> nn.Module:
@@ -86,11 +86,23 @@ def sgd(model: nn.Module) -> torch.optim.SGD:
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def take_step(model: nn.Module, optimizer: Any) -> None:
-    """One step of a tiny network, on the same batch at every call."""
+TINY_BATCH = torch.linspace(-1, 1, 64).reshape(16, 4)
+
+
+def take_step(model: nn.Module, optimizer: Any, x: Tensor = TINY_BATCH) -> None:
+    """One step on the mean square of what is made of a batch; by default that of a tiny network."""
     optimizer.zero_grad()
-    model(torch.linspace(-1, 1, 64).reshape(16, 4)).square().mean().backward()
+    model(x).square().mean().backward()
     optimizer.step()
+
+
+def run_watched(model: nn.Module, x: Tensor, *, steps: int = 3, **options: Any) -> Watch:
+    """Watch steps on one batch."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watch(model, optimizer, **{"every": 1, **options}) as run:
+        for _ in range(steps):
+            take_step(model, optimizer, x)
+    return run
 
 
 def told(caught: list[warnings.WarningMessage]) -> list[str]:

@@ -54,9 +54,10 @@ class Finding(Part):
         advice: what to do.
         numbers: the figures by name; `None` stands for a figure that was not measured.
         step: the training step at which it was raised; `None` in audits.
+        others: further places that show the same, where one finding stands for all of them.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("step",))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("step", "others"))
 
     code: str
     severity: Severity
@@ -66,6 +67,7 @@ class Finding(Part):
     advice: str
     numbers: Mapping[str, float | int | None] = field(default_factory=dict, hash=False)
     step: int | None = None
+    others: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:

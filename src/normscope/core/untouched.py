@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from .errors import InputError, describe_error
@@ -484,15 +484,27 @@ class ProtectedParameters(TorchDispatchMode):
 
 def written_tensors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """Return the tensors that an operator writes into, as its schema says."""
-    if not func._schema.is_mutable:
-        return []
-    leaves = []
-    for index, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            leaves += tree_leaves(args[index] if index < len(args) else kwargs.get(argument.name))
+    leaves: list[Any] = []
+    for index, name in _written_arguments(func):
+        value = args[index] if index < len(args) else kwargs.get(name)
+        leaves += [value] if isinstance(value, Tensor) else tree_leaves(value)
     # the memory of a DTensor is that of its local part
     parts = (getattr(value, "_local_tensor", value) for value in leaves)
     return [part for part in parts if isinstance(part, Tensor)]
+
+
+@functools.cache
+def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
+    """Return the places and names of the arguments that an operator writes into."""
+    arguments = enumerate(func._schema.arguments)
+    return tuple((k, a.name) for k, a in arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """Run arithmetic of ours past the modes that observe the model: they would slow each small operator down."""
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
 
 
 @contextmanager

@@ -63,6 +63,15 @@ class FunctionCall(NamedTuple):
         return WEIGHTS.get(self.name)
 
     @property
+    def normalizer(self) -> str | None:
+        """The family of a normalizer; None for any other call, and for one that standardises a weight of the model."""
+        if self.name not in NORMALIZERS:
+            return None
+        values, base = self.input, getattr(self.input, "_base", None)
+        whole = values if base is None or base.numel() != values.numel() else base
+        return None if isinstance(whole, nn.Parameter) else self.name
+
+    @property
     def input(self) -> Any:
         """The first argument."""
         return self.args[0] if self.args else self.kwargs.get("input")

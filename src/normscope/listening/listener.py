@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.threads import warnings_at_callers
 from ..core.untouched import without_dropout
-from .calls import EMBEDDINGS, NORMALIZERS, RECURRENT, RELUS, FunctionCall, Site, WeightSeen, weight_seen
+from .calls import EMBEDDINGS, RECURRENT, RELUS, FunctionCall, Site, WeightSeen, weight_seen
 
 MODULE_CALLS = {
     nn.Module._call_impl.__code__,
@@ -189,8 +189,8 @@ class LayerListener(ForwardListener):
 
     def before_call(self, call: FunctionCall) -> None:
         """Hand a normalizer on."""
-        if call.name in NORMALIZERS:
-            with self.measuring(call.name) as site:
+        if call.normalizer is not None:
+            with self.measuring(call.normalizer) as site:
                 self.normalizer(site, call)
 
     def after_call(self, call: FunctionCall, result: Any) -> Any:

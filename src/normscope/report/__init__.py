@@ -4,26 +4,26 @@ from typing import TYPE_CHECKING
 
 from ..core.loading import load_when_used
 from ..core.shown import Shown
-from .document import (
-    Block,
-    Cell,
-    Chart,
-    Column,
-    Curve,
-    Curves,
-    Document,
-    Figure,
-    Figures,
-    Series,
-    Steps,
-    Table,
-    Text,
-)
 from .words import factor, listed, pluralise, sentence
 
 if TYPE_CHECKING:
     from .axes import plot
     from .curves import thinned
+    from .document import (
+        Block,
+        Cell,
+        Chart,
+        Column,
+        Curve,
+        Curves,
+        Document,
+        Figure,
+        Figures,
+        Series,
+        Steps,
+        Table,
+        Text,
+    )
     from .export import picture, table_csv
     from .terminal import print_document
 
@@ -53,10 +53,23 @@ __all__ = [
     "thinned",
 ]
 
-# What draws and prints loads when it is first used.
+# Documents, and what draws and prints them, load when they are first used.
 __getattr__ = load_when_used(
     __name__,
     {
+        "Block": "document",
+        "Cell": "document",
+        "Chart": "document",
+        "Column": "document",
+        "Curve": "document",
+        "Curves": "document",
+        "Document": "document",
+        "Figure": "document",
+        "Figures": "document",
+        "Series": "document",
+        "Steps": "document",
+        "Table": "document",
+        "Text": "document",
         "picture": "export",
         "plot": "axes",
         "print_document": "terminal",

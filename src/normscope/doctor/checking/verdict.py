@@ -91,7 +91,7 @@ def _words(finding: Finding) -> tuple[str, str]:
 
 def places(group: Sequence[Finding], most: int = MAX_NAMED_KINDS) -> str:
     """Return the places of findings, the first few by name."""
-    return listed(list(dict.fromkeys(place(finding.where) for finding in group)), most=most)
+    return listed(list(dict.fromkeys(place(where) for f in group for where in (f.where, *f.others))), most=most)
 
 
 def _looked_at(rows: Sequence[HasRole]) -> str:

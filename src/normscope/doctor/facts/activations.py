@@ -29,6 +29,9 @@ ATTENTION_ROWS = 64
 HIDDEN_BELOW = 1e4
 """A score this far below the largest of its row is that of a hidden position."""
 
+SAME_WEIGHT = 1e-6
+"""Weights of positions that differ by a smaller share are equal but for rounding."""
+
 
 def layer_kind(call: FunctionCall, result: Any) -> str | None:
     """Return the kind of the row that a call's output is; None for calls that are no layer."""
@@ -38,7 +41,7 @@ def layer_kind(call: FunctionCall, result: Any) -> str | None:
     name, weight = call.name, call.weight_family
     plain = name.rstrip("_") if not name.startswith("_") else name
     if weight is not None or name in NORMALIZERS:
-        return weight or name
+        return weight or call.normalizer
     if name in RELUS:
         return "relu" if made.ndim > 1 else None
     if name in EMBEDDINGS:
@@ -49,6 +52,8 @@ def layer_kind(call: FunctionCall, result: Any) -> str | None:
 class Softmaxes(Collector):
     """Notes over which axis the shares of each softmax are added up, and what they give to hidden entries.
 
+    Also notes heads of attention in which it makes no difference who looks at whom.
+
     Attributes:
         wrong_axis: a softmax whose shares are added up over another axis than its own: where, its axis, and the other.
     """
@@ -56,37 +61,75 @@ class Softmaxes(Collector):
     def __init__(self, layers: Layers) -> None:
         super().__init__(layers)
         self.wrong_axis: tuple[str, int, int] | None = None
-        self._axes: dict[int, tuple[Tensor, int]] = {}  # what a softmax returned, and over which axis
-        self._leaks = dict[int, Tensor]()
+        self._axes: dict[int, tuple[Tensor, int, int]] = {}  # what a softmax returned, over which axis, and its row
+        self._widths = dict[int, int]()
+        self._leaks, self._blind = dict[int, Tensor](), dict[int, Tensor]()
 
     def before_call(self, call: FunctionCall, leaves: Sequence[Any], path: str) -> None:
         """Look at a product with the shares of a softmax."""
         if call.name in PRODUCTS and len(call.args) == 2:
             for operand, from_end in zip(call.args, (1, 2), strict=True):
-                softmax, axis = self._axes.get(id(operand), (None, 0))
+                softmax, axis, number = self._axes.get(id(operand), (None, 0, 0))
+                if softmax is not None and from_end == 1 and min(softmax.ndim, call.args[1].ndim) > 2:
+                    self._blind[number] = _blind_heads(softmax.detach(), call.args[1].detach())
                 if softmax is not None and softmax.ndim >= from_end and axis != softmax.ndim - from_end:
                     found = path or self.layers.maker(softmax), axis, softmax.ndim - from_end
                     self.wrong_axis = self.wrong_axis or found
 
     def after_layer(self, number: int, call: FunctionCall, result: Any, made: Tensor) -> None:
-        """Note the axis of a softmax, and what it gives to hidden entries."""
+        """Note the axis of a softmax, and what it gives to hidden entries; and heads of a fused attention."""
+        if call.name == "scaled_dot_product_attention":
+            self._blind[number] = _blind_fused_heads(call)
         if self.layers.heard[number].kind == "softmax":
             dim = axis_of(call)
             leak = _leaked_share(call, made.detach(), dim)
             if leak is not None:
                 self._leaks[number] = leak
             if isinstance(dim, int) and made.ndim > 1:
-                self._axes[id(made)] = made, dim % made.ndim
+                self._axes[id(made)] = made, dim % made.ndim, number
+                self._widths[number] = made.shape[dim]
 
     def of_rows(self) -> dict[int, dict[str, Any]]:
-        """Return the shares that go to hidden entries, as a field of rows."""
-        leaks = fetch_all([leak.reshape(1) for leak in self._leaks.values()])
-        return {number: {"leak": leak} for number, (leak,) in zip(self._leaks, leaks, strict=True)}
+        """Return how many entries share a sum of 1, what goes to hidden ones, and the share of blind heads, by row."""
+        rows: dict[int, dict[str, Any]] = {number: {"width": width} for number, width in self._widths.items()}
+        for name, noted in (("leak", self._leaks), ("blind_heads", self._blind)):
+            shares = fetch_all([share.double().reshape(1) for share in noted.values()])
+            for number, (share,) in zip(noted, shares, strict=True):
+                rows.setdefault(number, {})[name] = share
+        return rows
 
 
 def axis_of(call: FunctionCall) -> Any:
     """Return the `dim` of a call."""
     return call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else -1)
+
+
+@torch.no_grad()
+def _blind_fused_heads(call: FunctionCall) -> Tensor:
+    """Return the share of heads whose queries are all zero, or whose keys or values are alike at all positions."""
+    given = call.named()
+    query, key, value = (given[name].detach() for name in ("query", "key", "value"))
+    if key.shape[-2] < 2 or query.ndim < 3:
+        return query.new_zeros(())
+    no_query, *alike = (query == 0).all(-1).all(-1), *((own == own[..., :1, :]).all(-1).all(-1) for own in (key, value))
+    heads = [_by_head(own) for own in (no_query, alike[0] | alike[1])]
+    return torch.maximum(*(own.double().mean() for own in heads))
+
+
+def _by_head(each: Tensor) -> Tensor:
+    """Return what holds for each head in all samples; without an axis of heads there is one."""
+    return (each[:, None] if each.ndim == 1 else each.flatten(0, -2)).all(0)
+
+
+@torch.no_grad()
+def _blind_heads(softmax: Tensor, values: Tensor) -> Tensor:
+    """Return the share of heads with the same weight for all positions they see, or the same value at all of them."""
+    seen = (softmax > 0).sum(-1)
+    even = ((softmax.amax(-1) * seen - 1.0).abs() < SAME_WEIGHT) | (seen < 2)
+    alike = (values == values[..., :1, :]).all(-1).all(-1)
+    several = bool((seen > 1).any()) and softmax.dtype in (torch.float32, torch.float64)
+    heads = [_by_head(even.all(-1))] if several else []
+    return torch.stack([own.double().mean() for own in (*heads, _by_head(alike))]).amax()
 
 
 @torch.no_grad()

@@ -19,6 +19,13 @@ from .layers import Layers, fetch_all, is_input
 FEW_VALUES = 4
 """Integers with no more values than this are hardly words: kinds of segments, and masks."""
 
+FEWEST_SAMPLES = 8
+"""Rows of a table from which a column that goes with the labels, or is the same in all, is no chance."""
+CHANCE_LOG = 14.0
+"""Of the number of tables of labels for each one that a column agrees with by chance: one in a million."""
+MAX_REST = 1e-10
+"""The share of the variance of a target that rounding leaves where a column is a multiple of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WidestColumn(Part):
@@ -50,6 +57,8 @@ class BatchFacts(Part):
     """What the batch shows.
 
     Attributes:
+        telling: the input, by name, and its column that is a name or a measure of the label, sample by sample.
+        constant: inputs that are tables, by name, each with the columns that hold one value other than zero.
         columns: for each input that is a table, its widest column.
         padding: how inputs that are filled up at their ends are read.
     """
@@ -58,6 +67,47 @@ class BatchFacts(Part):
 
     columns: tuple[WidestColumn | None, ...] = ()
     padding: PaddingRead | None = None
+    telling: tuple[str, int] | None = None
+    constant: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+@torch.no_grad()
+def find_telling_column(tables: Sequence[tuple[str, Tensor]], labels: Any) -> tuple[str, int] | None:
+    """Return the input and its column that give the label of each sample away; None where no column does.
+
+    Each class has one value of its own there, or the column is a multiple of the target plus a number.
+    """
+    if not isinstance(labels, Tensor) or labels.is_complex():
+        return None
+    for name, table in tables:
+        if table.ndim != 2 or len(table) < FEWEST_SAMPLES or labels.numel() != len(table) or table.shape[1] < 2:
+            continue
+        target, values = labels.flatten(), table.detach().double()
+        kinds, codes = target.unique(return_inverse=True)
+        if 1 < len(kinds) <= len(target) // 4:
+            if (len(target) - len(kinds)) * math.log(len(kinds)) < math.log(values.shape[1]) + CHANCE_LOG:
+                continue
+            places, empty = codes[:, None].expand_as(values), values.new_zeros(len(kinds), values.shape[1])
+            low, high = (empty.scatter_reduce(0, places, values, how, include_self=False) for how in ("amin", "amax"))
+            tells = (low == high).all(0) & (low.sort(0).values.diff(dim=0) > 0).all(0)
+        elif target.is_floating_point():
+            values, target = values - values.mean(0), target.double() - target.double().mean()
+            sizes = values.square().sum(0) * target.square().sum()
+            tells = (sizes > 0) & ((values * target[:, None]).sum(0).square() > (1.0 - MAX_REST) * sizes)
+        else:
+            continue
+        if bool(tells.any()):
+            return name, int(tells.nonzero()[0])
+    return None
+
+
+@torch.no_grad()
+def find_constant_columns(tables: Sequence[tuple[str, Tensor]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return the inputs that are tables with columns of one value other than zero, and these columns."""
+    flat = [(name, table.detach()) for name, table in tables if table.ndim == 2 and len(table) >= FEWEST_SAMPLES]
+    alike = ((name, (table == table[:1]).all(0) & (table[0] != 0)) for name, table in flat)
+    found = [(name, tuple(columns.nonzero().flatten().tolist())) for name, columns in alike]
+    return tuple((name, columns) for name, columns in found if columns)
 
 
 @torch.no_grad()

@@ -33,6 +33,9 @@ from .layers_over_data import (
     WeightOverData,
     WeightTally,
 )
+from .loss import find_labels_outside
+
+LOSSES_OF_CLASSES = ("cross_entropy", "nll_loss")
 
 WRONG_BATCH = (
     "Pass batches the model accepts: model(batch) must work. Several arguments and labels are a pair of a dict and the "
@@ -171,6 +174,21 @@ class _DataListener(LayerListener):
         self.weights: dict[Site, WeightTally] = {}
         self.relus: dict[Site, UnitsTally] = {}
         self.order: dict[Site, None] = {}
+
+    def before_call(self, call: FunctionCall) -> None:
+        """Refuse labels and ids that are outside of their range: on a GPU they would end every later call as well."""
+        super().before_call(call)
+        if call.name in LOSSES_OF_CLASSES:
+            outside = find_labels_outside(call.named())
+            if outside is not None:
+                raise IndexError(outside.mismatch)
+        elif call.name == "embedding" and call.func is nn.functional.embedding:
+            ids, table = call.named()["input"], call.named()["weight"]
+            if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < len(table):
+                raise IndexError(
+                    f"the ids run from {int(ids.min())} to {int(ids.max())}, and the table of `{self.path}` has rows "
+                    f"from 0 to {len(table) - 1}"
+                )
 
     def site(self, family: str, path: str | None = None) -> Site:
         """Return where a call runs, and note in which order the layers with a row of their own do."""

@@ -20,7 +20,14 @@ from ...listening.calls import FunctionCall, Site, as_floats, float_tensors, ten
 from ...listening.listener import ForwardListener
 from .activations import Softmaxes, layer_kind, saturated_share
 from .autograd_graph import Reached, nodes_before, reached_leaves
-from .batch import BatchFacts, PaddingCollector, fetch_columns, widest_column
+from .batch import (
+    BatchFacts,
+    PaddingCollector,
+    fetch_columns,
+    find_constant_columns,
+    find_telling_column,
+    widest_column,
+)
 from .calls import CallFacts, Casts, Dropouts
 from .collector import Collector
 from .detached import CutValues, GraphCuts, GraphEnds, UnreadOutputs, cuts_graph
@@ -33,7 +40,6 @@ from .loss import LossListener
 from .objective import Objective, own_loss, random_signs, take_loss
 from .parameters import ParameterCollector
 from .pass_facts import PassFacts
-from .raising import find_raising
 from .steps import Optimizers, StepFacts, Trial, try_steps
 
 NO_GRADIENT = "the output does not depend on anything that has a gradient"
@@ -99,7 +105,11 @@ def run_forward_backward(
             loss = own_loss
         if optimizer is not None and loss is None:
             raise InputError(NO_LOSS_GIVEN)
-        raises = None if reason is None or reason == NO_GRADIENT else find_raising(model, call, batch, output, loss)
+        raises = None
+        if reason is not None and reason != NO_GRADIENT:
+            from .raising import find_raising  # loaded only where a backward raised
+
+            raises = find_raising(model, call, batch, output, loss)
         if not run.complete:
             run, runs = _Pass(model, call, Objective(loss, output, labels)), runs + 1
             stack.callback(run.layers.remove_hooks)
@@ -108,6 +118,7 @@ def run_forward_backward(
         divergence = run.read_divergence()
         tried = run.silent.confirm(call, run.objective.returned) + (divergence is not None)
         at_output = run.objective.at_output(loss)
+    named = [(name_input(name, len(call.variables)), tensor) for name, tensor in call.variables]
     forwards, backwards = runs + tried, int(reason is None) + (divergence is not None)
     count("passes", forwards * call.count)
     count("backwards", backwards * call.count)
@@ -126,7 +137,12 @@ def run_forward_backward(
         flow=run.flow.facts(),
         cuts=run.cuts(),
         calls=run.calls(raises),
-        batch=BatchFacts(columns=fetch_columns(run.columns), padding=run.padding.facts()),
+        batch=BatchFacts(
+            columns=fetch_columns(run.columns),
+            padding=run.padding.facts(),
+            telling=find_telling_column(named, next(iter(labels), None)),
+            constant=find_constant_columns(named),
+        ),
         steps=steps,
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...core.codec import JsonForm, Part
 from ...core.log10 import log10
+from ...core.untouched import unobserved
 from ...listening.calls import WEIGHTS, Site
 from .autograd_graph import Feed, find_feeds, find_makers
 from .layers_over_data import UnitsOverData
@@ -72,10 +73,15 @@ class LayerRow(Part):
             parameter), and the factor by which the gradient changes from a step to the one before; `None` unless it is
             about the same at every step.
         leak: softmax: the share that goes to entries which `masked_fill` was to hide.
+        width: softmax: how many entries share a sum of 1.
+        blind_heads: attention: the share of heads in which it makes no difference who looks at whom: all weights are
+            equal (queries are zero, or keys the same at all positions), or all values are.
         cut: where such places have one, and the model detaches values: the module that does, and their share.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("sample_deviation", "silent", "cut", "recurrence", "leak"))
+    JSON: ClassVar[JsonForm] = JsonForm(
+        sparse=("sample_deviation", "silent", "cut", "recurrence", "leak", "blind_heads"), left_out=("width",)
+    )
 
     path: str
     kind: str
@@ -96,6 +102,8 @@ class LayerRow(Part):
     cut: tuple[str, float] | None = None
     recurrence: tuple[str, float] | None = None
     leak: float | None = None
+    width: int | None = field(default=None, compare=False)
+    blind_heads: float | None = None
 
     @property
     def largest(self) -> float | None:
@@ -177,7 +185,9 @@ class Layers:
 
     def add(self, site: Site, made: Tensor, saturated: Tensor | None = None) -> int:
         """Add a row, and return its number."""
-        number, statistics = len(self.heard), statistics_of(made.detach(), saturated, self.samples)
+        number, values = len(self.heard), made.detach()
+        with unobserved():
+            statistics = statistics_of(values, saturated, self.samples)
         self.heard.append(HeardLayer(site, tuple(made.shape), made.dtype, statistics, id(made)))
         self.functions.append(made.grad_fn)
         if not torch.is_grad_enabled():
@@ -198,7 +208,8 @@ class Layers:
             hook.remove()
 
     def _returned(self, number: int, gradient: Tensor) -> None:
-        self._gradients[number] = norm_of(gradient)
+        with unobserved():
+            self._gradients[number] = norm_of(gradient)
 
     def forget_gradients(self) -> None:
         """Drop what a backward that did not end has left."""

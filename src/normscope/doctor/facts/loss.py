@@ -250,7 +250,7 @@ class LabelsOutside(Part):
 
 
 @torch.no_grad()
-def _labels_outside(given: Mapping[str, Any]) -> LabelsOutside | None:
+def find_labels_outside(given: Mapping[str, Any]) -> LabelsOutside | None:
     """Return the labels of a loss over classes if some of them are none of its classes."""
     output, target = given.get("input"), given.get("target")
     if not isinstance(output, Tensor) or not isinstance(target, Tensor):
@@ -283,7 +283,7 @@ class LossListener(TorchFunctionMode):
         if name is not None:
             given = {**dict(zip(("input", "target"), args)), **(kwargs or {})}
         if name in CLASSES and self.in_loss:
-            self.outside = _labels_outside(given)
+            self.outside = find_labels_outside(given)
             if self.outside is not None:
                 raise IndexError(self.outside.mismatch)
         result = func(*args, **(kwargs or {}))

@@ -36,6 +36,8 @@ class OutputFacts(Part):
         idle_label: the label of which no sample gets a gradient at the output, while others do.
         pushed_away: the share of the outputs that a step against the gradient of the loss moves away from their
             targets, where both are known.
+        classes_as_numbers: of a loss that is a squared error, however it is written: how many classes there are whose
+            numbers the outputs are to equal; 0 where they are to equal other targets.
         means_alone: whether the loss stays as it is with other outputs that have the same mean over the samples.
     """
 
@@ -45,6 +47,7 @@ class OutputFacts(Part):
     idle_label: float | None = None
     pushed_away: float = 0.0
     means_alone: bool = False
+    classes_as_numbers: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,7 @@ class LossAtOutput:
         return OutputFacts(
             idle_label=self.find_idle_label(),
             means_alone=self.reads_means_alone(),
+            classes_as_numbers=self.count_classes_as_numbers(),
             pushed_away=self.find_pushed_away(),
             wanted=self.find_wanted(limits),
         )
@@ -103,6 +107,34 @@ class LossAtOutput:
         moved = self.output + spread * noise.reshape(-1, *(1,) * (self.output.ndim - 1))
         before, after = self._losses_at(self.output, moved) or (0.0, 1.0)
         return abs(after - before) <= SAME_LOSS * abs(before)
+
+    def count_classes_as_numbers(self) -> int:
+        """Return the number of classes whose numbers a squared error wants outputs to equal; 0 where that is not so.
+
+        The gradient of a squared error grows by the same at every step of the output, and is zero at the targets.
+        """
+        label = next((v for v in self.labels if isinstance(v, Tensor) and v.shape[:1] == self.output.shape[:1]), None)
+        if label is None or label.is_complex() or label.ndim > self.output.ndim or not label.numel():
+            return 0
+        kinds = len(label.unique())
+        named = not label.is_floating_point() or self.output.shape[-1:] == (1,) or self.output.ndim == 1
+        whole = bool((label == label.round()).all()) if label.is_floating_point() else True
+        if not named or not whole or kinds < MIN_CLASSES or int(label.min()) or int(label.max()) >= kinds:
+            return 0
+        gradients: list[Tensor] = []
+        try:
+            for step in range(3):
+                output = (self.output.detach().double() + step).requires_grad_()
+                with torch.enable_grad():
+                    gradients.append(*torch.autograd.grad(self.loss(output, *self.labels), output))
+        except Exception:  # a loss may refuse such values, or read something else than the output
+            return 0
+        first, second = gradients[1] - gradients[0], gradients[2] - gradients[1]
+        if bool((first <= 0).any()) or bool(((second - first).abs() > SAME_LOSS * first).any()):
+            return 0
+        wanted = self.output.double() - gradients[0] / first
+        numbers = label.double().reshape(*label.shape, *(1,) * (self.output.ndim - label.ndim))
+        return kinds if bool(((wanted - numbers).abs() < SAME_LOSS * kinds).all()) else 0
 
     def find_pushed_away(self) -> float:
         """Return the share of outputs that steps against the gradient of the loss move away from their targets.

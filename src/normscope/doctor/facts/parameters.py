@@ -20,6 +20,13 @@ from .layers import Layers, fetch_all, norm_of, summable
 POWER_STEPS = 4
 """Enough to tell a matrix of rank one: one step finds its direction."""
 
+FEWEST_ENTRIES = 4
+"""Of lines with fewer entries some may be alike by chance."""
+MOST_OTHER_ZEROS = 1e-3
+"""Of all entries; a matrix with more zeros outside of lines of zeros is sparse by design."""
+SAME_MARK = 1e-6
+"""Products with random vectors that differ by less are those of copies: three of them are not so close by chance."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterRow(Part):
@@ -36,6 +43,8 @@ class ParameterRow(Part):
             as a root mean square; 0 if all units are the same.
         leading_share: for matrices and kernels: the share of the squared entries that one pair of singular vectors
             carries; 1 is a matrix of rank one.
+        zero_lines, copied_lines: for matrices and kernels: the shares of rows that are exactly zero, where no other
+            entries are, and that are copies of another one; of the columns where more of these are.
         gradient: the norm of its gradient; `None` without one, infinite where it is no number.
     """
 
@@ -49,7 +58,11 @@ class ParameterRow(Part):
     greatest: float
     row_deviation: float | None = None
     leading_share: float | None = None
+    zero_lines: float = 0.0
+    copied_lines: float = 0.0
     gradient: float | None = None
+
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("zero_lines", "copied_lines"))
 
     @property
     def is_zero(self) -> bool:
@@ -96,7 +109,9 @@ class ParameterCollector(Collector):
         self._reached = Reached({}, frozenset(), ())
 
     def after_call(self, call: FunctionCall, leaves: Sequence[Any], result: Any, path: str) -> None:
-        """Note the parameters that a function reads."""
+        """Note the parameters that a function reads, unless it asks for their type or size alone."""
+        if isinstance(result, int | torch.dtype | torch.device | torch.Size):
+            return
         for leaf in leaves:
             if isinstance(leaf, nn.Parameter):
                 self._read_at.setdefault(id(leaf), path)
@@ -161,9 +176,11 @@ class ParameterCollector(Collector):
                 greatest=greatest,
                 row_deviation=None if math.isnan(between) else between,
                 leading_share=None if math.isnan(share) else share,
+                zero_lines=zeros,
+                copied_lines=copies,
                 gradient=None if norm < 0.0 else math.inf if math.isnan(norm) else norm,
             )
-            for (name, parameter), (size, least, greatest, between, share), (norm,) in zip(
+            for (name, parameter), (size, least, greatest, between, share, zeros, copies), (norm,) in zip(
                 held, fetched, norms, strict=True
             )
         )
@@ -171,18 +188,24 @@ class ParameterCollector(Collector):
 
 @torch.no_grad()
 def parameter_statistics(parameter: Tensor) -> Tensor:
-    """Return root mean square, range, deviation between the rows, and the share of the leading singular pair."""
+    """Return root mean square, range, deviation between the rows, and the share of the leading singular pair.
+
+    Behind these stand the shares of lines that are zero, and that are copies of others.
+    """
     values = torch.view_as_real(parameter.detach()) if parameter.is_complex() else parameter.detach()
     values = summable(values)
     least, greatest = torch.aminmax(values)
     unit = torch.maximum(least.abs(), greatest.abs())
     unit = torch.where((unit > 0) & unit.isfinite(), unit, 1.0)
     values = values / unit  # so that no square overflows or is lost
+    table = values.squeeze() if values.ndim > 2 else values  # of positions, in the form of a batch of one
+    sides = [table, table.mT] if table.ndim == 2 else [values.flatten(1)] if values.ndim > 1 else []
+    lines = torch.stack([_count_lines(side) for side in sides or [values.reshape(1, -1)]]).amax(0)
     rows, unit = values.flatten(1) if values.ndim > 1 else values[None], unit.double()
     square = rows.square().mean().double()
     size, ends = unit * square.sqrt(), [least.double(), greatest.double()]
     if min(rows.shape) < 2:
-        return torch.stack([size, *ends, *[torch.full_like(size, math.nan)] * 2])
+        return torch.stack([size, *ends, *[torch.full_like(size, math.nan)] * 2, *lines])
     offsets = rows - rows[:1]  # zero, not rounding, where all rows are the same
     between = unit * offsets.sub_(offsets.mean(0)).square_().mean().double().sqrt()
     vector = torch.ones(rows.shape[1], dtype=rows.dtype, device=rows.device) + rows.abs().sum(0)
@@ -190,4 +213,24 @@ def parameter_statistics(parameter: Tensor) -> Tensor:
         vector = rows.mT @ (rows @ vector)
         vector = vector / torch.linalg.vector_norm(vector).clamp(min=1e-30)
     share = ((rows @ vector).double().square().sum() / (square * rows.numel()).clamp(min=1e-300)).clamp(max=1.0)
-    return torch.stack([size, *ends, between, share])
+    return torch.stack([size, *ends, between, share, *lines])
+
+
+def _count_lines(lines: Tensor) -> Tensor:
+    """Return the shares of the lines of a matrix that are zero, where other lines have no zeros, and that are copies.
+
+    Copies have the same products with a few random vectors.
+    """
+    count, width = lines.shape
+    zero = torch.linalg.vector_norm(lines, math.inf, dim=1) == 0
+    others = (lines == 0).sum() - zero.sum() * width
+    sparse = others > MOST_OTHER_ZEROS * lines.numel()
+    if min(count, width) < 2 or width < FEWEST_ENTRIES:
+        return torch.zeros(2, dtype=torch.float64, device=lines.device)
+    generator = torch.Generator(lines.device).manual_seed(0)
+    vectors = torch.randn(width, 3, dtype=lines.dtype, device=lines.device, generator=generator) / math.sqrt(width)
+    marks = lines @ vectors
+    marks = marks[marks[:, 0].argsort()]
+    same = (marks[1:] - marks[:-1]).abs().amax(1) <= SAME_MARK * marks.abs().amax()
+    copies = (same & (marks[1:] != 0).any(1)).sum()
+    return torch.stack([torch.where(sparse, 0, zero.sum()), torch.where(sparse, 0, copies)]).double() / count

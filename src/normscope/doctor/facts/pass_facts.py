@@ -76,6 +76,8 @@ class PassFacts(Part):
             skipped.append(("one sample beside others", self.dependence.reason))
         if self.dependence is not None and self.dependence.ahead_reason is not None:
             skipped.append(("whether labels are read ahead", self.dependence.ahead_reason))
+        if self.dependence is not None and self.dependence.positions is not None and self.dependence.positions.reason:
+            skipped.append(("what outputs know of other positions", self.dependence.positions.reason))
         if self.calls.unheard:
             skipped.append(("layers inside of torch.vmap", "their values cannot be looked at while they run"))
         return skipped if self.steps is None else [*skipped, *self.steps.skipped]

@@ -28,11 +28,10 @@ from ...listening.calls import as_floats
 from ...listening.listener import ForwardListener
 from .batch import FEW_VALUES, find_padding, runs_to_the_end
 from .loss import NO_CLASS, LossFacts
+from .positions import MOVED_SHARE, Outputs, PositionFacts, have_moved, probe_positions
 
 FEW_SAMPLES = 7
 """Samples that run once more: enough to see a change, cheap beside a batch, and an unlikely width of any layer."""
-MOVED_SHARE = 1e-3
-"""A change of a value over its size that counts as one: batched kernels round by far less."""
 NEAR_ONE = 0.1
 """How far the deviation of a standardised column may be from 1: one sample more or less in its formula, and an eps."""
 TOLD_SHARE = 0.6
@@ -67,12 +66,28 @@ class SampleFacts(Part):
         padding_moves: how far the output moves when some of the padding at the ends of rows is cut off, over how much
             it differs from sample to sample; `None` without padding.
         erased: what of a sample's values (`size` or `level`) tells the labels but does not move the output; or empty.
-        forwards: passes of at most seven samples that this took.
+        positions: how outputs depend on the positions of a sequence of tokens, where an argument holds one.
+        unsteady: the first module whose output differs between two passes on the same samples in eval mode; `None` if
+            there is none.
+        draws: whether it takes other random numbers for that.
+        forwards: passes of at most ten samples that this took.
         reason: why samples were not compared, where the model raised.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
-        sparse=("reads_ahead", "ahead_reason", "copies", "inverted_mask", "random", "padding_moves", "erased", "reason")
+        sparse=(
+            "reads_ahead",
+            "ahead_reason",
+            "copies",
+            "inverted_mask",
+            "random",
+            "padding_moves",
+            "erased",
+            "reason",
+            "positions",
+            "unsteady",
+            "draws",
+        )
     )
 
     identical: bool = False
@@ -86,6 +101,9 @@ class SampleFacts(Part):
     random: str | None = None
     padding_moves: float | None = None
     erased: str = ""
+    positions: PositionFacts | None = None
+    unsteady: str | None = None
+    draws: bool = False
     forwards: int = 0
     reason: str | None = None
 
@@ -116,13 +134,15 @@ def compare_samples(model: nn.Module, batch: Any, loss: LossFacts | None = None)
     call = arguments(model, batch)
     steps = _find_steps(call, batch, loss)
     try:
-        facts = _compare(model, batch, call, steps)
+        facts = _compare(model, batch, call, steps, loss)
     except Exception as error:  # what the model raises on fewer samples is no fault of it
         facts = SampleFacts(reason=describe_error(error))
     return dataclasses.replace(facts, inverted_mask=_find_inverted_mask(model, batch))
 
 
-def _compare(model: nn.Module, batch: Any, call: Call, steps: LabelledSteps | None) -> SampleFacts:
+def _compare(
+    model: nn.Module, batch: Any, call: Call, steps: LabelledSteps | None, loss: LossFacts | None
+) -> SampleFacts:
     tensors = [leaf for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim]
     samples = call.count
     if samples < 3 or not all(len(leaf) == samples for leaf in tensors) or _has_table_of(model, samples):
@@ -146,18 +166,31 @@ def _compare(model: nn.Module, batch: Any, call: Call, steps: LabelledSteps | No
                 plain = run(few)
             repeated = run(few, inside=False)
             if not any(map(have_moved, _ends(plain), _ends(repeated))):  # no state, no random numbers of its own
-                facts = _probe(run, few, plain, call, batch) | _look_ahead(run, few, plain, call, batch, few_steps)
+                facts = _probe(run, few, plain, call, batch)
+                if run.draws:
+                    facts["unsteady"], facts["draws"] = _first_moved(plain, run(few, draw=True)), True
+                else:
+                    facts["positions"] = probe_positions(run, model, few, batch, loss)
+                facts |= _look_ahead(run, few, plain, call, batch, few_steps)
                 if pads is not None and few is not call:
                     trimmed = int(pads[longest].sum(1).min())
                     facts["padding_moves"] = _moved_by_padding(run, few, plain, pads.shape[1], trimmed)
-            elif steps is not None:
-                facts["ahead_reason"] = DIFFERENT_RUNS
+            else:
+                facts["unsteady"] = _first_moved(plain, run(few))
+                facts["ahead_reason"] = None if steps is None else DIFFERENT_RUNS
         if facts.get("idle") and training:  # some arguments are read in training alone
             with untouched(model, "train"):
                 in_training = _idle_arguments(run, few, run(few))
             facts["idle"] = tuple((name, reader) for name, reader in facts["idle"] if name in in_training)
     count("passes", run.forwards * few.count)
-    return SampleFacts(**facts, forwards=run.forwards)
+    positions = facts.get("positions")
+    return SampleFacts(**facts, forwards=run.forwards + (0 if positions is None else positions.forwards))
+
+
+def _first_moved(plain: Outputs, again: Outputs) -> str | None:
+    """Return the first module that returns something else for the same samples; None if the model does not."""
+    moved = [path for (path, before), (_, after) in zip(plain, again) if have_moved(before, after)]
+    return moved[0] if "" in moved else None
 
 
 def _probe(run: _Runs, few: Call, plain: Outputs, call: Call, batch: Any) -> dict[str, Any]:
@@ -232,22 +265,23 @@ def _labels_count_samples(model: nn.Module, call: Call, batch: Any) -> bool:
     return _has_labels(call, batch) and (not time_first or labels.numel() == call.count)
 
 
-Outputs = list[tuple[str, Tensor]]
-"""The float outputs of every module in the order they come, with its path; those of the model itself have none."""
-
-
 class _Runs:
     """Runs a model on a few samples, each time with the same random numbers; counts how often, and sees if it draws."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model, self.forwards, self.draws = model, 0, False
 
-    def __call__(self, call: Call, *, inside: bool = True) -> Outputs:
-        """Return the outputs of all modules, or where `inside` is false those of the model itself alone."""
+    def __call__(self, call: Call, *, inside: bool = True, draw: bool = False) -> Outputs:
+        """Return the outputs of all modules, or where `inside` is false those of the model itself alone.
+
+        With `draw` the model gets other random numbers than in all other runs.
+        """
         copy = call.changed(torch.clone)  # a model may write to what it is given
         listener = _OutputListener(self.model, inside=inside)
         self.forwards += 1
         seed_random(self.model)
+        if draw:
+            torch.rand(1, device=next((leaf.device for leaf in call.leaves if isinstance(leaf, Tensor)), None))
         before = random_state(self.model)
         with listener.listening():
             self.model(*copy.args, **copy.kwargs)
@@ -291,13 +325,6 @@ class _OutputListener(ForwardListener):
 def _ends(outputs: Outputs) -> list[Tensor]:
     """Return the outputs of the model itself."""
     return [tensor for path, tensor in outputs if not path]
-
-
-def have_moved(before: Tensor, after: Tensor) -> bool:
-    """Whether values differ by more than rounding."""
-    if before.shape != after.shape or not before.numel():
-        return False
-    return bool((after - before).double().abs().amax() > MOVED_SHARE * before.double().abs().amax())
 
 
 def _other_first(shift: int, leaf: Tensor, other: int = 1) -> Tensor:

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.optim import Optimizer
@@ -22,12 +22,14 @@ from .blocks import parameter_count
 from .history import History
 from .layer_record import LayerRecord
 from .log import SCHEMA_VERSION, LogWriter
-from .panel import Panel
 from .quantities.losses import Observed
 from .record import Record
 from .schedule import Schedule, TimeBudget
 from .step_measurement import StepMeasurement
 from .watched_layers import Subject
+
+if TYPE_CHECKING:
+    from .panel import Panel
 
 Sink = Callable[[Record, Sequence[Finding]], None]
 LOOK_RECORDS = 4
@@ -66,7 +68,11 @@ class Recorder:
             except BaseException:
                 self._writer.close()
                 raise
-        self._panel = Panel() if panel else None
+        self._panel: Panel | None = None
+        if panel:
+            from .panel import Panel  # loaded only where one is shown
+
+            self._panel = Panel()
 
     def begin(self, layers: Sequence[LayerRecord], metadata: Mapping[str, Any]) -> None:
         """Take note of what is watched."""

@@ -348,7 +348,7 @@ def _card(group: Sequence[Finding], rows: Sequence[HasRole]) -> Notice:
     quiet = first.severity is Severity.INFO
     seen = [("" if index else "seen", text) for index, text in enumerate(_observations(group, 1 if quiet else SHOWN))]
     measures = [("advice", advice(group)), ("why it matters", merge_sentences([f.why for f in group]))]
-    layers = [("layers", places(group, NAMED))] if len(group) > SHOWN else []
+    layers = [("layers", places(group, NAMED))] if len(group) > SHOWN or any(f.others for f in group) else []
     told = " ".join((heading, *(text for _, text in seen)))
     lines, more = (seen, [*measures, *layers]) if quiet else ([*seen, *measures], layers)
     return Notice(

@@ -89,10 +89,10 @@ def is_noisy(seen: NormalizerOverData) -> bool:
     if seen.kind != "batch" or seen.uses_running or seen.entries < 3:
         return False
     spread = seen.batch_spread or 0.0
-    return _noise(seen) > NOISY_VARIANCE or spread > MEASURED_SPREAD or seen.samples <= FEW_SAMPLES
+    return variance_noise(seen) > NOISY_VARIANCE or spread > MEASURED_SPREAD or seen.samples <= FEW_SAMPLES
 
 
-def _noise(seen: NormalizerOverData) -> float:
+def variance_noise(seen: NormalizerOverData) -> float:
     """Return the relative standard deviation of a variance of as many normal values."""
     return math.sqrt(2.0 / (seen.entries - 1))
 
@@ -108,13 +108,16 @@ SMALL_BATCH = Symptom(
 
 
 def check_small_batch(examined: Examined) -> Iterator[Finding]:
-    """`small-batch` (warning): BatchNorm in train mode with too few values for a variance, or one that moves too much
-    from batch to batch
+    """`small-batch` (warning, info): BatchNorm in train mode with too few values for a variance, or one that moves too
+    much from batch to batch (info: behind a squeeze to one value per channel and sample, where the BatchNorms that see
+    whole samples have values enough)
     """
+    within = [seen for _, seen in examined.normalizers() if seen.kind == "batch" and seen.entries > seen.samples]
+    enough = bool(within) and not any(map(is_noisy, within))
     for place, seen in examined.normalizers():
         if not is_noisy(seen):
             continue
-        noise, spread, where = _noise(seen), seen.batch_spread, place.path
+        noise, spread, where = variance_noise(seen), seen.batch_spread, place.path
         shown = f"{pluralise(seen.entries, 'value')} per channel from {pluralise(seen.samples, 'sample')}"
         if noise > NOISY_VARIANCE:
             words = f"estimates each variance from {shown}: the estimate is typically off by {percent(noise)}"
@@ -125,6 +128,7 @@ def check_small_batch(examined: Examined) -> Iterator[Finding]:
         yield SMALL_BATCH.at(
             where,
             seen=f"BatchNorm `{where}` {words}.",
+            severity=Severity.INFO if enough and seen.entries == seen.samples else Severity.WARNING,
             entries=seen.entries,
             samples=seen.samples,
             relative_error=noise,

@@ -125,7 +125,7 @@ def _dead_normalizer(
     if examined.reads_input(place) and seen.log10_median > -math.inf:
         yield from _negligible_scale(place, seen, flow)
         return  # a small input is no dead layer: eps is too large for it, or it is too small
-    passing = _passing(seen)
+    passing = passing_share(seen)
     negligible = place.log10_folded is None or place.log10_folded <= NEGLIGIBLE_GAIN
     if seen.eps > 0.0 and passing < MIN_PASSED_VARIANCE and negligible:
         before = None if place.fed_by is None else examined.places[place.fed_by]
@@ -139,7 +139,7 @@ def _dead_normalizer(
     yield from _negligible_scale(place, seen, flow)
 
 
-def _passing(seen: NormalizerOverData) -> float:
+def passing_share(seen: NormalizerOverData) -> float:
     """Return var/(var + eps), the share of the normalized variance that a normalizer lets through."""
     variance = _log10_loudest(seen)
     return 0.0 if variance == -math.inf else 1.0 / (1.0 + seen.eps * 10.0 ** min(-variance, 300.0))
@@ -165,7 +165,7 @@ def _collapsed_variance(
 
 def _negligible_scale(place: ExaminedRow, seen: NormalizerOverData, flow: GraphOrder) -> Iterator[Finding]:
     """A normalizer whose largest scale lets next to nothing through."""
-    scale = math.inf if seen.weight is None or not seen.weight.numel() else float(seen.weight.abs().max())
+    scale = largest_scale(seen)
     if scale == 0.0:
         yield _zero_scales(place, flow.cuts(place.path))
     elif scale <= NEGLIGIBLE_NORM:
@@ -183,6 +183,11 @@ def _negligible_scale(place: ExaminedRow, seen: NormalizerOverData, flow: GraphO
             "and exclude the scales of normalizers from weight decay.",
             figures(log10_scale=log10(scale)),
         )
+
+
+def largest_scale(seen: NormalizerOverData) -> float:
+    """Return the largest of the scales of a normalizer; infinity where it has none."""
+    return math.inf if seen.weight is None or not seen.weight.numel() else float(seen.weight.abs().max())
 
 
 def _log10_loudest(seen: NormalizerOverData) -> float:

@@ -133,13 +133,34 @@ def _grown(
     longest: Chains, inner: frozenset[int], sizes: Mapping[int, WeightOverData]
 ) -> Iterator[tuple[float, int, int]]:
     """Yield the chains that end inside the network and through which the signal grows too much: its log, the ends."""
+    for log_growth, length, first, last in _growths(longest, inner, sizes):
+        if log_growth >= max(math.log(RUN_TOTAL_RATIO), length * math.log(RUN_LAYER_RATIO)):
+            yield log_growth, first, last
+
+
+def _growths(
+    longest: Chains, inner: frozenset[int], sizes: Mapping[int, WeightOverData]
+) -> Iterator[tuple[float, int, int, int]]:
+    """Yield the chains that end inside the network: the log of the signal's growth, how many layers, the ends."""
     for last in inner & longest.keys():
         for first, (length, _) in longest[last].items():
-            log_growth = _log_ratio(sizes[last].rms_output, sizes[first].rms_input)
-            if length >= MIN_RUN_LAYERS and log_growth >= max(
-                math.log(RUN_TOTAL_RATIO), length * math.log(RUN_LAYER_RATIO)
-            ):
-                yield log_growth, first, last
+            if length >= MIN_RUN_LAYERS:
+                yield _log_ratio(sizes[last].rms_output, sizes[first].rms_input), length, first, last
+
+
+def measure_run_growth(examined: Examined) -> tuple[float, float]:
+    """Return log10 of the largest growth of the signal through a chain, and the largest growth per layer.
+
+    That per layer is taken where the whole growth is one of `RUN_TOTAL_RATIO` or more; both are NaN without a chain.
+    """
+    signal = examined.signal
+    if signal is None or len(signal.flow.feeds) != len(signal.rows):
+        return math.nan, math.nan
+    sizes = rows_of_weights(signal, examined.data)
+    befores, inner = _weights_before(signal, sizes)
+    growths = [(growth, length) for growth, length, _, _ in _growths(_longest_chains(befores), inner, sizes)]
+    steps = (math.exp(growth / length) for growth, length in growths if growth >= math.log(RUN_TOTAL_RATIO))
+    return max((growth for growth, _ in growths), default=math.nan) / math.log(10.0), max(steps, default=math.nan)
 
 
 def _weights_before(

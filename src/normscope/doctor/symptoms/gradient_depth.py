@@ -103,7 +103,7 @@ def check_gradient_explosion(examined: Examined) -> Iterator[Finding]:
     signal = deep_signal(examined)
     if signal is None or any(seen.untaken for _, seen in examined.normalizers()):
         return  # what does not normalize yet is another finding
-    back, forth = -decades_lost(signal), _trend(_sizes(signal))
+    back, forth = -decades_lost(signal), decades_grown(signal)
     if not (max(back, forth) >= EXPLODED_DECADES or min(back, forth) >= EXPLODED_BOTH_WAYS_DECADES) or any(
         check_exploding_run(examined)
     ):
@@ -126,12 +126,7 @@ def check_gradient_explosion(examined: Examined) -> Iterator[Finding]:
 
 def check_gradient_jump(examined: Examined) -> Iterator[Finding]:
     """`gradient-jump` (warning): gradients of layers lie six decades and more apart, and no other warning says why"""
-    signal = examined.signal
-    rows = [] if signal is None else [row for row in signal.layers if row.kind in KINDS_WITH_WEIGHTS]
-    levels = [
-        (row.log10_gradient, place) for place, row in enumerate(rows) if row.log10_gradient not in (None, -math.inf)
-    ]
-    ordered = sorted((level, place) for level, place in levels if level is not None and math.isfinite(level))
+    rows, ordered = sort_gradients(examined)
     if len(ordered) < 2 or ordered[-1][0] - ordered[0][0] < JUMP_DECADES:
         return
     ends = [level for level, _ in (min(ordered, key=operator.itemgetter(1)), max(ordered, key=operator.itemgetter(1)))]
@@ -156,25 +151,23 @@ def check_gradient_jump(examined: Examined) -> Iterator[Finding]:
     )
 
 
+def sort_gradients(examined: Examined) -> tuple[list[LayerRow], list[tuple[float, int]]]:
+    """Return the rows with weights, and log10 of the gradients there with the place of each, in their order."""
+    rows = [] if examined.signal is None else [row for row in examined.signal.layers if row.kind in KINDS_WITH_WEIGHTS]
+    levels = [(row.log10_gradient, place) for place, row in enumerate(rows)]
+    return rows, sorted((level, place) for level, place in levels if level is not None and math.isfinite(level))
+
+
 def check_batch_norm_depth(examined: Examined) -> Iterator[Finding]:
     """`batch-norm-depth` (warning): a fresh network in train mode whose BatchNorms, without skips around them, make the
     gradient grow a hundredfold or more, with the growth per layer beside [the law of Yang et al.](networks.md); said
     instead of `gradient-explosion`
     """
-    signal = deep_signal(examined)
-    norms = [seen for _, seen in examined.normalizers() if seen.kind == "batch"]
-    fresh = all(seen.weight is None or bool((seen.weight == 1.0).all()) for seen in norms)
-    if signal is None or not fresh or any(seen.uses_running for seen in norms):
-        return
-    rows = [row for row in signal.layers if row.kind == "batch_norm"]
-    gradients = [row.log10_gradient for row in rows if row.log10_gradient not in (None, -math.inf)]
-    if len(gradients) < MIN_DEEP_LAYERS or len(gradients) < len(rows):
-        return
-    back = -_trend([value for value in gradients if value is not None])
+    back, rows = decades_through_batch_norms(examined)
     if not back >= BATCH_NORM_DECADES:
         return
-    measured = 10.0 ** (2.0 * back / (len(gradients) - 1))
-    entries = min(seen.entries for seen in norms)
+    measured = 10.0 ** (2.0 * back / (len(rows) - 1))
+    entries = min(seen.entries for _, seen in examined.normalizers() if seen.kind == "batch")
     law = batch_norm_growth(entries) if entries > 3 else math.inf
     first = rows[0].path
     yield finding(
@@ -190,6 +183,23 @@ def check_batch_norm_depth(examined: Examined) -> Iterator[Finding]:
         "block at 0 if there are many blocks), use LayerNorm, or make the network shallower.",
         figures(log10_gradient=back, growth=measured, law=law, layers=len(rows), entries=entries),
     )
+
+
+def decades_through_batch_norms(examined: Examined) -> tuple[float, list[LayerRow]]:
+    """Return the decades that a gradient gains through fresh BatchNorms by its typical step, and their rows.
+
+    NaN where they are few, have learned, use running statistics, or not all of them have a gradient.
+    """
+    signal = deep_signal(examined)
+    norms = [seen for _, seen in examined.normalizers() if seen.kind == "batch"]
+    fresh = all(seen.weight is None or bool((seen.weight == 1.0).all()) for seen in norms)
+    if signal is None or not fresh or any(seen.uses_running for seen in norms):
+        return math.nan, []
+    rows = [row for row in signal.layers if row.kind == "batch_norm"]
+    gradients = [row.log10_gradient for row in rows if row.log10_gradient not in (None, -math.inf)]
+    if len(gradients) < MIN_DEEP_LAYERS or len(gradients) < len(rows):
+        return math.nan, rows
+    return -_trend([value for value in gradients if value is not None]), rows
 
 
 def deep_signal(examined: Examined) -> PassFacts | None:
@@ -209,14 +219,14 @@ def decades_lost(signal: PassFacts) -> float:
     return _trend(_gradients(signal))
 
 
+def decades_grown(signal: PassFacts) -> float:
+    """Return the decades that values gain from the first layer to the output, by their typical step."""
+    return _trend([math.log10(size) for row in signal.layers if (size := row.root_mean_square)])
+
+
 def _gradients(signal: PassFacts) -> list[float]:
     gradients = [row.log10_gradient for row in signal.layers]
     return [value for value in gradients if value is not None and value > -math.inf]
-
-
-def _sizes(signal: PassFacts) -> list[float]:
-    sizes = [row.root_mean_square for row in signal.layers]
-    return [math.log10(size) for size in sizes if size]
 
 
 def _trend(values: Sequence[float]) -> float:
@@ -243,12 +253,7 @@ another; a healthy plain chain of twenty layers keeps a tenth."""
 
 def check_fading_differences(examined: Examined) -> Iterator[Finding]:
     """A fresh deep network without a way around its layers, through which the samples become more and more alike."""
-    signal = examined.signal
-    if signal is None or signal.samples < FEWEST_COMPARED or not is_fresh(examined.model):
-        return
-    flow = GraphOrder(examined)
-    chain = [row for row in signal.layers if row.kind in WEIGHT_KINDS and flow.cuts(row.path)]
-    shares = [(row.sample_deviation or 0.0) / (row.root_mean_square or math.inf) for row in chain]
+    chain, shares = shares_that_differ(examined)
     if len(chain) < LONG_CHAIN or shares[0] < DIFFERENT_SHARE or not 0.0 < max(shares[-2:]) < ALIKE_SHARE:
         return
     if any(check_gradient_vanishing(examined)):
@@ -267,6 +272,16 @@ def check_fading_differences(examined: Examined) -> Iterator[Finding]:
     )
 
 
+def shares_that_differ(examined: Examined) -> tuple[list[LayerRow], list[float]]:
+    """Return the weight layers that everything passes in a fresh model, and the share of the values that differs."""
+    signal = examined.signal
+    if signal is None or signal.samples < FEWEST_COMPARED or not is_fresh(examined.model):
+        return [], []
+    flow = GraphOrder(examined)
+    chain = [row for row in signal.layers if row.kind in WEIGHT_KINDS and flow.cuts(row.path)]
+    return chain, [(row.sample_deviation or 0.0) / (row.root_mean_square or math.inf) for row in chain]
+
+
 VANISHED_RATIO = 0.02
 """The size of what an operator without weights hands on over that of what it reads, below which values vanish: a mean
 keeps a tenth."""
@@ -276,26 +291,9 @@ LEARNED_SCALE_RATIO = 2.0
 
 def check_shrinking_values(examined: Examined) -> Iterator[Finding]:
     """A fresh model in which values nearly vanish between two layers, by an operator without weights."""
-    signal = examined.signal
-    if signal is None or not is_fresh(examined.model) or any(check_constant_output(examined)):
+    if not is_fresh(examined.model) or any(check_constant_output(examined)):
         return
-    weights, falls = rows_of_weights(signal, examined.data), list[tuple[float, str, str]]()
-    for number, (row, feeds) in enumerate(zip(signal.rows, signal.flow.feeds, strict=False)):
-        size = weights[number].rms_input if number in weights else row.root_mean_square
-        values = [feed for feed in feeds if signal.rows[feed].kind != GATE]  # a gate weighs values and hands on none
-        inner = [feed for feed in values if signal.rows[feed].kind != INPUT]
-        largest_read = max((signal.rows[feed].root_mean_square or 0.0 for feed in values), default=0.0)
-        if examined.data.other and not inner and number in weights and (size or 0.0) < VANISHED_RATIO * largest_read:
-            return  # the data are smaller than the batch, not what layers make of it
-        read, feed = max(((signal.rows[feed].root_mean_square or 0.0, feed) for feed in inner), default=(0.0, 0))
-        has_own_finding = row.kind in (*NORMALIZERS, *ACTIVATIONS, GATE, "relu")  # of units that are off or saturated
-        if len(inner) == len(values) and read > 0.0 and size and not has_own_finding:
-            fall = (size / read, signal.rows[feed].path, row.path)
-            # blocks that begin small on purpose, as those of ConvNeXt and CaiT, by a vector that training enlarges
-            is_meant = fall[0] < VANISHED_RATIO and _is_learned_scale(examined.model, *fall)
-            if not (is_meant and _has_way_around(number, signal.flow.feeds)):
-                falls.append(fall)
-    factor, before, after = min(falls, default=(1.0, "", ""))
+    factor, before, after = min(find_falls(examined), default=(1.0, "", ""))
     if factor >= VANISHED_RATIO:
         return
     yield finding(
@@ -309,6 +307,30 @@ def check_shrinking_values(examined: Examined) -> Iterator[Finding]:
         "layer behind it.",
         figures(factor=factor),
     )
+
+
+def find_falls(examined: Examined) -> list[tuple[float, str, str]]:
+    """Return what operators without weights make of the size of values: the factor, and the layers around each."""
+    signal = examined.signal
+    if signal is None:
+        return []
+    weights, falls = rows_of_weights(signal, examined.data), list[tuple[float, str, str]]()
+    for number, (row, feeds) in enumerate(zip(signal.rows, signal.flow.feeds, strict=False)):
+        size = weights[number].rms_input if number in weights else row.root_mean_square
+        values = [feed for feed in feeds if signal.rows[feed].kind != GATE]  # a gate weighs values and hands on none
+        inner = [feed for feed in values if signal.rows[feed].kind != INPUT]
+        largest_read = max((signal.rows[feed].root_mean_square or 0.0 for feed in values), default=0.0)
+        if examined.data.other and not inner and number in weights and (size or 0.0) < VANISHED_RATIO * largest_read:
+            return []  # the data are smaller than the batch, not what layers make of it
+        read, feed = max(((signal.rows[feed].root_mean_square or 0.0, feed) for feed in inner), default=(0.0, 0))
+        has_own_finding = row.kind in (*NORMALIZERS, *ACTIVATIONS, GATE, "relu")  # of units that are off or saturated
+        if len(inner) == len(values) and read > 0.0 and size and not has_own_finding:
+            fall = (size / read, signal.rows[feed].path, row.path)
+            # blocks that begin small on purpose, as those of ConvNeXt and CaiT, by a vector that training enlarges
+            is_meant = fall[0] < VANISHED_RATIO and _is_learned_scale(examined.model, *fall)
+            if not (is_meant and _has_way_around(number, signal.flow.feeds)):
+                falls.append(fall)
+    return falls
 
 
 def _is_learned_scale(model: nn.Module, factor: float, before: str, after: str) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -58,7 +60,7 @@ def check_backward_raises(examined: Examined) -> Iterator[Finding]:
 def check_unused_parameters(examined: Examined) -> Iterator[Finding]:
     """`unused-parameter` (warning, info): a layer that the forward never uses, or whose result nothing reads (info: a
     single vector, a result that a module offers beside others, one of several experts, or of several blocks that
-    random numbers choose from)
+    random numbers choose from, attention to an encoder in a decoder that runs without one)
     """
     parameters = parameters_of(examined)
     used = {row.module for row in parameters if row.used}
@@ -71,6 +73,7 @@ def check_unused_parameters(examined: Examined) -> Iterator[Finding]:
         chosen = (
             "expert" in module or drawn or len(ran) > 1
         )  # one of several that the samples, or random numbers, choose from
+        chosen = chosen or _is_cross_attention(examined, module)
         yield finding(
             "unused-parameter",
             module or rows[0].name,
@@ -82,6 +85,23 @@ def check_unused_parameters(examined: Examined) -> Iterator[Finding]:
             figures(parameters=len(rows), size=sum(math.prod(row.shape) for row in rows)),
             severity=Severity.WARNING if whole and not chosen else Severity.INFO,
         )
+
+
+CROSS_ATTENTION = re.compile(r"cross_?att|enc(oder)?_?(dec(oder)?_?)?att", re.IGNORECASE)
+"""How modules that attend to what an encoder made are called."""
+ENCODER_ARGUMENT = re.compile("encoder|memory|context|cross")
+
+
+def _is_cross_attention(examined: Examined, path: str) -> bool:
+    """Whether a module attends to an encoder that its block may do without, in a model in which none runs."""
+    parts = path.split(".")
+    place = next((k for k, part in enumerate(parts) if CROSS_ATTENTION.search(part)), None)
+    rows = () if examined.signal is None else examined.signal.layers
+    if place is None or any("encoder" in row.path.split(".") for row in rows):
+        return False
+    block = examined.model.get_submodule(".".join(parts[:place]))
+    arguments = inspect.signature(block.forward).parameters.values()
+    return any(a.default is None and ENCODER_ARGUMENT.search(a.name) for a in arguments)
 
 
 def check_cut_gradient(examined: Examined) -> Iterator[Finding]:
@@ -232,7 +252,10 @@ def check_no_gradient(examined: Examined) -> Iterator[Finding]:
 
 
 def check_starved_layers(examined: Examined) -> Iterator[Finding]:
-    """Layers beside the main path to which no gradient comes back, though no layer of zeros holds it up."""
+    """Layers beside the main path to which no gradient comes back, though no layer of zeros holds it up.
+
+    It is a note where the forward draws random numbers, which may drop a branch in one pass and take it in the next.
+    """
     signal = examined.signal
     if signal is None or any(row.is_zero and not row.name.endswith("bias") for row in signal.parameters):
         return
@@ -244,13 +267,15 @@ def check_starved_layers(examined: Examined) -> Iterator[Finding]:
         paths = list(dict.fromkeys(row.path for row in starved))
         learning = {without_numbers(row.module) for row in signal.parameters if row.gradient}
         chosen = all(without_numbers(path) in learning for path in paths)  # others of a list of experts learn
-        advice = CHOSEN_BY_NONE if chosen else _zero_buffers(examined) + NO_GRADIENT_BESIDE.advice
+        dropped = signal.calls.draws and examined.mode == "train"
+        nothing_to_do = CHOSEN_BY_NONE if chosen else DROPPED if dropped else ""
+        advice = nothing_to_do or _zero_buffers(examined) + NO_GRADIENT_BESIDE.advice
         yield replace(NO_GRADIENT_BESIDE, advice=advice).at(
             paths[-1],
             seen=f"The gradient of {listed([f'`{path}`' for path in paths], most=3)} is exactly zero, that of other "
             "layers is not.",
             layers=len(paths),
-            severity=Severity.INFO if chosen else Severity.WARNING,
+            severity=Severity.INFO if nothing_to_do else Severity.WARNING,
         )
 
 
@@ -272,6 +297,7 @@ NO_GRADIENT_BESIDE = Symptom(
     "an axis of one entry (check its dim), a factor of zero, a mask that hides everything. Freeze what is not to be "
     "trained with requires_grad_(False).",
 )
+DROPPED = "Nothing to do for a branch that random numbers drop: the next batch may take it."
 CHOSEN_BY_NONE = "Nothing to do for experts that no sample of this batch has chosen; see that all of them get some."
 
 

@@ -33,6 +33,8 @@ from .validation import BY_HEART_SHARE, FAR_SHARE, is_held_out_loss
 FINDING_WORDS = {
     "input-scale": FindingWords("an input is at an unusual scale ({where})"),
     "input-columns": FindingWords("one column of the {where} is far larger than the others"),
+    "target-in-input": FindingWords("a column of the input gives the target away"),
+    "constant-column": FindingWords("a column of the {where} is the same in every sample"),
     "constant-input": FindingWords("the samples of a batch are all the same"),
     "same-batch": FindingWords("every step sees the same batch"),
     "data-changed": FindingWords("the inputs have changed"),
@@ -60,7 +62,7 @@ def check_input_scale(examined: Examined) -> Iterator[Finding]:
     small); a fresh layer that reads whole numbers (ids, times) as they are (error: where values, the loss or weights
     have overflowed already, as for `input-columns`). It replaces `stale-statistics`, which such an input causes
     """
-    for row, reader, read in _raw_reads(examined):
+    for row, reader, read in raw_reads(examined):
         size = row.root_mean_square
         most = OFF_CENTRE_DEVIATIONS if (size or 0.0) > OFF_CENTRE_SIZE else FAR_OFF_CENTRE_DEVIATIONS
         shifted = abs(row.mean or 0.0) > most * (row.deviation or 0.0)
@@ -107,7 +109,7 @@ def check_input_scale(examined: Examined) -> Iterator[Finding]:
         return
 
 
-def _raw_reads(examined: Examined) -> Iterator[tuple[LayerRow, str, float]]:
+def raw_reads(examined: Examined) -> Iterator[tuple[LayerRow, str, float]]:
     """Yield each input with the first weight layer that reads nothing but inputs, and the size of what that reads."""
     signal = examined.signal
     if signal is None:
@@ -132,25 +134,12 @@ def _statistics_agree(examined: Examined) -> bool:
 
 def check_unscaled_numbers(examined: Examined) -> Iterator[Finding]:
     """A fresh layer that reads large numbers which are none of the float inputs: ids, times or years as they are."""
-    signal = examined.signal
-    if signal is None or not is_fresh(examined.model):
-        return
-    weights = rows_of_weights(signal, examined.data)
-    for number, row in enumerate(signal.rows):
-        feeds = signal.flow.feeds[number] if number < len(signal.flow.feeds) else ()
-        if (
-            row.kind not in WEIGHT_KINDS
-            or number not in weights
-            or any(signal.rows[feed].kind != INPUT for feed in feeds)
-        ):
-            continue
-        read = weights[number].rms_input
-        largest_input = max((signal.rows[feed].root_mean_square or 0.0 for feed in feeds), default=1.0)
+    for path, read, largest_input in reads_of_numbers(examined) if is_fresh(examined.model) else ():
         if LARGE_INPUT < read < math.inf and read > LARGER_THAN_INPUTS_RATIO * max(largest_input, 1.0):
             yield finding(
                 "input-scale",
-                row.path,
-                f"`{row.path}` reads values of size {figure(read)} that are no float input of the model.",
+                path,
+                f"`{path}` reads values of size {figure(read)} that are no float input of the model.",
                 "Whole numbers such as ids, times and years that a layer reads as they are decide what its units "
                 "compute, and a fresh network learns badly.",
                 "Standardise these numbers before the layer (divide the data by their range), or read ids and "
@@ -158,6 +147,25 @@ def check_unscaled_numbers(examined: Examined) -> Iterator[Finding]:
                 figures(size=read),
             )
             return
+
+
+def reads_of_numbers(examined: Examined) -> Iterator[tuple[str, float, float]]:
+    """Yield the weight layers that read inputs alone: the size of what they read, and that of the largest input."""
+    signal = examined.signal
+    weights = {} if signal is None else rows_of_weights(signal, examined.data)
+    for number, row in enumerate(() if signal is None else signal.rows):
+        assert signal is not None
+        feeds = signal.flow.feeds[number] if number < len(signal.flow.feeds) else ()
+        if (
+            row.kind not in WEIGHT_KINDS
+            or number not in weights
+            or not row.varies  # numbers that the model makes itself, such as relative positions
+            or any(signal.rows[feed].kind != INPUT for feed in feeds)
+        ):
+            continue
+        read = weights[number].rms_input
+        largest_input = max((signal.rows[feed].root_mean_square or 0.0 for feed in feeds), default=1.0)
+        yield row.path, read, largest_input
 
 
 LARGE_COLUMN_RATIO = 300.0
@@ -184,6 +192,37 @@ def check_one_column(examined: Examined) -> Iterator[Finding]:
                 usual=column.usual,
                 severity=Severity.ERROR if overflow else Severity.WARNING,
             )
+
+
+def check_telling_columns(examined: Examined) -> Iterator[Finding]:
+    """`target-in-input` (warning): each class has one value of its own in a column of a table, or a column is a
+    multiple of the target plus a number
+    `constant-column` (info): columns of a table hold one value other than zero in every sample
+    """
+    batch = None if examined.signal is None else examined.signal.batch
+    if batch is None:
+        return
+    if batch.telling is not None:
+        name, column = batch.telling
+        yield finding(
+            "target-in-input",
+            name,
+            f"Column {column} of the {name} tells the target of every sample.",
+            "The model learns to read the answer, and knows nothing where the answer is not there yet.",
+            "Remove this column, unless it will be known in use as well.",
+            figures(column=column),
+        )
+    for name, columns in batch.constant:
+        yield finding(
+            "constant-column",
+            name,
+            f"{pluralise(len(columns), 'column')} of the {name} {'has' if len(columns) == 1 else 'have'} the same "
+            f"value in every sample, beginning with column {columns[0]}.",
+            "It says nothing of a sample; standardised by its deviation, which is zero, it becomes NaN.",
+            "Look at how it is read, or remove it, unless it differs in other batches.",
+            figures(column=columns[0], columns=len(columns)),
+            severity=Severity.INFO,
+        )
 
 
 def _raw_columns(examined: Examined) -> Iterator[tuple[str, WidestColumn, str | None]]:

@@ -429,6 +429,21 @@ def check_means_compared(examined: Examined) -> Iterator[Finding]:
     )
 
 
+def check_classes_as_numbers(examined: Examined) -> Iterator[Finding]:
+    """A squared error that is written by hand, and class numbers."""
+    kinds = 0 if examined.signal is None else examined.signal.at_output.classes_as_numbers
+    if kinds and loss_facts_of(examined) is None:
+        yield finding(
+            "loss-does-not-fit",
+            LOSS,
+            "The loss is a squared error, and it is smallest where the outputs equal the labels: the whole numbers "
+            f"from 0 to {kinds - 1}, as numbers of classes are.",
+            "A number of a class is a name: a loss of distances takes class 3 for the mean of 2 and 4.",
+            "For classes use one output per class and cross_entropy; if the targets are counts, there is nothing to "
+            "do.",
+        )
+
+
 def check_idle_label(examined: Examined) -> Iterator[Finding]:
     """A loss that gives no gradient to any sample of one label, in a model that has learned nothing yet."""
     signal = examined.signal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator
 from statistics import fmean, median, stdev
 from typing import Any
@@ -71,8 +72,14 @@ def check_no_better_than_constant(examined: Examined) -> Iterator[Finding]:
     if facts.accuracy is not None:
         losses += f" (accuracy {percent(facts.accuracy)}, the largest class has {percent(facts.largest_class or 0.0)})"
     knows = facts.accuracy is not None and facts.accuracy >= BETTER_ACCURACY_RATIO * (facts.largest_class or 1.0)
-    far_above = _fresh_share(facts) >= (FIRST_LOSS_RATIO if facts.name in (*CLASSES, *BINARY) else FIRST_LOSS_RATIO**2)
-    steepest = _steepest(examined) if far_above else LOSS
+    far_above = first_loss_share(facts) >= (
+        FIRST_LOSS_RATIO if facts.name in (*CLASSES, *BINARY) else FIRST_LOSS_RATIO**2
+    )
+    steepest = (
+        max(((STEEP_LAYER_RATIO, LOSS), *growths_of_layers(examined)), key=operator.itemgetter(0))[1]
+        if far_above
+        else LOSS
+    )
     if not fresh and share >= (FAR_WORSE_LOSS_RATIO if knows else LEARNED_LOSS_RATIO) and steepest == LOSS:
         layer, left = _forgetting_layer(examined)
         yield finding(
@@ -104,7 +111,7 @@ def check_no_better_than_constant(examined: Examined) -> Iterator[Finding]:
         )
 
 
-def _fresh_share(facts: LossFacts) -> float:
+def first_loss_share(facts: LossFacts) -> float:
     """Return the loss as a share of that of a blind guess, which knows nothing of rare classes either."""
     classes = 2 if facts.name in BINARY else facts.output_shape[1] if len(facts.output_shape) > 1 else 1
     guess = math.log(classes) if facts.name in (*CLASSES, *BINARY) else 0.0
@@ -134,16 +141,14 @@ def _forgetting_layer(examined: Examined) -> tuple[str, float]:
     return path, left
 
 
-def _steepest(examined: Examined) -> str:
-    """Return the layer whose values are largest beside those that it reads, if one stands out; otherwise the loss."""
+def growths_of_layers(examined: Examined) -> Iterator[tuple[float, str]]:
+    """Yield how large the values of each layer are beside those that it reads, and its path."""
     signal = examined.signal
-    growths = [(LOSS, STEEP_LAYER_RATIO)]
     for row, feeds in zip(signal.rows, signal.flow.feeds, strict=False) if signal is not None else ():
         sizes = [signal.rows[feed].root_mean_square or 0.0 for feed in feeds] if signal is not None else []
         read = 1.0 if row.kind == "embedding" else max(sizes, default=0.0)
         if row.kind != INPUT and row.root_mean_square is not None and read > 0.0:
-            growths.append((row.path, row.root_mean_square / read))
-    return max(growths, key=lambda growth: growth[1])[0]
+            yield row.root_mean_square / read, row.path
 
 
 TARGETS_FAR = Symptom(

@@ -132,6 +132,21 @@ def check_eps_dominated(examined: Examined) -> Iterator[Finding]:
 
 def check_written_eps(examined: Examined) -> Iterator[Finding]:
     """Modules with an eps of their own, as normalizers written by hand have, that eps leaves little of."""
+    for path, eps, read, made, gain in written_normalizers(examined):
+        if eps > read**2 > 0.0 and made < LITTLE_SIZE * gain:
+            yield finding(
+                "eps-dominated",
+                path,
+                f"`{path}` has an eps of {figure(eps)}, reads values of size {figure(read)}, and hands on "
+                f"values of size {figure(made)}.",
+                "There eps decides the result: the layer normalizes nothing and makes values far smaller.",
+                "Lower eps to 1e-5, or to a hundredth of the mean square of what it reads.",
+                figures(eps=eps, size=read),
+            )
+
+
+def written_normalizers(examined: Examined) -> Iterator[tuple[str, float, float, float, float]]:
+    """Yield modules with an eps of their own: the path, eps, the sizes of what it reads and hands on, its gain."""
     signal, modules = examined.signal, dict(examined.model.named_modules())
     for number, row in enumerate(() if signal is None else signal.rows):
         held = vars(modules[row.path]) if row.path in modules and row.kind[:1].isupper() else {}
@@ -141,16 +156,7 @@ def check_written_eps(examined: Examined) -> Iterator[Finding]:
             continue
         read, made = signal.rows[feeds[0]].root_mean_square or 0.0, row.root_mean_square or 0.0
         gains = [p.root_mean_square for p in signal.parameters if p.module == row.path and "bias" not in p.name]
-        if eps > read**2 > 0.0 and made < LITTLE_SIZE * max(gains, default=1.0):
-            yield finding(
-                "eps-dominated",
-                row.path,
-                f"`{row.path}` has an eps of {figure(eps)}, reads values of size {figure(read)}, and hands on "
-                f"values of size {figure(made)}.",
-                "There eps decides the result: the layer normalizes nothing and makes values far smaller.",
-                "Lower eps to 1e-5, or to a hundredth of the mean square of what it reads.",
-                figures(eps=eps, size=read),
-            )
+        yield row.path, eps, read, made, max(gains, default=1.0)
 
 
 EXPANDING_SETS = 0.5

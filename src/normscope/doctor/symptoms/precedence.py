@@ -56,6 +56,9 @@ EXPLAINED_ANYWHERE = {
     "gradient-vanishing": ("activation-before-loss",),
     "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer", "mask-leaks"),
     "branch-dominates": ("layer-scale",),
+    "mask-leaks": ("samples-mixed",),  # changed sequences are looked at side by side in one batch
+    "order-unknown": ("blind-attention", "mask-leaks", "eps-scale", "eps-dominated"),
+    "blind-attention": ("zero-rows", "copied-rows"),
     "first-loss": ("targets-scale", "activation-before-loss", "loss-does-not-fit", "input-scale", "layer-scale"),
 }
 """A warning is dropped if one of these, a warning too, stands anywhere."""

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...core.finding import Finding
+from ...core.finding import Finding, Severity
+from ...report.words import listed
 from ..facts.examined import Examined
 from ..monitor.history import History
 from ..monitor.record import Record
@@ -43,7 +44,7 @@ from . import (
     weights,
 )
 from .precedence import EXPLAINED_BY_RAISED, INPUTS_LOST, LOSS_EXPLAINED, unexplained
-from .symptom import FindingWords
+from .symptom import FindingWords, place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,7 @@ RULES: tuple[Rule, ...] = (
     Rule(check=gradient_reach.check_no_loss_gradient),
     Rule(check=loss_function.check_idle_label),
     Rule(check=loss_function.check_means_compared),
+    Rule(check=loss_function.check_classes_as_numbers),
     Rule(check=loss_function.check_wrong_sign),
     Rule(watch=loss_function.watch_loss_oddities, urgent=True),
     Rule(watch=inputs.watch_data_changed, urgent=True),
@@ -87,6 +89,7 @@ RULES: tuple[Rule, ...] = (
     Rule(check=not_finite.check_loss_not_finite),
     Rule(check=not_finite.check_gradient_not_finite),
     Rule(check=inputs.check_constant_input),
+    Rule(check=inputs.check_telling_columns),
     Rule(check=samples.check_samples_mixed),
     Rule(check=samples.check_input_ignored),
     Rule(check=samples.check_erased_by_norm),
@@ -95,6 +98,10 @@ RULES: tuple[Rule, ...] = (
     Rule(check=labels.check_labels_are_inputs),
     Rule(check=samples.check_inverted_mask),
     Rule(check=samples.check_padding_read),
+    Rule(check=samples.check_hidden_tokens_read),
+    Rule(check=samples.check_order_unknown),
+    Rule(check=samples.check_cache_differs),
+    Rule(check=samples.check_unsteady),
     Rule(check=untrained.check_wrong_parameters),
     Rule(check=untrained.check_unregistered_weights),
     Rule(check=gradient_reach.check_cut_gradient),
@@ -113,6 +120,8 @@ RULES: tuple[Rule, ...] = (
         unless=("units-alike",),
     ),
     Rule(check=weights.check_zero_weights),
+    Rule(check=weights.check_lines),
+    Rule(check=weights.check_blind_attention),
     Rule(check=weights.check_decayed_weights),
     Rule(check=weights.check_recurrent_scale),
     Rule(check=weights.check_scale_stands_out),
@@ -231,7 +240,7 @@ def diagnose_model(
 
     Returns:
         The most serious findings first; within a severity the more fundamental causes, then the earlier layers. Mere
-        consequences of another finding are left out.
+        consequences of another finding are left out. Many of one code and severity are one, that of the worst layer.
     """
     checks = [check for rule in RULES if rule.check for check in (*more.get(rule.check, ()), rule.check)]
     found = [finding for check in checks for finding in check(examined)]
@@ -239,7 +248,25 @@ def diagnose_model(
     depth = _depths(examined)
     kept = unexplained(_once(found), examined)
     kept.sort(key=lambda f: (-f.severity.rank, order[f.code], depth(f.where)))
-    return tuple(kept)
+    alike: dict[tuple[str, Severity], list[Finding]] = {}
+    for finding in kept:
+        alike.setdefault((finding.code, finding.severity), []).append(finding)
+    return tuple(shown for group in alike.values() for shown in (_fold(group) if len(group) > MAX_ALIKE else group))
+
+
+MAX_ALIKE = 3
+"""Layers that may have a finding of their own of one code: more of them show one fault."""
+MEASURES = ("share", "relative_error")
+"""Numbers of a finding of which the largest is the worst."""
+
+
+def _fold(group: Sequence[Finding]) -> list[Finding]:
+    """Return one finding for all of a code and severity: that of the worst layer, or else of the first."""
+    worst = max(group, key=lambda finding: [finding.numbers.get(name) or 0.0 for name in MEASURES])
+    others = tuple(finding.where for finding in group if finding is not worst)
+    also = listed([place(where) for where in others], most=MAX_ALIKE)
+    numbers = {**worst.numbers, "count": len(group)}
+    return [replace(worst, seen=f"{worst.seen} The same is seen in {also}.", numbers=numbers, others=others)]
 
 
 def _depths(examined: Examined) -> Callable[[str], int]:
@@ -247,8 +274,8 @@ def _depths(examined: Examined) -> Callable[[str], int]:
     paths: dict[str, int] = {}
     for row in () if examined.signal is None else examined.signal.rows:
         paths.setdefault(row.path, len(paths))
-    for place in examined.places:
-        paths.setdefault(place.path, len(paths))
+    for seen in examined.places:
+        paths.setdefault(seen.path, len(paths))
 
     def depth(where: str) -> int:
         return paths.get(where, paths.get(where.rpartition(".")[0], len(paths)))

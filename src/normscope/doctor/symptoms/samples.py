@@ -10,8 +10,10 @@ from ...listening.calls import NORMALIZERS, RECURRENT
 from ...report.words import listed
 from ..facts.examined import Examined
 from ..facts.input_use import MOST_SILENT
+from ..facts.loss_call import CLASSES
 from ..facts.pass_facts import PassFacts, is_generator_step
-from .check_readings import sample_facts_of
+from ..facts.positions import PositionFacts
+from .check_readings import loss_facts_of, sample_facts_of
 from .symptom import FindingWords, finding
 
 FINDING_WORDS = {
@@ -20,6 +22,12 @@ FINDING_WORDS = {
         "the output ignores part of its input ({where})", "the output ignores {count} parts of its input"
     ),
     "mask-leaks": FindingWords("the mask of {where} does not hide"),
+    "order-unknown": FindingWords("the order of the tokens is lost before {where}"),
+    "cache-differs": FindingWords("decoding with a cache gives other outputs than without"),
+    "eval-differs": FindingWords(
+        "in eval mode the same samples get different outputs ({where})",
+        note=("in eval mode outputs are drawn at random ({where})",) * 2,
+    ),
 }
 
 
@@ -158,14 +166,20 @@ MAX_LEAK_SHARE = 0.01
 def check_reads_ahead(examined: Examined) -> Iterator[Finding]:
     """A model that is to predict the next step, and reads it."""
     facts = sample_facts_of(examined)
-    if facts is None or facts.reads_ahead is None:
+    by_labels = None if facts is None else facts.reads_ahead
+    by_tokens = None if facts is None or facts.positions is None else facts.positions.reads_ahead
+    where = by_labels if by_tokens is None else by_tokens
+    if where is None:
         return
-    where = facts.reads_ahead
     yield finding(
         "mask-leaks",
         where or "the model",
-        "An argument of the model holds the labels, and the output at a step depends on the label of that step"
-        f"{f', from `{where}` on' if where else ''}.",
+        (
+            "The model is to foretell the next token, and its output at a position moves when later tokens change"
+            if by_labels is None
+            else "An argument of the model holds the labels, and the output at a step depends on the label of that step"
+        )
+        + (f", from `{where}` on." if where else "."),
         "The model reads the answer: its loss goes to zero in training, and in use, where the next step is not "
         "there yet, it knows nothing.",
         "Use a causal mask: is_causal=True in scaled_dot_product_attention, or scores.masked_fill(~ones.tril(), "
@@ -193,7 +207,8 @@ def check_mask_leaks(examined: Examined) -> Iterator[Finding]:
     """`mask-leaks` (warning): entries that `masked_fill` was to hide get more than 1 % of a softmax; an argument holds
     the labels, and the output at a step depends on the label of that step (steps with the label -100 do not count);
     rows are padded at their ends, and cutting some of the padding off changes the output by more than other samples
-    do; a mask that is inverted: it hides the words, or the positions that have labels, and shows the padding
+    do; the attention mask hides tokens, and the output at words moves when these tokens change; a mask that is
+    inverted: it hides the words, or the positions that have labels, and shows the padding
     """
     for row in () if examined.signal is None else examined.signal.rows:
         if row.leak is not None and row.leak > MAX_LEAK_SHARE:
@@ -207,6 +222,87 @@ def check_mask_leaks(examined: Examined) -> Iterator[Finding]:
                 "that hidden entries get nothing.",
                 figures(share=row.leak),
             )
+
+
+def check_hidden_tokens_read(examined: Examined) -> Iterator[Finding]:
+    """Tokens that an attention mask hides, and that are read."""
+    where, layers = _positions_of(examined).reads_padding, () if examined.signal is None else examined.signal.layers
+    attends = any(row.kind in ("attention", "softmax") for row in layers)
+    if where is None or not attends or any(check_inverted_mask(examined)):
+        return
+    yield finding(
+        "mask-leaks",
+        where or "the model",
+        "The attention mask hides the tokens that fill up the rows, and the output at the words moves when these "
+        "tokens change" + (f", from `{where}` on." if where else "."),
+        "A prediction then depends on how far its row is filled up, and the words drown in the padding.",
+        "Hand the attention mask to every attention, one row of it to each sample, and add it to the scores before the "
+        "softmax: 0 where a token is shown, -inf where it is hidden.",
+    )
+
+
+def check_order_unknown(examined: Examined) -> Iterator[Finding]:
+    """`order-unknown` (warning, info): the first module in which tokens meet returns the same at the last one when some
+    before it change places (info: in a model that holds no table of positions)
+    """
+    facts = _positions_of(examined)
+    where = facts.unordered
+    if where is not None:
+        yield finding(
+            "order-unknown",
+            where,
+            f"`{where}` is the first module that reads several tokens, and its output at the last one stays the same "
+            "when tokens before it change places.",
+            "The sequence is read as a bag of words: positions are not added to the tokens, or do not reach this "
+            "layer.",
+            "Look where positions are made: whether their table is added to the tokens (or rotates queries and keys), "
+            "is not zero, is long enough, and is indexed by 0, 1, 2, ... along the sequence.",
+            severity=Severity.WARNING if facts.has_positions else Severity.INFO,
+        )
+
+
+def check_cache_differs(examined: Examined) -> Iterator[Finding]:
+    """`cache-differs` (warning): tokens that are decoded with the cache of those before them get other outputs"""
+    if _positions_of(examined).cache_differs:
+        yield finding(
+            "cache-differs",
+            "the model",
+            "Given the cache of the tokens before, the model returns other outputs for the last tokens of a sequence "
+            "than without a cache.",
+            "What it generates is not what it was trained to say, and no figure of its training shows it.",
+            "Look at what the cache holds: keys and values of all tokens so far, of this sequence alone, in order; and "
+            "at the positions of the new tokens, which go on behind those in the cache.",
+        )
+
+
+def check_unsteady(examined: Examined) -> Iterator[Finding]:
+    """`eval-differs` (warning, info): in eval mode the model returns something else for the same samples, as it keeps a
+    state from call to call, or (info: where the loss is not one of classes) as it draws random numbers
+    """
+    facts, loss = sample_facts_of(examined), loss_facts_of(examined)
+    if facts is None or facts.unsteady is None or facts.random is not None:
+        return
+    place = f" `{facts.unsteady}` is the first module where it shows." if facts.unsteady else ""
+    yield finding(
+        "eval-differs",
+        facts.unsteady or "the model",
+        "Two passes over the same samples in eval mode give different outputs"
+        + (", with other random numbers." if facts.draws else ", with the same random numbers.")
+        + place,
+        "A prediction is then a matter of chance, and a validation as well."
+        if facts.draws
+        else "A prediction then depends on what the model was asked before.",
+        "Draw random numbers in training alone (if self.training), unless the model is to sample."
+        if facts.draws
+        else "Begin each call from the same state, unless the model is to remember: give it back to the caller.",
+        severity=Severity.INFO if facts.draws and (loss is None or loss.name not in CLASSES) else Severity.WARNING,
+    )
+
+
+def _positions_of(examined: Examined) -> PositionFacts:
+    """Return how outputs depend on positions; what nobody looked at is as it should be."""
+    facts = sample_facts_of(examined)
+    return PositionFacts() if facts is None or facts.positions is None else facts.positions
 
 
 PADDING_SHARE, MOVED_BY_PADDING_RATIO = 0.2, 1.0

@@ -14,6 +14,7 @@ from ...report.words import pluralise
 from ..facts.activations import ACTIVATIONS
 from ..facts.examined import Examined
 from ..facts.layers import LayerRow
+from ..facts.layers_over_data import WeightOverData
 from ..facts.loss_call import CLASSES
 from ..facts.pass_facts import PassFacts
 from .graph_order import WEIGHT_KINDS, GraphOrder, rows_of_weights
@@ -145,8 +146,8 @@ def check_flat_activation(examined: Examined) -> Iterator[Finding]:
 
 def check_hidden_softmax(examined: Examined) -> Iterator[Finding]:
     """`hidden-softmax` (warning): a softmax as the activation between two layers, also with normalizers, activations,
-    additions or constant factors beside it; not where its shares weigh other values, or where they or their scores
-    are read elsewhere too
+    additions or constant factors beside it; not where its shares weigh other values, where they or their scores are
+    read elsewhere too, or where the second layer mixes other entries than those that share a sum (heads that talk)
 
     Where its output, or its input, is read elsewhere too, it is taken to give probabilities that are meant.
     """
@@ -154,12 +155,13 @@ def check_hidden_softmax(examined: Examined) -> Iterator[Finding]:
     if signal is None:
         return
     reported: set[int] = set()
+    weights = rows_of_weights(signal, examined.data)
     for number, reader in enumerate(signal.rows):
         if reader.kind not in WEIGHT_KINDS or not _trains(signal, reader):
             continue  # an expectation over fixed numbers
         for softmax in sorted(signal.added_sources(number, NORMALIZERS) - reported):
             row = signal.rows[softmax]
-            if row.kind != "softmax":
+            if row.kind != "softmax" or not _mixes_shares(row, reader, weights.get(number)):
                 continue
             sources = signal.added_sources(softmax, (*NORMALIZERS, "relu", *ACTIVATIONS))
             before = [k for k in sorted(sources) if signal.rows[k].kind in WEIGHT_KINDS]
@@ -174,6 +176,13 @@ def check_hidden_softmax(examined: Examined) -> Iterator[Finding]:
                 "and one unit can only rise where another falls.",
                 "Replace it by ReLU or GELU: a softmax belongs to the output or to attention.",
             )
+
+
+def _mixes_shares(softmax: LayerRow, reader: LayerRow, weight: WeightOverData | None) -> bool:
+    """Whether a layer may mix the entries of which a softmax makes shares: it mixes as many, or flattens them."""
+    if weight is None or softmax.width is None or len(weight.input_shape) != len(softmax.shape):
+        return True
+    return weight.input_shape[-1 if reader.kind == "linear" else 1] == softmax.width
 
 
 def check_softmax_axis(examined: Examined) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from ..monitor.history import History
 from ..monitor.layer_record import LayerKind
 from .dead_layers import A_FEW_SAMPLES, ENOUGH_SAMPLES
 from .gradient_depth import UNFITTED_SHARE, check_fading_differences
-from .graph_order import WEIGHT_KINDS
+from .graph_order import WEIGHT_KINDS, GraphOrder
 from .symptom import FindingWords, Symptom, others_likewise
 
 FINDING_WORDS = {
@@ -50,6 +50,8 @@ ENOUGH_PASSES, LIVELY_OFF = 0.4, 0.8
 may be off as long as a ReLU hands on this share of the size of what it reads."""
 CENTRED_OFF = 0.3
 """After BatchNorm every channel is centred over the data, and a random layer has no dead units at all."""
+MAX_UNITS_OFF_BY_CHANCE = 4
+"""So few fresh units are all off by chance: behind a squeeze, where every sample has one value for each of them."""
 DEAD_RELU = Symptom(
     code="dead-relu",
     seen="For {records:counted record} at least {share:percent} of the units of the ReLU {place} were on for no "
@@ -69,6 +71,7 @@ def check_dead_relu(examined: Examined) -> Iterator[Finding]:
         return
     centred = {place.path for place, seen in examined.normalizers() if seen.kind == "batch" and not seen.untaken}
     fresh = is_fresh(examined.model)
+    order = GraphOrder(examined)
     fading = any(
         check_fading_differences(examined)
     )  # what is nearly the same for every sample is on or off for all of them
@@ -85,10 +88,11 @@ def check_dead_relu(examined: Examined) -> Iterator[Finding]:
             limit = CENTRED_OFF if before and before <= centred else HALF_OFF + chance
             lively = fresh or passing >= ENOUGH_PASSES  # a fresh layer of small inputs is on or off by its biases
             limit = max(limit, LIVELY_OFF) if lively and limit > HALF_OFF else limit
-            many = count == size or count / size > limit
+            few = fresh and size <= MAX_UNITS_OFF_BY_CHANCE and not order.cuts(path)
+            many = (count == size and not few) or count / size > limit
             off = units.dead if passing >= LITTLE_PASSES else torch.ones_like(units.dead)
             cause = _bias_below(examined, before, off) if many or off.double().mean() > BIASED_OFF else None
-            many = (many and not fading) or cause is not None or passing < LITTLE_PASSES
+            many = (many and not fading) or cause is not None or (passing < LITTLE_PASSES and not few)
             where = examined.name_place(path, before) if cause is None else cause.path
             where = next(iter(before)) if many and len(before) == 1 else where  # its weights are what stops learning
             yield _dead_relu(where, units.dead, data.samples, many, cause, passing)
@@ -263,7 +267,7 @@ def check_saturated_units(examined: Examined) -> Iterator[Finding]:
     fresh_outputs = layers[_last_weight(layers) :] if fresh else ()
     share = None if signal is None or signal.loss is None else signal.loss.share_of_blind
     useless = not fresh and share is not None and share >= LEARNED_LOSS_RATIO
-    for row in (*layers[: _last_weight(layers)], *(r for r in fresh_outputs if r.kind in ("sigmoid", "tanh"))):
+    for row in (*inner_rows(layers), *(r for r in fresh_outputs if r.kind in ("sigmoid", "tanh"))):
         call = runs[row.path, row.kind]
         runs[row.path, row.kind] += 1
         low = useless or (fresh and row.kind == "softmax")
@@ -289,6 +293,11 @@ def check_saturated_units(examined: Examined) -> Iterator[Finding]:
             else Severity.INFO,
             share=row.saturated,
         )
+
+
+def inner_rows(rows: Sequence[LayerRow]) -> Sequence[LayerRow]:
+    """Return the rows before the last weight layer."""
+    return rows[: _last_weight(rows)]
 
 
 def _last_weight(rows: Sequence[LayerRow]) -> int:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
+
+from torch import nn
 
 from ...core.finding import Finding, Severity, figure, figures, percent
 from ...listening.calls import NORMALIZERS
 from ...report.words import listed
 from ..facts.examined import Examined
 from ..facts.freshness import is_fresh
+from ..facts.layers import LayerRow
 from ..facts.parameters import ParameterRow
 from ..facts.pass_facts import PassFacts
 from ..monitor.history import History
@@ -26,6 +30,9 @@ from .symptom import FindingWords, Symptom, finding, others_likewise
 FINDING_WORDS = {
     "equal-units": FindingWords("the units of {where} are all alike", "the units of {count} layers are alike"),
     "zero-weights": FindingWords("all weights of {where} are zero", "all weights of {count} layers are zero"),
+    "zero-rows": FindingWords("rows of the weight of {where} are zero"),
+    "copied-rows": FindingWords("rows of the weight of {where} are copies of one another"),
+    "blind-attention": FindingWords("the attention of {where} makes no difference between positions"),
     "rank-one-weights": FindingWords(
         "the weights of {where} are of rank one", "the weights of {count} layers are of rank one"
     ),
@@ -43,14 +50,18 @@ FINDING_WORDS = {
 
 
 def check_equal_units(examined: Examined) -> Iterator[Finding]:
-    """`equal-units` (warning): all units of a layer have the same weights, or the outputs of all classes are the
-    same
+    """`equal-units` (warning): all units of a layer have the same weights (not a table of gains that no layer reads as
+    weights and that begins at a constant), or the outputs of all classes are the same
     """
     alike = [
         row for row in parameters_of(examined) if is_matrix(row) and row.used and row.row_deviation == 0.0 and row.least
     ]
+    rows = () if examined.signal is None else examined.signal.layers
+    layers = {row.path for row in rows if row.kind in (*WEIGHT_KINDS, *RECURRENT, "attention", "embedding")}
     for row in alike:
         one = row.least == row.greatest
+        if one and row.module not in layers:
+            continue
         yield finding(
             "equal-units",
             row.module or row.name,
@@ -176,6 +187,66 @@ DECAYED_GAIN = 1e-3
 """The same figure; no training but a weight decay makes a layer so small."""
 
 
+def check_lines(examined: Examined) -> Iterator[Finding]:
+    """`zero-rows` (warning): rows or columns of a fresh matrix are exactly zero while no other entries are (one row of
+    a table of tokens may be that of the padding)
+    `copied-rows` (warning): rows or columns of a fresh matrix are copies of one another, as those of tied heads
+    """
+    if not is_fresh(examined.model):
+        return
+    used = [row for row in parameters_of(examined) if row.used and len(row.shape) > 1]
+    rows = [row for row in used if not row.is_zero and row.row_deviation != 0.0]
+    zeros = [row for row in rows if row.zero_lines * row.shape[0] > (1.5 if _is_table(examined, row) else 0.0)]
+    if zeros:
+        yield finding(
+            "zero-rows",
+            zeros[0].module or zeros[0].name,
+            f"{percent(zeros[0].zero_lines)} of the rows (or columns) of `{zeros[0].name}` are exactly zero, and no "
+            f"other entries are.{others_likewise(len(zeros), 'other weight')}",
+            "What they stand for (units, heads, experts, tokens or positions) is missing from the network: no "
+            "initialisation draws zeros.",
+            "Look at what writes to this weight after it was made. Units that are to be left out are made smaller, not "
+            "zero.",
+            figures(share=zeros[0].zero_lines),
+        )
+    copies = [row for row in rows if row.copied_lines]
+    if copies:
+        yield finding(
+            "copied-rows",
+            copies[0].module or copies[0].name,
+            f"{percent(copies[0].copied_lines)} of the rows (or columns) of `{copies[0].name}` are copies of others."
+            f"{others_likewise(len(copies), 'other weight')}",
+            "Units or heads with the same weights on both sides get the same gradient and stay copies; positions or "
+            "tokens with the same row cannot be told apart.",
+            "Draw every row by itself: look for expand, repeat or an index that is the same for several of them.",
+            figures(share=copies[0].copied_lines),
+        )
+
+
+def _is_table(examined: Examined, row: ParameterRow) -> bool:
+    """Whether a parameter belongs to a table of tokens."""
+    return isinstance(examined.model.get_submodule(row.module), nn.Embedding)
+
+
+def check_blind_attention(examined: Examined) -> Iterator[Finding]:
+    """`blind-attention` (warning): heads of attention in which it makes no difference who looks at whom: all weights
+    are exactly equal, or the values at all positions are
+    """
+    blind = [row for row in (() if examined.signal is None else examined.signal.layers) if row.blind_heads]
+    if blind:
+        yield finding(
+            "blind-attention",
+            blind[0].path,
+            f"In {percent(blind[0].blind_heads or 0.0)} of the heads of `{blind[0].path}` it makes no difference who "
+            "looks at whom: all positions get exactly the same weight, or hold the same value."
+            f"{others_likewise(len(blind), 'other layer')}",
+            "The attention is a plain mean, or adds a constant: queries and keys get no gradient.",
+            "Look at the projections of queries, keys and values: weights of zero, inputs that are the same "
+            "everywhere, or one of them in place of another.",
+            figures(share=blind[0].blind_heads),
+        )
+
+
 def check_decayed_weights(examined: Examined) -> Iterator[Finding]:
     """Weights of a trained network that are next to nothing, though no normalizer undoes their scale.
 
@@ -216,15 +287,8 @@ FEWEST_ROWS = 6
 
 def check_rank_one(examined: Examined) -> Iterator[Finding]:
     """`rank-one-weights` (warning): one direction carries 98 % of the squared weights of a matrix"""
-    for row in parameters_of(examined):
-        share = row.leading_share
-        if (
-            not row.used
-            or share is None
-            or share < RANK_ONE_SHARE
-            or not row.row_deviation
-            or least_side(row) < FEWEST_ROWS
-        ):
+    for row, share in leading_shares(examined):
+        if share < RANK_ONE_SHARE:
             continue
         yield finding(
             "rank-one-weights",
@@ -236,6 +300,13 @@ def check_rank_one(examined: Examined) -> Iterator[Finding]:
             "training, lower the learning rate or the weight decay that made them collapse.",
             figures(share=share),
         )
+
+
+def leading_shares(examined: Examined) -> Iterator[tuple[ParameterRow, float]]:
+    """Yield the matrices that have a rank to lose, and the share of their squared weights along one direction."""
+    for row in parameters_of(examined):
+        if row.used and row.leading_share is not None and row.row_deviation and least_side(row) >= FEWEST_ROWS:
+            yield row, row.leading_share
 
 
 STANDS_OUT_RATIO = 18.0
@@ -253,32 +324,11 @@ def check_scale_stands_out(examined: Examined) -> Iterator[Finding]:
     """`layer-scale` (warning): the weights of one layer are thirty times as large, or as small, as those of the others,
     for their width; or a table of positions or tokens has entries of 30 and more
     """
-    signal = examined.signal
-    if signal is None:
-        return
-    ran = {row.path for row in signal.layers if row.kind in (*WEIGHT_KINDS, *RECURRENT)}
-    layers = [
-        row
-        for row in signal.parameters
-        if len(row.shape) > 1 and row.used and row.module in ran
-        if is_matrix(row) or math.prod(row.shape) >= FEWEST_WEIGHTS
-    ]
-    sizes = {row.name: row.root_mean_square * math.sqrt(math.prod(row.shape[1:])) for row in layers}
-    if not sizes:
-        return
-    usual, ends = median(sizes.values()), _last_layers(signal)
-    if len(sizes) < 3:
-        usual = min(max(min(sizes.values()), LEAST_USUAL), MOST_USUAL) if len(sizes) > 1 else 1.0
-    most = STANDS_OUT_RATIO if len(sizes) > 1 else FAR_FROM_ONE_RATIO
-    fresh = is_fresh(examined.model)
-    normalized = find_normalized(signal)
-    for row in layers:
-        if not sizes[row.name] or not usual:
+    factors = scale_factors(examined)
+    most = STANDS_OUT_RATIO if len(factors) > 1 else FAR_FROM_ONE_RATIO
+    for row, factor, undone in factors:
+        if most > factor > 1.0 / most or not factor or undone:
             continue
-        factor = sizes[row.name] / usual
-        harmless = factor < 1.0 and ((fresh and row.module in ends) or row.module in normalized)
-        if most > factor > 1.0 / most or harmless:
-            continue  # a small last layer is a common start, and a normalizer undoes a small scale
         yield finding(
             "layer-scale",
             row.module or row.name,
@@ -290,6 +340,35 @@ def check_scale_stands_out(examined: Examined) -> Iterator[Finding]:
             "it: a factor in its initialisation, a wrong fan, a unit of measurement.",
             figures(factor=factor, root_mean_square=row.root_mean_square),
         )
+
+
+def scale_factors(examined: Examined) -> list[tuple[ParameterRow, float, bool]]:
+    """Return the scale of each layer for its width over that of the others, and whether a small one does no harm.
+
+    A small last layer is a common start, and a normalizer undoes a small scale.
+    """
+    signal = examined.signal
+    if signal is None:
+        return []
+    ran = {row.path for row in signal.layers if row.kind in (*WEIGHT_KINDS, *RECURRENT)}
+    layers = [
+        row
+        for row in signal.parameters
+        if len(row.shape) > 1 and row.used and row.module in ran
+        if is_matrix(row) or math.prod(row.shape) >= FEWEST_WEIGHTS
+    ]
+    sizes = {row.name: row.root_mean_square * math.sqrt(math.prod(row.shape[1:])) for row in layers}
+    if not sizes:
+        return []
+    usual, ends = median(sizes.values()), _last_layers(signal)
+    if len(sizes) < 3:
+        usual = min(max(min(sizes.values()), LEAST_USUAL), MOST_USUAL) if len(sizes) > 1 else 1.0
+    fresh, normalized = is_fresh(examined.model), find_normalized(signal)
+    factors = [(row, sizes[row.name] / usual if usual else 0.0) for row in layers]
+    return [
+        (row, factor, factor < 1.0 and ((fresh and row.module in ends) or row.module in normalized))
+        for row, factor in factors
+    ]
 
 
 def _last_layers(signal: PassFacts) -> set[str]:
@@ -377,6 +456,14 @@ def check_branch_dominates(examined: Examined) -> Iterator[Finding]:
     """`branch-dominates` (warning): a branch that is fifty times as large as what it is added to, or a sum as many
     times as large as its summands
     """
+    for ratio, describe in branch_ratios(examined):
+        if ratio > DOMINANT_BRANCH_RATIO:
+            yield describe()
+            return
+
+
+def branch_ratios(examined: Examined) -> Iterator[tuple[float, Callable[[], Finding]]]:
+    """Yield how large a branch is beside what it is added to, or a sum beside its summands, and the finding of it."""
     signal = examined.signal
     if signal is None:
         return
@@ -388,42 +475,39 @@ def check_branch_dominates(examined: Examined) -> Iterator[Finding]:
             for feed in feeds
         ]
         size = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in before))
-        if (
-            seen.uses_running
-            or not size
-            or len(set(before)) < 2
-            or not seen.log10_median / 2.0 > math.log10(DOMINANT_BRANCH_RATIO * size)
-        ):
-            continue
-        yield _multiplied_branch(signal, place.path, before, 10.0 ** (seen.log10_median / 2.0) / size)
-        return
+        if not seen.uses_running and size and len(set(before)) > 1:
+            ratio = 10.0 ** (seen.log10_median / 2.0) / size
+            yield ratio, partial(_multiplied_branch, signal, place.path, before, ratio)
     for number, (row, feeds) in enumerate(zip(signal.rows, signal.flow.feeds, strict=False)):
         summands = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in feeds))
         mixes = row.kind == "attention" or (row.kind == "relu" and len(feeds) > 1)
-        if mixes and (row.root_mean_square or 0.0) > DOMINANT_BRANCH_RATIO * summands > 0.0:
-            yield _multiplied_branch(signal, row.path, feeds, (row.root_mean_square or 0.0) / summands)
-            return
+        if mixes and summands > 0.0:
+            ratio = (row.root_mean_square or 0.0) / summands
+            yield ratio, partial(_multiplied_branch, signal, row.path, feeds, ratio)
         normalizer = row.kind in NORMALIZERS
         if not (row.kind[:1].isupper() or normalizer) or len(feeds) < 2:
             continue
         sizes = [(signal.rows[feed].root_mean_square or 0.0, feed) for feed in feeds]
         (small, stream), (large, branch) = min(sizes), max(sizes)
-        if not stream < branch < number or not 0.0 < small * DOMINANT_BRANCH_RATIO < large:
-            continue
-        if not normalizer and not (row.root_mean_square or 0.0) > 0.5 * large:
-            continue
-        yield finding(
-            "branch-dominates",
-            row.path,
-            f"In `{row.path}` the branch through `{signal.rows[branch].path}` (size {figure(large)}) is "
-            f"{figure(large / small)} times as large as what it is added to (`{signal.rows[stream].path}`, "
-            f"{figure(small)}).",
-            "The sum is the branch: what came before is lost beside it, and the skip connection carries nothing.",
-            "Scale the branch: a factor of 1/sqrt(number of blocks) or a learned one that starts small, a "
-            "smaller initialisation of its last layer, or a normalizer before it.",
-            figures(ratio=large / small),
-        )
-        return
+        whole = normalizer or (row.root_mean_square or 0.0) > 0.5 * large
+        if stream < branch < number and small > 0.0 and whole:
+            yield large / small, partial(_large_branch, row, signal.rows[branch], signal.rows[stream])
+
+
+def _large_branch(row: LayerRow, branch: LayerRow, stream: LayerRow) -> Finding:
+    """A branch that is far larger than what it is added to."""
+    large, small = branch.root_mean_square or 0.0, stream.root_mean_square or 0.0
+    return finding(
+        "branch-dominates",
+        row.path,
+        f"In `{row.path}` the branch through `{branch.path}` (size {figure(large)}) is "
+        f"{figure(large / small)} times as large as what it is added to (`{stream.path}`, "
+        f"{figure(small)}).",
+        "The sum is the branch: what came before is lost beside it, and the skip connection carries nothing.",
+        "Scale the branch: a factor of 1/sqrt(number of blocks) or a learned one that starts small, a "
+        "smaller initialisation of its last layer, or a normalizer before it.",
+        figures(ratio=large / small),
+    )
 
 
 def _multiplied_branch(signal: PassFacts, path: str, summands: Sequence[int], factor: float) -> Finding:
@@ -461,11 +545,9 @@ def check_recurrent_scale(examined: Examined) -> Iterator[Finding]:
     rows = {row.path: row for row in signal.layers if row.kind in RECURRENT}
     yield from _forgotten_states(signal)
     yield from _steps_of_sequences(signal, set(rows), fresh=is_fresh(examined.model))
-    for row in signal.parameters:
-        layer = rows.get(row.module)
-        if layer is None or "weight_hh" not in row.name:
-            continue
-        gain, most = row.root_mean_square * math.sqrt(row.shape[-1]), MOST_GAIN[layer.kind]
+    for row, gain in recurrent_gains(signal):
+        layer = rows[row.module]
+        most = MOST_GAIN[layer.kind]
         module = examined.model.get_submodule(row.module)
         if getattr(module, "mode", "") == "RNN_RELU":  # nothing limits its values
             most = MOST_GROWTH ** (1.0 / layer.shape[-2 if getattr(module, "batch_first", False) else 0])
@@ -483,6 +565,14 @@ def check_recurrent_scale(examined: Examined) -> Iterator[Finding]:
             + ("clip gradients, and use LSTM or GRU for long sequences." if grows else "with gain 1."),
             figures(gain=gain),
         )
+
+
+def recurrent_gains(signal: PassFacts) -> Iterator[tuple[ParameterRow, float]]:
+    """Yield recurrent weights of layers that ran, and by how much they multiply the state at every step."""
+    ran = {row.path for row in signal.layers if row.kind in RECURRENT}
+    for row in signal.parameters:
+        if row.module in ran and "weight_hh" in row.name:
+            yield row, row.root_mean_square * math.sqrt(row.shape[-1])
 
 
 def _forgotten_states(signal: PassFacts) -> Iterator[Finding]:

@@ -1,0 +1,297 @@
+"""Every size that a rule of a check compares with a threshold, as one number for a model: that of its worst layer.
+
+A size is measured by the functions that the rules use, so that both mean the same. What a rule asks besides (whether a
+model is fresh, what lies before a layer) decides whether the number counts, and is not part of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ..facts.examined import Examined
+from ..facts.layers import LayerRow
+from ..facts.layers_over_data import NormalizerOverData
+from ..facts.loss import LossFacts
+from ..facts.loss_call import BINARY, CLASSES
+from ..facts.pass_facts import PassFacts
+from ..facts.steps import StepFacts
+from .batch_statistics import variance_noise
+from .check_readings import loss_facts_of, step_facts_of
+from .dead_layers import A_FEW_SAMPLES, largest_scale, passing_share
+from .exploding_run import measure_run_growth
+from .gradient_depth import (
+    decades_grown,
+    decades_lost,
+    decades_through_batch_norms,
+    deep_signal,
+    find_falls,
+    shares_that_differ,
+    sort_gradients,
+)
+from .inputs import raw_reads, reads_of_numbers
+from .no_better import first_loss_share, growths_of_layers
+from .normalizer_gain import LARGE_EPS, written_normalizers
+from .optimizer_steps import compute_decay_at_usual_rate
+from .units import inner_rows
+from .weights import branch_ratios, leading_shares, recurrent_gains, scale_factors
+
+Numbers = Iterable[float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """One size.
+
+    Attributes:
+        codes: the codes of the findings that rest on it.
+        measure: the numbers of the layers of a model, none where it has no such layer.
+        worst: which of them is the worst.
+    """
+
+    codes: tuple[str, ...]
+    measure: Callable[[Examined], Numbers]
+    worst: Literal["largest", "smallest"] = "largest"
+
+
+def measure_sizes(examined: Examined) -> dict[str, float]:
+    """Return the sizes that a model has, by name."""
+    measured = dict[str, float]()
+    for name, size in SIZES.items():
+        numbers = [number for number in size.measure(examined) if number is not None and not math.isnan(number)]
+        if numbers:
+            measured[name] = max(numbers) if size.worst == "largest" else min(numbers)
+    return measured
+
+
+def _deep(read: Callable[[PassFacts], float]) -> Callable[[Examined], Numbers]:
+    """A number of a network that is deep enough to have a trend."""
+
+    def measure(examined: Examined) -> Numbers:
+        signal = deep_signal(examined)
+        return () if signal is None else (read(signal),)
+
+    return measure
+
+
+def _normalizers(read: Callable[[NormalizerOverData], float | None]) -> Callable[[Examined], Numbers]:
+    """A number of each normalizer."""
+    return lambda examined: (read(seen) for _, seen in examined.normalizers())
+
+
+def _steps(read: Callable[[StepFacts], float | None]) -> Callable[[Examined], Numbers]:
+    """A number of the next step of the optimizer."""
+
+    def measure(examined: Examined) -> Numbers:
+        steps = step_facts_of(examined)
+        return () if steps is None else (read(steps),)
+
+    return measure
+
+
+def _loss(read: Callable[[LossFacts], float | None]) -> Callable[[Examined], Numbers]:
+    """A number of the loss."""
+
+    def measure(examined: Examined) -> Numbers:
+        facts = loss_facts_of(examined)
+        return () if facts is None else (read(facts),)
+
+    return measure
+
+
+def _rows(read: Callable[[LayerRow], float | None]) -> Callable[[Examined], Numbers]:
+    """A number of each row of the signal."""
+    return lambda examined: () if examined.signal is None else (read(row) for row in examined.signal.rows)
+
+
+def _saturated(*kinds: str) -> Callable[[Examined], Numbers]:
+    """The saturated share of activations of these kinds inside of the network."""
+
+    def measure(examined: Examined) -> Numbers:
+        layers = () if examined.signal is None else examined.signal.layers
+        return (row.saturated for row in inner_rows(layers) if row.kind in kinds)
+
+    return measure
+
+
+def _relus(passing: bool) -> Callable[[Examined], Iterator[float | None]]:
+    """Of each ReLU the share of units that were on for no sample, or the size of what it hands on."""
+
+    def measure(examined: Examined) -> Iterator[float | None]:
+        signal = examined.signal
+        if signal is not None and examined.data.samples >= A_FEW_SAMPLES:
+            for (path, _, call), units in examined.data.units.items():
+                yield signal.passing(path, "relu", call) if passing else float(units.dead.double().mean())
+
+    return measure
+
+
+def _gradients_apart(examined: Examined) -> Numbers:
+    _, ordered = sort_gradients(examined)
+    return (ordered[-1][0] - ordered[0][0],) if len(ordered) > 1 else ()
+
+
+def _batch(read: Callable[[NormalizerOverData], float | None]) -> Callable[[Examined], Numbers]:
+    """A number of each BatchNorm that takes its statistics from the batch."""
+    return _normalizers(lambda seen: read(seen) if seen.kind == "batch" and not seen.uses_running else None)
+
+
+def _eps_over_variance(seen: NormalizerOverData) -> float | None:
+    return math.log10(seen.eps) - seen.log10_median if seen.eps > 0.0 else None
+
+
+def _recurrent(examined: Examined) -> Numbers:
+    return () if examined.signal is None else (gain for _, gain in recurrent_gains(examined.signal))
+
+
+def _ratio(over: float | None, under: float | None) -> float | None:
+    """Return a quotient; None where a part of it is missing, or nothing."""
+    return None if over is None or under is None or under <= 0.0 else over / under
+
+
+def _embeddings(examined: Examined) -> Numbers:
+    rows = () if examined.signal is None else examined.signal.rows
+    return (row.root_mean_square for row in rows if row.kind == "embedding")
+
+
+SIZES: Mapping[str, Size] = {
+    "gradient decades lost": Size(codes=("gradient-vanishing",), measure=_deep(decades_lost)),
+    "gradient decades gained": Size(codes=("gradient-explosion",), measure=_deep(lambda signal: -decades_lost(signal))),
+    "value decades gained": Size(codes=("gradient-explosion",), measure=_deep(decades_grown)),
+    "gradient and value decades gained": Size(
+        codes=("gradient-explosion",), measure=_deep(lambda signal: min(-decades_lost(signal), decades_grown(signal)))
+    ),
+    "batch norm decades": Size(codes=("batch-norm-depth",), measure=lambda e: decades_through_batch_norms(e)[:1]),
+    "gradient decades apart": Size(codes=("gradient-jump",), measure=_gradients_apart),
+    "share that differs at the end": Size(
+        codes=("gradient-vanishing",),
+        measure=lambda e: (max(shares_that_differ(e)[1][-2:], default=None),),
+        worst="smallest",
+    ),
+    "fall between layers": Size(
+        codes=("gradient-vanishing",), measure=lambda e: (factor for factor, *_ in find_falls(e)), worst="smallest"
+    ),
+    "run growth log10": Size(codes=("exploding-run",), measure=lambda e: measure_run_growth(e)[:1]),
+    "run growth per layer": Size(codes=("exploding-run",), measure=lambda e: measure_run_growth(e)[1:]),
+    "eps over variance log10": Size(codes=("eps-scale", "dead-layer"), measure=_normalizers(_eps_over_variance)),
+    "large eps over variance log10": Size(
+        codes=("eps-scale",),
+        measure=_normalizers(lambda seen: _eps_over_variance(seen) if seen.eps > LARGE_EPS else None),
+    ),
+    "share of sets near eps": Size(codes=("eps-dominated",), measure=_normalizers(lambda seen: seen.share_eps)),
+    "written eps over square": Size(
+        codes=("eps-dominated",),
+        measure=lambda e: (_ratio(eps, read**2) for _, eps, read, _, _ in written_normalizers(e)),
+    ),
+    "normalized variance passed": Size(codes=("dead-layer",), measure=_normalizers(passing_share), worst="smallest"),
+    "largest scale of a normalizer": Size(
+        codes=("dead-layer",), measure=_normalizers(lambda seen: largest_scale(seen) or None), worst="smallest"
+    ),
+    "share of negligible scales": Size(
+        codes=("dead-channels",),
+        measure=_normalizers(
+            lambda seen: None if (dead := seen.dead_scales) is None or bool(dead.all()) else float(dead.double().mean())
+        ),
+    ),
+    "share of constant channels": Size(
+        codes=("dead-channels",),
+        measure=_normalizers(
+            lambda seen: None if (dead := seen.constant_inputs) is None else float(dead.double().mean())
+        ),
+    ),
+    "values of a set": Size(codes=("tiny-sets",), measure=_normalizers(lambda seen: seen.entries), worst="smallest"),
+    "noise of a variance": Size(
+        codes=("small-batch",), measure=_batch(lambda seen: variance_noise(seen) if seen.entries > 1 else math.inf)
+    ),
+    "dead share of a ReLU": Size(codes=("dead-relu",), measure=_relus(passing=False)),
+    "size passed by a ReLU": Size(codes=("dead-relu",), measure=_relus(passing=True), worst="smallest"),
+    "saturated share": Size(
+        codes=("saturated-units",), measure=_saturated("sigmoid", "tanh", "hardsigmoid", "hardtanh")
+    ),
+    "saturated share of gates": Size(codes=("saturated-units",), measure=_saturated("lstm", "gru", "rnn")),
+    "one-hot share of rows": Size(codes=("attention-saturated",), measure=_saturated("softmax", "attention")),
+    "leading share of a matrix": Size(
+        codes=("rank-one-weights",), measure=lambda e: (share for _, share in leading_shares(e))
+    ),
+    "large scale of a layer": Size(
+        codes=("layer-scale",), measure=lambda e: (factor for _, factor, _ in scale_factors(e))
+    ),
+    "small scale of a layer": Size(
+        codes=("layer-scale",),
+        measure=lambda e: (factor for _, factor, undone in scale_factors(e) if factor and not undone),
+        worst="smallest",
+    ),
+    "size of an embedding": Size(codes=("layer-scale",), measure=_embeddings),
+    "branch over stream": Size(codes=("branch-dominates",), measure=lambda e: (ratio for ratio, _ in branch_ratios(e))),
+    "large recurrent gain": Size(codes=("recurrent-scale",), measure=_recurrent),
+    "small recurrent gain": Size(codes=("recurrent-scale",), measure=_recurrent, worst="smallest"),
+    "gradient factor of a step of a sequence": Size(
+        codes=("recurrent-scale",),
+        measure=_rows(lambda row: None if row.recurrence is None else row.recurrence[1]),
+        worst="smallest",
+    ),
+    "size of an input": Size(codes=("input-scale",), measure=lambda e: (read for _, _, read in raw_reads(e))),
+    "numbers read over inputs": Size(
+        codes=("input-scale",),
+        measure=lambda e: (_ratio(read, max(most, 1.0)) for _, read, most in reads_of_numbers(e)),
+    ),
+    "output that differs": Size(
+        codes=("output-constant",),
+        measure=lambda e: (
+            (_ratio(e.signal.layers[-1].sample_deviation, e.signal.layers[-1].root_mean_square),)
+            if e.signal is not None and e.signal.layers
+            else ()
+        ),
+        worst="smallest",
+    ),
+    "share of idle places": Size(codes=("input-ignored",), measure=_rows(lambda row: row.silent)),
+    "share of a softmax that leaks": Size(codes=("mask-leaks",), measure=_rows(lambda row: row.leak)),
+    "largest value": Size(codes=("half-precision",), measure=_rows(lambda row: row.largest)),
+    "growth of a layer": Size(codes=("first-loss",), measure=lambda e: (growth for growth, _ in growths_of_layers(e))),
+    "class loss over blind": Size(
+        codes=("first-loss",),
+        measure=_loss(lambda facts: first_loss_share(facts) if facts.name in (*CLASSES, *BINARY) else None),
+    ),
+    "squared loss over blind": Size(
+        codes=("first-loss",),
+        measure=_loss(lambda facts: None if facts.name in (*CLASSES, *BINARY) else facts.share_of_blind),
+    ),
+    "targets over outputs": Size(
+        codes=("targets-scale",),
+        measure=_loss(
+            lambda facts: None if facts.name in CLASSES else _ratio(facts.target_size, max(facts.output_size, 1.0))
+        ),
+    ),
+    "step for a hundredth": Size(codes=("no-loss-gradient",), measure=_steps(lambda steps: steps.step_share)),
+    "fall over promise": Size(
+        codes=("gradient-does-not-descend",), measure=_steps(lambda steps: steps.fall), worst="smallest"
+    ),
+    "next loss over loss": Size(
+        codes=("step-too-long",), measure=_steps(lambda steps: _ratio(steps.next_loss, steps.loss))
+    ),
+    "step over weights": Size(codes=("step-too-long",), measure=_steps(lambda steps: steps.moved_share)),
+    "step over a matrix": Size(codes=("step-too-long",), measure=_steps(lambda steps: steps.most_moved)),
+    "rate over stable rate": Size(
+        codes=("step-too-long",),
+        measure=_steps(lambda steps: _ratio(steps.rate, steps.stable_rate) if steps.optimizer == "SGD" else None),
+    ),
+    "steps to zero loss": Size(
+        codes=("step-too-short",), measure=_steps(lambda steps: _ratio(steps.loss, steps.promised_fall))
+    ),
+    "share of weights left as they were": Size(codes=("step-too-short",), measure=_steps(lambda steps: steps.unmoved)),
+    "pace of a step": Size(codes=("step-too-short",), measure=_steps(lambda steps: steps.pace), worst="smallest"),
+    "decay of a step": Size(
+        codes=("decay-too-strong",),
+        measure=_steps(
+            lambda steps: (
+                compute_decay_at_usual_rate(steps.decay, steps.rate, steps.optimizer)
+                if steps.decay and steps.rate and steps.optimizer
+                else None
+            )
+        ),
+    ),
+    "decay over gradient": Size(codes=("decay-too-strong",), measure=_steps(lambda steps: steps.decay_pull)),
+}
+"""Every size by name."""
