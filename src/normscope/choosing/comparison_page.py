@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ..auditing.audit_result import Audit, Row
 from ..auditing.findings import useful
 from ..auditing.headline import to_see_more, why_useless
-from ..auditing.page import cut_short, not_measured, own_gain, sensitivity_lower, useful_bound
+from ..auditing.page import COLUMNS, cut_short, not_measured, own_gain, useful_bound
 from ..bounds.pages.measures import compared_measures
 from ..bounds.pages.radii import compared_curves, compared_radii
 from ..bounds.radius.radii import Radii
@@ -48,7 +48,7 @@ from ..report.document import (
     tabulate,
 )
 from ..report.glossary import glossary
-from ..report.words import PLAIN, factor, format_cell, listed, pluralise, sentence
+from ..report.words import LADDER_CHART, PLAIN, factor, format_cell, listed, pluralise, sentence
 from .comparison import Comparison, Key, difference, find_changes, match_rows, merged_order
 
 
@@ -326,31 +326,30 @@ def _ladder_chart(audits: Mapping[str, Audit]) -> Chart | None:
         caption=_left_out(audits),
         labels=tuple(label for label, _ in drawn),
         series=series,
-        axis="log10 of the Lipschitz constant",
-        sideways=True,
-        term="ladder of bounds",
+        **LADDER_CHART,
     )
 
 
 def _layer_tables(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> list[Table]:
-    measures: dict[str, Read[Row]] = {
-        "Gain of each layer (log10)": own_gain,
-        "Gain of a normalizer with the layer before it (log10)": "log10_folded",
-        "Bound from the input to each layer (log10)": "log10_cumulative",
-        "Observed from the input to each layer (log10)": "log10_observed",
-        "Sensitivity of the output to each weight, attained (log10)": sensitivity_lower,
-        "Sensitivity of the output to each weight, upper side (log10)": "sensitivity.log10_upper",
+    columns = {
+        "Gain of each layer (log10)": "gain",
+        "Gain of a normalizer with the layer before it (log10)": "folded",
+        "Bound from the input to each layer (log10)": "from input",
+        "Observed from the input to each layer (log10)": "observed",
+        "Sensitivity of the output to each weight, attained (log10)": "sensitivity, lower",
+        "Sensitivity of the output to each weight, upper side (log10)": "sensitivity, upper",
     }
-    tables = (_layer_table(audits, rows, title, read) for title, read in measures.items())
+    tables = (_layer_table(audits, rows, title, COLUMNS[column]) for title, column in columns.items())
     return [table for table in tables if table is not None]
 
 
 def _layer_table(
-    audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]], title: str, read: Read[Row]
+    audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]], title: str, column: ReadColumn[Row]
 ) -> Table | None:
+    """Return a column of one audit as a table with a column for each audit."""
     lines = []
     for (path, *_), by_audit in rows.items():
-        values = [read_from(by_audit[name], read) if name in by_audit else None for name in audits]
+        values = [read_from(by_audit[name], column.read) if name in by_audit else None for name in audits]
         if any(value is not None for value in values):
             kinds = " / ".join(dict.fromkeys(row.kind for row in by_audit.values()))
             lines.append(
@@ -358,7 +357,7 @@ def _layer_table(
             )
     if not lines:
         return None
-    caption = _reading_delta(audits)
+    caption = f"{column.help} {_reading_delta(audits)}"
     columns = [Column("layer", "name"), Column("kind", "name"), *compared_columns(audits)]
     owners = Column("only in", help="The audits that have this layer, where not all do.")
     if all(line[-1] is None for line in lines):
