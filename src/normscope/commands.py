@@ -8,7 +8,7 @@ from .cli.data_forms import folder_split, open_data
 from .cli.messages import check_targets, help_with_examples, read_from, show_result
 from .cli.model_forms import FORMS as MODEL_FORMS
 from .cli.model_forms import open_runnable, place_model, refuse_exit
-from .cli.options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust
+from .cli.options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust, options_of
 from .cli.training import numbers as split_numbers
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "help_with_examples",
     "open_data",
     "open_runnable",
+    "options_of",
     "place_model",
     "read_from",
     "refuse_exit",

@@ -243,7 +243,7 @@ def training_cost(audit: Audit, *, sensitivity: WeightSensitivity | None = None,
     Args:
         audit: the audit of the model, in the mode that counts: train mode for BatchNorm with the statistics of batches.
         sensitivity: what `normscope.weight_sensitivity` found of it, for the rates at a measured constant.
-        alpha: the accuracy that training shall reach.
+        alpha: the accuracy that training is to reach, above 0.
 
     Returns:
         One entry per weight layer but the last, with constants as printed and at the data, and all rates at the

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.auditing import auditing
 from normscope.bounds.weights.weight_constants import weight_sensitivity
-from normscope.choosing.audit_comparison import compare_document
+from normscope.choosing.comparison_page import compare_document
 from normscope.core.errors import InputError
 from normscope.report.document import Table
 

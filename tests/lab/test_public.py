@@ -16,7 +16,8 @@ from torch import nn
 
 import normscope
 import normscope_lab
-from normscope.cli import saved, training
+from normscope import cli
+from normscope.cli import saved
 
 ROOT = Path(__file__).parents[2]
 LAB = Path(normscope_lab.__file__).parent
@@ -82,13 +83,14 @@ def test_without_the_lab_the_front_door_says_how_to_install_it(monkeypatch: pyte
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "normscope_lab", None)
     monkeypatch.delitem(vars(normscope), "generalization", raising=False)
+    monkeypatch.delitem(sys.modules, "normscope.cli.generalization", raising=False)
     (tmp_path / "saved.json").write_text('{"type": "generalization"}')
     assert {name for name in normscope.__all__ if not hasattr(normscope, name)} == set()
     model, data = nn.Linear(2, 2), (torch.eye(2), torch.arange(2))
     assert normscope.measures(model, data, only=["norms"]).samples == 2
     for call in (
         lambda: normscope.generalization(model, data),
-        lambda: training.generalization("normscope.networks:mlp", "digits"),
+        lambda: cli.load_verb("generalization"),
         lambda: saved.open_saved(tmp_path / "saved.json"),
     ):
         with pytest.raises(normscope.NormscopeError, match=r"pip install 'normscope\[lab\]'"):

@@ -111,19 +111,19 @@ def audit(
         loss: as for `check`: gradients by depth are then those of the loss, and it is looked at whether outputs and
             targets fit it.
         optimizer: as for `check`: with a loss it is looked at what its next step would do.
-        mode: `"train"`, `"eval"`, or None for the mode the model is in.
-        output: which output to measure, for models with several; all of them together if not given.
+        mode: which of the model's two functions to take, `"train"` or `"eval"`; None for the mode the model is in.
+        output: which output to measure, by name or number, for models with several; all of them together if not given.
         known: constants for modules nobody can see into, by module path.
-        effort: `"fast"`: norms, variances, constants at the data, gains, dead units, the ladder of bounds, Jacobians at
-            a few samples, findings. `"thorough"`: also the optimised certificate, the search from below, certified
-            radii, sensitivity to the weights, and with a loader the growth by share of the data (`quantile`), which
-            take many times as long. A fast audit with a loader has it from few samples where the network is small and
-            the bound over all inputs says nothing.
+        effort: how much to measure: `"thorough"` adds to `"fast"` the optimised certificate, the search from below,
+            certified radii, sensitivity to the weights, and with a loader the growth by share of the data, which take
+            many times as long. A fast audit has norms, variances, constants at the data, gains, dead units, the ladder
+            of bounds, Jacobians at a few samples and findings; with a loader also the growth by share of the data
+            (`quantile`), from few samples, where the network is small and the bound over all inputs says nothing.
         rtol: how tight the norms of single layers are asked to be; ten times looser than elsewhere, as every layer is
             bounded.
-        max_seconds: the time limit of the whole call, but for a quarter more for closed forms (see `lipschitz`), and
-            for a trace that takes less than ten seconds. What does not fit is cut short or left out, and `notes` and
-            `skipped` say what.
+        max_seconds: the time limit of the whole call: what does not fit is cut short or left out, and the report says
+            what (`notes` and `skipped`). Closed forms may take a quarter more (see `lipschitz`), and a trace that
+            takes less than ten seconds does not count.
         seed: the seed of random starts (Jacobians, searches).
         name: how the report calls the model; its class if not given.
 

@@ -67,7 +67,7 @@ def lipschitz(
             `DataLoader`, or a data set; token models start at their embeddings. The first batch is measured; for DATA
             as many as it takes. None for the batch of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
-        scope: `"global"`, `"point"`, `"ball"` or `"data"`.
+        scope: the inputs for which the bracket holds. `"global"`, `"point"`, `"ball"` or `"data"`.
         radius: of the balls, in the units of the model's input.
         effort: `"fast"`: norms and closed forms; `"tight"`: also the optimised certificate, until it settles or has
             taken its steps. Over balls `"tight"` relaxes every unit.
@@ -78,21 +78,21 @@ def lipschitz(
             also the quantiles of the samples of each class, for which the data have labels and are read to
             their end (`per_class`).
         mode: `"train"`, `"eval"`, or None for the mode the model is in. Train mode is a map of the whole batch.
-        output: which output to measure, for models with several.
+        output: which output to measure, by name or number, for models with several.
         on_missing: `"error"`: operators without a rule raise one error that lists them; `"inf"`: go on with `+inf`.
-        share: for DATA, of the distribution.
-        confidence: for DATA, of each side.
-        samples: for DATA, how many to read; None for as many as the confidence takes (299 for a share of 0.99 at 0.95,
-            of which the largest norm is the limit). More samples give a smaller limit.
+        share: with `scope="data"`: the share of the distribution, between 0 and 1.
+        confidence: with `scope="data"`: the confidence of each side, between 0 and 1.
+        samples: with `scope="data"`: how many samples to read; None for as many as the confidence takes (299 for a
+            share of 0.99 at 0.95, of which the largest norm is the limit). More samples give a smaller limit.
         known: constants for modules nobody can see into, by module path.
         rtol: how tight the norms of single layers are asked to be.
-        max_seconds: of the whole call, but for the trace of the model, which every figure needs, and for closed forms,
-            which come first: searches that take longer are cut short, and then `converged` is False and `advice` says
-            what was cut. Closed forms may end a quarter of the limit later (ten seconds at most), and have a second
-            from the trace on; what does not fit is replaced by cheaper bounds, and otherwise no upper side is above
-            that of `effort="fast"` without a limit. DATA has none: no batch is begun after the limit. Without a limit
-            every search takes its own number of steps, and the same call gives the same figures.
-        seed: of the search from below.
+        max_seconds: the time limit of the whole call: searches that take longer are cut short, and the report says what
+            was cut (`converged`, `advice`). The trace of the model, which every figure needs, does not count. Closed
+            forms come first: they may end a quarter of the limit later (ten seconds at most), and have a second from
+            the trace on; what does not fit is replaced by cheaper bounds, and otherwise no upper side is above that of
+            `effort="fast"` without a limit. DATA has none: no batch is begun after the limit. Without a limit every
+            search takes its own number of steps, and the same call gives the same figures.
+        seed: the seed of the search from below.
 
     Returns:
         The bracket; `+inf` comes with the reason and the module that makes it so. For DATA a `DataBracket`, which also

@@ -73,18 +73,19 @@ def choose(
             for the batch of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         loss: a function of outputs and targets, the name of a loss, or None for the loss that the model returns.
-        normalizers: some of `"none"`, `"batch"`, `"layer"`, `"group"`, `"instance"`, `"rms"`.
-        batch_sizes: how many samples a step takes.
-        learning_rates: the learning rates to try; the best one of each twin and batch size counts.
+        normalizers: the normalizers to try, some of `"none"`, `"batch"`, `"layer"`, `"group"`, `"instance"`, `"rms"`.
+        batch_sizes: the batch sizes to try.
+        learning_rates: the learning rates of SGD to try; the best one of each twin and batch size counts.
         seeds: how many runs to make of each kind; intervals and the comparison come from them.
         steps: how many steps every run takes.
         momentum: the momentum of SGD.
         groups: the number of groups of GroupNorms, as in `normscope.twin`.
-        samples: how many samples to read from the data; None for 4,096.
+        samples: how many samples to read from the data, of which a fifth is held out. None for 4,096.
         capacity: whether to measure how much trained models amplify a change of the input (first seed).
-        folder: where to write one line of JSON per finished run. With the same arguments, a choice that was killed
-            continues from there, and one with more runs adds to it.
-        engine: `"local"`, or `"ray"` for a cluster (`pip install 'normscope[ray]'`).
+        folder: where to write one line of JSON per finished run, to go on from. With the same arguments, a choice that
+            was killed continues from there, and one with more runs adds to it.
+        engine: where runs take place: `"local"` for processes on this machine, or `"ray"` for a cluster (`pip install
+            'normscope[ray]'`).
         workers: how many processes to start on this machine; 0 for none, None for one per core. Models and losses that
             are defined in the script itself run in this process.
         name: the name of the model in the report; its class if not given.

@@ -1,4 +1,4 @@
-"""The `normscope` command: its verbs, in four files by what they need, and those of other packages, such as the lab.
+"""The `normscope` command: its verbs, in files by what they need, and those of other packages, such as the lab.
 
 An entry point of the group `normscope.commands` names each command of another package. The file of a verb loads when
 the verb is run, so that `normscope --help` takes no time. The help of a verb begins with an example that runs as it
@@ -44,7 +44,7 @@ app = typer.Typer(
 )
 VERBS = {
     "check": "auditing", "audit": "auditing", "show": "saved", "compare": "saved", "choose": "training",
-    "curvature": "training", "generalization": "training", "measures": "training", "demo": "demo",
+    "curvature": "training", "generalization": "generalization", "measures": "training", "demo": "demo",
     "bound lipschitz": "bounding", "bound radius": "bounding",
     "bound symmetries": "training", "bound verify": "bounding", "bound ops": "bounding",
 }  # fmt: skip

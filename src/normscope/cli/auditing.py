@@ -41,6 +41,7 @@ from .options import (
     Sarif,
     Seed,
     Trust,
+    options_of,
     output_of,
 )
 
@@ -66,24 +67,20 @@ normscope check net.py:build --data digits --json - | jq .findings
 """
 
 
+@options_of(audit_model)
 def audit(
     model: Model,
     data: DataOrNoise = None,
+    *,
     html: Html = None,
     json: Json = None,
     sarif: Sarif = None,
     fail_on: FailOn = None,
-    mode: Mode = None,
-    output: Output = None,
+    mode: Mode,
+    output: Output,
     loss: Loss = None,
     batch_size: BatchSize = None,
-    effort: Annotated[
-        Literal["fast", "thorough"],
-        typer.Option(
-            help="How much to measure: thorough adds the optimised certificate, the search from below, certified radii "
-            "and sensitivity to the weights."
-        ),
-    ] = "fast",
+    effort: Literal["fast", "thorough"],
     certify: Annotated[
         bool,
         typer.Option(
@@ -91,7 +88,7 @@ def audit(
             help="For weights alone: prove the upper sides of the norms of large matrices, instead of sampling them.",
         ),
     ] = False,
-    max_seconds: MaxSeconds = None,
+    max_seconds: MaxSeconds,
     seed: Seed = 0,
     device: Device = None,
     trust: Trust = False,
@@ -170,15 +167,17 @@ def _open_data(data: str | None, subject: GivenModel, loss: str | None, batch_si
     return dataclasses.replace(batches, first=pairs[0], notes=(*batches.notes, *notes))
 
 
+@options_of(check_model)
 def check(
     model: Model,
     data: DataOrNoise = None,
+    *,
     html: Html = None,
     json: Json = None,
     sarif: Sarif = None,
     fail_on: FailOn = None,
-    mode: Mode = None,
-    output: Output = None,
+    mode: Mode,
+    output: Output,
     loss: Loss = None,
     batch_size: BatchSize = None,
     seed: Seed = 0,

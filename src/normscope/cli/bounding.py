@@ -35,6 +35,7 @@ from .options import (
     Output,
     Seed,
     Trust,
+    options_of,
     output_of,
 )
 
@@ -66,20 +67,15 @@ MANY = 1_000_000
 """How many samples of such a data set are read at most, to draw from."""
 
 
+@options_of(measure_lipschitz)
 def lipschitz(
     model: Model,
     data: DataOrNoise = None,
-    scope: Annotated[
-        Literal["data", "point", "global"], typer.Option(help="The inputs for which the figure holds.")
-    ] = "data",
-    share: Annotated[float, typer.Option(help="With --scope data: the share of the data, between 0 and 1.")] = 0.99,
-    confidence: Annotated[float, typer.Option(help="With --scope data: the confidence, between 0 and 1.")] = 0.95,
-    samples: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="With --scope data: how many samples to read; left out, as many as the confidence needs."
-        ),
-    ] = None,
+    *,
+    scope: Literal["data", "point", "global"] = "data",
+    share: float,
+    confidence: float,
+    samples: Annotated[int | None, typer.Option(min=1)],
     per: Annotated[
         Literal["class"] | None, typer.Option(help="With --scope data: also by class (of all samples).")
     ] = None,
@@ -89,8 +85,8 @@ def lipschitz(
     mode: Annotated[
         Literal["train", "eval"], typer.Option(help="Which of the model's two functions; train: of whole batches.")
     ] = "eval",
-    output: Output = None,
-    max_seconds: MaxSeconds = None,
+    output: Output,
+    max_seconds: MaxSeconds,
     seed: Seed = 0,
     device: Device = None,
     trust: Trust = False,
@@ -185,21 +181,21 @@ def _drawn(subject: GivenModel, data: str, size: int, seed: int, *, labels: bool
     return SamplesInScope(batches=batches, notes=notes, order=order.tolist())
 
 
+@options_of(certified_radius)
 def radius(
     model: Model,
     data: DataOrNoise = None,
+    *,
     samples: Annotated[int, typer.Option(min=1, help="How many samples to certify.")] = 100,
-    effort: Annotated[
-        Literal["fast", "tight"], typer.Option(help="How hard to try: tight takes longer and certifies more.")
-    ] = "fast",
+    effort: Literal["fast", "tight"],
     at: Annotated[
         list[float] | None, typer.Option(min=0.0, help="A radius to show the accuracy at; may be given several times.")
     ] = None,
-    attack: Annotated[bool, typer.Option(help="Attack the samples too.")] = True,
+    attack: bool,
     html: Html = None,
     json: Json = None,
-    output: Output = None,
-    max_seconds: MaxSeconds = None,
+    output: Output,
+    max_seconds: MaxSeconds,
     seed: Seed = 0,
     device: Device = None,
     trust: Trust = False,

@@ -15,7 +15,7 @@ from ..auditing.audit_result import Audit
 from ..auditing.auditing import audit
 from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import certified_radius
-from ..choosing.audit_comparison import compare_document
+from ..choosing.comparison_page import compare_document
 from ..core.budget import Parts, begin, telling_lines
 from ..core.errors import InputError
 from ..core.files import write_text

@@ -30,7 +30,7 @@ from ..doctor.pages.live import Followed, LiveServer
 from .data_forms import open_data
 from .messages import check_targets, one_line, show_result
 from .model_forms import open_runnable
-from .options import DataOrNoise, Device, Html, Json, Mode, Output, Seed, output_of
+from .options import DataOrNoise, Device, Html, Json, Mode, Output, Seed, options_of, output_of
 
 SHOW_EXAMPLES = """
 normscope check normscope.networks:mlp --data digits --json check.json
@@ -167,6 +167,7 @@ def _audit_model(
     return audit_model(subject.module, batches.first, output=output_of(output), **options)
 
 
+@options_of(audit_model)
 def compare(
     files: Annotated[
         list[Path],
@@ -177,10 +178,11 @@ def compare(
         ),
     ],
     data: DataOrNoise = None,
+    *,
     html: Html = None,
     json: Json = None,
-    mode: Mode = None,
-    output: Output = None,
+    mode: Mode,
+    output: Output,
     seed: Seed = 0,
     device: Device = None,
 ) -> None:

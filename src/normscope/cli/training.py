@@ -1,4 +1,4 @@
-"""The verbs about weights and training: `curvature`, `symmetries`, `generalization`, `measures` and `choose`."""
+"""The verbs about weights and training: `curvature`, `symmetries`, `measures` and `choose`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ from typing import Annotated, Any, Literal
 import typer
 from torch import nn
 
-from .. import load_from_lab
 from ..bounds.geometry.curvature import Curvature
 from ..bounds.geometry.flatness import flatness
 from ..bounds.geometry.hessian import hessian
 from ..bounds.geometry.margins import margins
-from ..bounds.geometry.measures import GROUPS
 from ..bounds.geometry.measures import measures as take_measures
 from ..bounds.geometry.smoothness import smoothness
 from ..bounds.geometry.symmetries import symmetries as find_symmetries
-from ..choosing.choice import NAMES
-from ..choosing.choose import BATCH_SIZES, LEARNING_RATES
 from ..choosing.choose import choose as run_choice
 from ..choosing.task import MOST_SAMPLES
 from ..core.errors import InputError
@@ -31,7 +27,23 @@ from ..theory.losses import LOSSES
 from .data_forms import open_data, open_split, open_with_labels
 from .messages import measuring, show_result
 from .model_forms import GivenModel, load_object, open_runnable
-from .options import Data, DataOrNoise, Device, Html, Json, MaxSeconds, Mode, Model, Output, Seed, Trust, output_of
+from .options import (
+    Count,
+    Data,
+    DataOrNoise,
+    Device,
+    Html,
+    Json,
+    MaxSeconds,
+    Mode,
+    Model,
+    Output,
+    PositiveCount,
+    Seed,
+    Trust,
+    options_of,
+    output_of,
+)
 
 CURVATURE_EXAMPLES = """
 normscope curvature normscope.networks:mlp --data digits --mode train --html curvature.html
@@ -44,12 +56,6 @@ SYMMETRIES_EXAMPLES = """
 normscope bound symmetries normscope.networks:residual_mlp --data digits --mode train
 
 normscope bound symmetries mypackage.models:vit --data cifar10:~/data --html symmetries.html
-"""
-GENERALIZATION_EXAMPLES = """
-normscope generalization normscope.networks:mlp --data digits --samples 500 --steps 20 --html bounds.html
-
-normscope generalization net.py:trained --data mnist:raw:~/data --input-range 0 1 --samples 10000 --steps 5000
-normscope generalization mypackage.models:cnn --data mypackage.data:train --test mypackage.data:test --device cuda
 """
 MEASURES_EXAMPLES = """
 normscope measures normscope.networks:mlp --data digits --only norms --only path --only outputs
@@ -74,41 +80,34 @@ class Also(StrEnum):
     MARGINS = "margins"
 
 
+NamedLoss = Annotated[
+    str, typer.Option("--loss", help="The name of a loss, or package.module:function of outputs and targets.")
+]
+
+
+@options_of(hessian)
 def curvature(
     model: Model,
     data: Data,
-    loss: Annotated[
-        str, typer.Option(help="The name of a loss, or package.module:function of outputs and targets.")
-    ] = "cross_entropy",
+    *,
+    loss: NamedLoss = "cross_entropy",
     samples: Annotated[int, typer.Option(min=1, help="How many samples to take the loss over.")] = 256,
-    k: Annotated[int, typer.Option("-k", min=0, help="How many of the largest eigenvalues to find.")] = 5,
-    bottom: Annotated[int, typer.Option(min=0, help="How many of the smallest eigenvalues to find.")] = 0,
-    probes: Annotated[
-        int, typer.Option(min=0, help="How many random vectors for trace and density; about 30 products each.")
-    ] = 0,
-    density: Annotated[
-        bool, typer.Option(help="With --probes, find the density too; else all their products go to the trace.")
-    ] = True,
-    blocks: Annotated[
-        bool, typer.Option("--blocks", help="Find the largest eigenvalue of every parameter's diagonal block.")
-    ] = False,
-    deflate: Annotated[bool, typer.Option(help="Project out directions that have no effect.")] = True,
-    matrix: Annotated[
-        Literal["hessian", "gauss-newton"],
-        typer.Option(help="gauss-newton leaves out the curvature of the network's outputs."),
-    ] = "hessian",
-    metric: Annotated[
-        Literal["flat", "quotient"],
-        typer.Option(help="quotient does not change when weights whose scale has no effect are rescaled."),
-    ] = "flat",
+    k: Annotated[int, typer.Option("-k", min=0)],
+    bottom: Count,
+    probes: Count,
+    density: bool,
+    blocks: Annotated[bool, typer.Option("--blocks")],
+    deflate: bool,
+    matrix: Literal["hessian", "gauss-newton"],
+    metric: Literal["flat", "quotient"],
     also: Annotated[
         list[Also] | None,
         typer.Option(help="Measure this too, with its own defaults; may be given several times."),
     ] = None,
     html: Html = None,
     json: Json = None,
-    mode: Mode = None,
-    max_seconds: MaxSeconds = None,
+    mode: Mode,
+    max_seconds: MaxSeconds,
     seed: Seed = 0,
     device: Device = None,
     trust: Trust = False,
@@ -165,13 +164,15 @@ def _loss(text: str) -> Any:
     return function
 
 
+@options_of(find_symmetries)
 def symmetries(
     model: Model,
     data: DataOrNoise = None,
+    *,
     html: Html = None,
     json: Json = None,
-    mode: Mode = None,
-    output: Output = None,
+    mode: Mode,
+    output: Output,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples; a few are enough.")] = 8,
     seed: Seed = 0,
     device: Device = None,
@@ -193,98 +194,11 @@ def symmetries(
     show_result(result, html, json)
 
 
-def generalization(
-    model: Model,
-    data: Data,
-    test: Annotated[
-        str | None, typer.Option("--test", metavar="DATA", help="Fresh samples, for the measured gap.")
-    ] = None,
-    held_out: Annotated[
-        str | None,
-        typer.Option("--held-out", metavar="DATA", help="Samples for cells and distances that are not in DATA."),
-    ] = None,
-    samples: Annotated[int, typer.Option(min=10, help="How many samples of each part to use at most.")] = 60_000,
-    delta: Annotated[float, typer.Option(help="The probability with which each row may fail.")] = 0.01,
-    loss: Annotated[
-        Literal["probability", "ramp", "clipped_cross_entropy"], typer.Option(help="The bounded loss.")
-    ] = "probability",
-    cells: Annotated[
-        list[int] | None,
-        typer.Option(min=1, help="A number of regions to try, declared beforehand; may be given several times."),
-    ] = None,
-    radius: Annotated[
-        float | None, typer.Option(min=0.0, help="The radius of the cells; constants are then certified over balls.")
-    ] = None,
-    input_range: Annotated[
-        tuple[float, float] | None,
-        typer.Option(
-            "--input-range", metavar="LOW HIGH", help="The range in which every entry of every input is known to lie."
-        ),
-    ] = None,
-    steps: Annotated[
-        int, typer.Option(min=0, help="How many steps to search for a PAC-Bayes posterior; 0 for no PAC-Bayes bound.")
-    ] = 500,
-    fixed: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fixed",
-            metavar="NAME",
-            help="A buffer or another constant of the model that was fixed before DATA was seen, by its name or a "
-            'pattern; "numbers" for all numbers in its code, "code" for these and all other arguments of operators, '
-            '"all" for all of these. May be given several times.',
-        ),
-    ] = None,
-    sharpness: Annotated[bool, typer.Option("--sharpness", help="Measure the sharpness, for one more rate.")] = False,
-    html: Html = None,
-    json: Json = None,
-    max_seconds: MaxSeconds = None,
-    seed: Seed = 0,
-    device: Device = None,
-    trust: Trust = False,
-) -> None:
-    """Bound the loss of a trained classifier on fresh data in every known way, with the conditions of each bound.
-
-    The bounds are Theorem 20 of Than 2025 with its corollaries, VC, the norms and margins of Bartlett 2017, Neyshabur
-    2018 and Golowich 2020, PAC-Bayes with an optimised posterior, and the rates that the papers quote. Each row has a
-    value, its terms, its conditions and whether they hold here, and its evidence: certified, estimated, or a rate
-    without constants. A bound that is no smaller than the largest possible loss is called vacuous: most are. The bounds
-    stand in the lab (pip install 'normscope[lab]').
-
-    MODEL is what `normscope audit` takes, trained on the training part of DATA; it is measured in eval mode. `digits`,
-    `mnist:FOLDER` and `cifar10:FOLDER` have a test part of their own; for `npz:FILE` and `package.module:loader` name
-    one with --test. Samples for distances come from --held-out, or one in five of DATA is set aside.
-    """
-    bound_generalization = load_from_lab("generalization")
-    with measuring(model, data, html, json):
-        subject = open_runnable(model, trust=trust, device=device, mode="eval")
-        train, fresh, notes = open_split(data, subject, samples=samples, seed=seed)
-        if test is not None:
-            fresh, more = open_with_labels(test, subject, samples=samples, seed=seed)
-            notes += more
-        held, more = (None, ()) if held_out is None else open_with_labels(held_out, subject, samples=samples, seed=seed)
-        result = bound_generalization(
-            subject.module,
-            train,
-            fresh,
-            held,
-            delta=delta,
-            loss=loss,
-            radius=radius,
-            input_range=input_range,
-            steps=steps,
-            fixed=tuple(fixed or ()),
-            sharpness=sharpness,
-            max_seconds=max_seconds,
-            seed=seed,
-            **({"cells": tuple(cells)} if cells else {}),
-        )
-    result = dataclasses.replace(result, name=subject.name, notes=(*notes, *more, *subject.notes, *result.notes))
-    show_result(result, html, json)
-
-
+@options_of(take_measures)
 def measures(
     model: Model,
     data: Data,
+    *,
     start: Annotated[
         str | None,
         typer.Option("--start", metavar="MODEL", help="The model before its training, in the same form as MODEL."),
@@ -293,17 +207,12 @@ def measures(
         Path | None,
         typer.Option("--run", metavar="FOLDER", help="The watched training run, for how long the loss took."),
     ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(help=f"A measure or a group ({', '.join(GROUPS)}); may be given several times."),
-    ] = None,
-    loss: Annotated[
-        str, typer.Option(help="The name of a loss, or package.module:function of outputs and targets.")
-    ] = "cross_entropy",
+    only: list[str] | None,
+    loss: NamedLoss,
     samples: Annotated[int, typer.Option(min=1, help="How many samples to use at most.")] = 1000,
     html: Html = None,
     json: Json = None,
-    max_seconds: MaxSeconds = None,
+    max_seconds: MaxSeconds,
     seed: Seed = 0,
     device: Device = None,
     trust: Trust = False,
@@ -349,33 +258,23 @@ class ModelSource:
         return open_runnable(self.text, trust=False, device=self.device).module
 
 
+@options_of(run_choice)
 def choose(
     model: Model,
     data: Data,
-    normalizers: Annotated[str, typer.Option(help="The normalizers to try, with commas.")] = ",".join(NAMES),
-    batch_sizes: Annotated[str, typer.Option(help="The batch sizes to try, with commas.")] = ",".join(
-        map(str, BATCH_SIZES)
-    ),
-    learning_rates: Annotated[str, typer.Option(help="The learning rates of SGD to try, with commas.")] = ",".join(
-        map(str, LEARNING_RATES)
-    ),
-    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each kind; intervals come from them.")] = 2,
-    steps: Annotated[int, typer.Option(min=1, help="How many steps every run takes.")] = 300,
-    momentum: Annotated[float, typer.Option(min=0.0, max=0.999, help="The momentum of SGD.")] = 0.9,
+    *,
+    normalizers: str,
+    batch_sizes: str,
+    learning_rates: str,
+    seeds: PositiveCount,
+    steps: PositiveCount,
+    momentum: Annotated[float, typer.Option(min=0.0, max=0.999)],
     loss: Annotated[str, typer.Option(help=f"One of {', '.join(LOSSES)}.")] = "cross_entropy",
-    samples: Annotated[
-        int, typer.Option(min=10, help="How many samples of the data to use at most; a fifth is held out.")
-    ] = MOST_SAMPLES,
-    capacity: Annotated[
-        bool, typer.Option(help="Measure how much trained models amplify a change of the input.")
-    ] = True,
-    folder: Annotated[
-        Path | None, typer.Option(help="Keep one line of JSON per finished run here, to go on from.")
-    ] = None,
-    engine: Annotated[
-        Literal["local", "ray"], typer.Option(help="Processes on this machine, or a Ray cluster.")
-    ] = "local",
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes; left out, one per core.")] = None,
+    samples: Annotated[int, typer.Option(min=10)] = MOST_SAMPLES,
+    capacity: bool,
+    folder: Path | None,
+    engine: Literal["local", "ray"],
+    workers: Annotated[int | None, typer.Option(min=0)],
     html: Html = None,
     json: Json = None,
     seed: Seed = 0,

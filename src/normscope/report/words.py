@@ -6,7 +6,7 @@ Every renderer shows the first rows, labels and curves, and says how many it lea
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -261,6 +261,27 @@ def _agree(one: Bracket, other: Bracket) -> bool:
     return same and (one.scope, one.holds, one.reason) == (other.scope, other.holds, other.reason)
 
 
+BRACKET_COLUMNS: tuple[ReadColumn[Rung], ...] = (
+    ReadColumn("lower", "log10", "bracket.log10_lower", "log10 of the side that inputs which were found attain."),
+    ReadColumn("upper", "log10", "bracket.log10_upper", "log10 of the side that bounds it."),
+    ReadColumn("scope", "name", "bracket.scope.value", "Over which inputs it holds."),
+    ReadColumn(
+        "evidence",
+        "name",
+        lambda rung: rung.bracket.evidence.name if rung.bracket.holds else "not a bound",
+        "How the upper side is known.",
+    ),
+)
+LADDER_CHART: dict[str, Any] = {"axis": "log10 of the Lipschitz constant", "sideways": True, "term": "ladder of bounds"}
+
+
+def span_series(brackets: Iterable[Bracket | None]) -> Series:
+    """Return brackets as bars from the lower to the upper side; None leaves a gap."""
+    sides = [(None, None) if one is None else (one.log10_lower, one.log10_upper) for one in brackets]
+    lower, upper = zip(*sides)
+    return Series(name="from the lower to the upper side", style="spans", values=lower, until=upper)
+
+
 def bracket_table(
     brackets: Mapping[str, Bracket], *, title: str = "", caption: str = "", noted: Collection[str] = ()
 ) -> Table:
@@ -270,15 +291,7 @@ def bracket_table(
     """
     columns: tuple[ReadColumn[Rung], ...] = (
         ReadColumn("bound", "text", "label", "What is done; methods that agree stand in one line."),
-        ReadColumn("lower", "log10", "bracket.log10_lower", "log10 of the side that inputs which were found attain."),
-        ReadColumn("upper", "log10", "bracket.log10_upper", "log10 of the side that bounds it."),
-        ReadColumn("scope", "name", "bracket.scope.value", "Over which inputs it speaks."),
-        ReadColumn(
-            "evidence",
-            "name",
-            lambda rung: rung.bracket.evidence.name if rung.bracket.holds else "not a bound",
-            "How the upper side is known.",
-        ),
+        *BRACKET_COLUMNS,
         ReadColumn(
             "methods", "text", lambda rung: ", ".join(rung.names), "Their names in the JSON file and in the papers."
         ),
@@ -292,22 +305,14 @@ def bracket_chart(brackets: Mapping[str, Bracket], *, title: str = "") -> Chart 
     shown = rungs(brackets)
     if not shown:
         return None
-    bounds = [rung.bracket if rung.bracket.holds else None for rung in shown]
-    spans = Series(
-        name="from the lower to the upper side",
-        style="spans",
-        values=tuple(None if bracket is None else bracket.log10_lower for bracket in bounds),
-        until=tuple(None if bracket is None else bracket.log10_upper for bracket in bounds),
-    )
+    spans = span_series(rung.bracket if rung.bracket.holds else None for rung in shown)
     loose = tuple(None if rung.bracket.holds else rung.bracket.log10_upper for rung in shown)
     marks = Series(name="a formula that is no bound for this network", style="marks", values=loose)
     return Chart(
         title=title,
         labels=tuple(rung.label for rung in shown),
         series=(spans, marks) if any(value is not None for value in loose) else (spans,),
-        axis="log10 of the Lipschitz constant",
-        sideways=True,
-        term="ladder of bounds",
+        **LADDER_CHART,
     )
 
 

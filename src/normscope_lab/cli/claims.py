@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from normscope.commands import Html, Json, check_targets, show_result
+from normscope.commands import Html, Json, check_targets, options_of, show_result
 
 from ..experiments.claims import claims as judge
 
@@ -33,14 +33,16 @@ normscope lab claims --json claims.json
 """
 
 
+@options_of(judge)
 def claims(
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="NAME", help="Ids of claims, or experiments; left out, all.", show_default=False),
     ] = None,
+    *,
     html: Html = None,
     json: Json = None,
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes; left out, one per core.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0)],
 ) -> None:
     """Judge the claims (the help of the command is HELP)."""
     check_targets(html, json)

@@ -19,6 +19,7 @@ from normscope.commands import (
     check_targets,
     open_data,
     open_runnable,
+    options_of,
     place_model,
     read_from,
     refuse_exit,
@@ -49,6 +50,7 @@ normscope lab cost mypackage.models:cnn --data mypackage.data:train_loader --mod
 """
 
 
+@options_of(audit, training_cost)
 def cost(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=f"{MODEL_FORMS}.", show_default=False)],
     data: Annotated[
@@ -57,12 +59,13 @@ def cost(
             "--data", metavar="DATA", help="digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader."
         ),
     ] = None,
-    alpha: Annotated[float, typer.Option(help="The accuracy that training is to reach, above 0.")] = 0.01,
-    mode: Mode = None,
+    *,
+    alpha: float,
+    mode: Mode,
     html: Html = None,
     json: Json = None,
     seed: Seed = 0,
-    max_seconds: MaxSeconds = None,
+    max_seconds: MaxSeconds,
     device: Device = None,
     trust: Trust = False,
 ) -> None:

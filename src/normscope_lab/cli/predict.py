@@ -14,6 +14,7 @@ from normscope.commands import (
     Seed,
     check_targets,
     folder_split,
+    options_of,
     read_from,
     show_result,
     split_numbers,
@@ -22,7 +23,7 @@ from normscope.data import Split, digits
 from normscope.toolkit import InputError
 
 from ..population import predict as front
-from ..population.recipes import NORMALIZERS, RecipeGrid
+from ..population.recipes import RecipeGrid
 
 DIGITS = 1797
 """How many images scikit-learn's digits have."""
@@ -30,7 +31,6 @@ LEAST_TESTS = 0.1
 """At least this share of the digits is kept for testing."""
 WHOLE = 10**9
 """A limit on the number of images that no data set reaches."""
-DEFAULT = RecipeGrid()
 
 HELP = """Train a population of networks and measure which quantities predict their generalization gap.
 
@@ -59,42 +59,28 @@ normscope lab predict --data cifar10:~/data --samples 5000 --target-loss 0.1 --s
 """
 
 
-def _commas(values: object) -> str:
-    return ",".join(map(str, values))  # type: ignore[call-overload]
-
-
+@options_of(front.predictive_power, RecipeGrid)
 def predict(
     data: Annotated[
         str, typer.Option("--data", metavar="DATA", help="digits, mnist:FOLDER or cifar10:FOLDER.")
     ] = "digits",
-    depths: Annotated[str, typer.Option(help="Numbers of weight layers, 2 to 1000, with commas.")] = _commas(
-        DEFAULT.depths
-    ),
-    widths: Annotated[str, typer.Option(help="Widths of hidden layers, with commas.")] = _commas(DEFAULT.widths),
-    normalizers: Annotated[str, typer.Option(help="Some of these, with commas.")] = _commas(NORMALIZERS),
-    batch_sizes: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = _commas(DEFAULT.batch_sizes),
-    learning_rates: Annotated[str, typer.Option(help="Learning rates of SGD, with commas.")] = _commas(
-        DEFAULT.learning_rates
-    ),
-    weight_decays: Annotated[str, typer.Option(help="Weight decays of SGD, with commas.")] = _commas(
-        DEFAULT.weight_decays
-    ),
-    seeds: Annotated[int, typer.Option(min=1, help="How many networks of each configuration.")] = DEFAULT.seeds,
-    samples: Annotated[int, typer.Option(min=2, help="How many training samples to draw.")] = front.SAMPLES,
-    label_noise: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="The probability that a training label is wrong.")
-    ] = front.LABEL_NOISE,
-    target_loss: Annotated[
-        float, typer.Option(min=0.0, help="The training cross entropy at which networks are compared.")
-    ] = front.LOSS,
-    steps: Annotated[int, typer.Option(min=1, help="The largest number of steps of a training.")] = front.STEPS,
-    momentum: Annotated[float, typer.Option(min=0.0, max=0.999, help="The momentum of SGD.")] = front.MOMENTUM,
-    device: Annotated[str, typer.Option(help="Where to train and measure, e.g. cuda.")] = "cpu",
-    folder: Annotated[Path | None, typer.Option(help="Keep one line of JSON per network here, to go on from.")] = None,
-    engine: Annotated[
-        Literal["local", "ray"], typer.Option(help="Processes on this machine, or a Ray cluster.")
-    ] = "local",
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes; left out, one per core.")] = None,
+    *,
+    depths: str,
+    widths: str,
+    normalizers: str,
+    batch_sizes: str,
+    learning_rates: str,
+    weight_decays: str,
+    seeds: Annotated[int, typer.Option(min=1)],
+    samples: Annotated[int, typer.Option(min=2)],
+    label_noise: Annotated[float, typer.Option(min=0.0, max=1.0)],
+    target_loss: Annotated[float, typer.Option(min=0.0)],
+    steps: Annotated[int, typer.Option(min=1)],
+    momentum: Annotated[float, typer.Option(min=0.0, max=0.999)],
+    device: str,
+    folder: Path | None,
+    engine: Literal["local", "ray"],
+    workers: Annotated[int | None, typer.Option(min=0)],
     html: Html = None,
     json: Json = None,
     seed: Seed = 0,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from normscope.commands import Html, Json, check_targets, show_result
+from normscope.commands import Html, Json, check_targets, options_of, show_result
 from normscope.report import Column, Document, Table, print_document
 
 from ..experiments.registry import registered
@@ -34,18 +34,18 @@ normscope lab reproduce akbar --engine ray
 """
 
 
+@options_of(run)
 def reproduce(
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="NAME", help="Experiments; left out, they are listed.", show_default=False),
     ] = None,
-    full: Annotated[bool, typer.Option("--full/--quick", help="The settings of the paper, or small ones.")] = False,
-    data: Annotated[Path | None, typer.Option(help="Folder with MNIST and CIFAR-10, where they are needed.")] = None,
-    folder: Annotated[Path | None, typer.Option(help="Keep finished jobs and results here, to go on from.")] = None,
-    engine: Annotated[
-        Literal["local", "ray"], typer.Option(help="Processes on this machine, or a Ray cluster.")
-    ] = "local",
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes; left out, one per core.")] = None,
+    *,
+    full: Annotated[bool, typer.Option("--full/--quick")],
+    data: Path | None,
+    folder: Path | None,
+    engine: Literal["local", "ray"],
+    workers: Annotated[int | None, typer.Option(min=0)],
     html: Html = None,
     json: Json = None,
 ) -> None:

@@ -68,7 +68,7 @@ def claims(names: Sequence[str] = (), *, workers: int | None = None) -> Claims:
     Args:
         names: ids of claims (`than.lemma1`), experiments for all of their claims (`than.figure1`), or the beginning of
             several of either (`than`, `slides`); empty for all.
-        workers: how many processes run on this machine; 0 uses this process alone, None starts one for each core.
+        workers: how many processes to start on this machine; 0 for none, None for one per core.
 
     Returns:
         One row per claim: `id`, `source`, `where`, `quotation`, `reading`, `verdict`, `corrected`, `evidence`,

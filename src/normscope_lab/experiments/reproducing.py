@@ -111,11 +111,11 @@ def reproduce(
         names: names of experiments, such as `than.figure1`, or `than` for all of a paper; empty for every experiment.
         full: whether to take the settings of the paper, which may take hours and a GPU; the quick settings take
             seconds for each experiment.
-        data: a folder with MNIST's idx files and CIFAR-10's batches, for experiments that need them.
-        folder: where to write one line of JSON per finished job and, in the end, results, tables and pictures. A run
-            that was killed goes on from there.
-        engine: `"local"`, or `"ray"` for a cluster.
-        workers: how many processes run on this machine; 0 uses this process alone, None starts one for each core.
+        data: the folder with MNIST's idx files and CIFAR-10's batches, for experiments that need them.
+        folder: where to write one line of JSON per finished job, to go on from, and in the end results, tables and
+            pictures.
+        engine: where jobs run: `"local"` for processes on this machine, or `"ray"` for a cluster.
+        workers: how many processes to start on this machine; 0 for none, None for one per core.
 
     Returns:
         One `Reproduction` per experiment, in order; prints as tables, and has `.to_html(path)`.

@@ -75,12 +75,13 @@ def generalization(
         train: the training samples D: a batch, an iterable of batches such as a `DataLoader`, or a data set, with
             labels; each input is one tensor of floats. All batches are read. None for the batch of a captured graph.
         test: fresh samples, for the measured gap.
-        held_out: samples that are not in D, for the centres of cells and for distances. None sets one in five samples
-            of `train` aside; these are then not in D.
+        held_out: samples that are in no other part, for the centres of cells and for distances. None sets one in five
+            samples of `train` aside; these are then not in D.
         labels: the labels of one batch `train`, or the key that they have in batches that are dicts, in all parts; None
             to recognise them.
         delta: the probability with which each single row may fail.
-        loss: `"probability"`, `"ramp"` or `"clipped_cross_entropy"`, or a `Loss` with a largest value.
+        loss: the bounded loss. `"probability"`, `"ramp"` or `"clipped_cross_entropy"`, or a `Loss` with a largest
+            value.
         cells: the numbers of cells to try, declared before the data are seen; the best is taken, with a union bound.
             Their centres are held-out samples.
         radius: the radius of the cells around centres; one more cell holds all other points. Lipschitz constants are
@@ -91,11 +92,11 @@ def generalization(
             PAC-Bayes bound.
         prior: the weights, by name, at which the PAC-Bayes prior is centred; they must have been fixed before D was
             seen, such as those at initialisation. None for zero.
-        fixed: what the model holds besides its weights and was fixed before D was seen: names of buffers and other
-            tensors, or patterns (`"*.position_ids"`), `"numbers"` for all numbers in its code, `"code"` for these and
-            all other arguments of operators (flags, dtypes), `"all"` for all of this. A tensor's own name goes before
-            these words. Whatever is not declared may have been taken from D, and is paid for by the bits that it takes
-            to write it.
+        fixed: what the model holds besides its weights and was fixed before the training samples were seen: names of
+            buffers and other tensors, or patterns (`"*.position_ids"`), or the words `"numbers"` (all numbers in its
+            code), `"code"` (these and all other arguments of operators, such as flags) and `"all"` (all of this). A
+            tensor's own name goes before these words. Whatever is not declared may have been taken from D, and is paid
+            for by the bits that it takes to write it.
         sharpness: whether to measure the spherical sharpness, for the bound of Lyu et al.
         duplicates: how many samples of one part may also be in another, or in the same part again.
         output: which output to take, for models with several.

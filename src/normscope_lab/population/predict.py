@@ -53,18 +53,19 @@ def predictive_power(
         split: a data set (`normscope.data`).
         grid: the axes of the population; None for 160 configurations with 2 seeds.
         network: `"mlp"`, or `"cnn"` for convolutions.
-        samples: how many training samples are drawn.
+        samples: how many training samples to draw.
         label_noise: the probability with which a training label is replaced by another one.
         target_loss: the cross entropy on the training samples, in eval mode, at which a training ends.
         steps: the largest number of steps for each network.
         momentum: the momentum of SGD.
         measures: the names of the measures to take, of `MEASURES`; None for all.
         device: where to train and measure; a GPU is used from this process alone.
-        folder: where to write one line of JSON per network. A population that was killed goes on from there with the
-            same arguments, and one with a larger grid adds to it. Networks of an older folder lack the measures that
-            are new since.
-        engine: `"local"`, or `"ray"` for a cluster (`pip install 'normscope[ray]'`).
-        workers: how many processes run on this machine; 0 uses this process alone, None starts one for each core.
+        folder: where to write one line of JSON per network, to go on from. A population that was killed goes on from
+            there with the same arguments, and one with a larger grid adds to it. Networks of an older folder lack the
+            measures that are new since.
+        engine: where networks train: `"local"` for processes on this machine, or `"ray"` for a cluster (`pip install
+            'normscope[ray]'`).
+        workers: how many processes to start on this machine; 0 for none, None for one per core.
         name: the name of the data in the report.
         seed: the seed of the drawn samples, the label noise and the bootstrap.
 

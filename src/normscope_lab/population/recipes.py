@@ -63,7 +63,8 @@ class RecipeGrid:
         widths: the widths of the hidden layers.
         normalizers: some of `"none"`, `"batch"`, `"layer"`, `"group"`, `"rms"`.
         batch_sizes: the numbers of samples in a step.
-        learning_rates, weight_decays: the learning rates and weight decays of SGD.
+        learning_rates: the learning rates of SGD.
+        weight_decays: the weight decays of SGD.
         seeds: how many networks of each configuration to train.
 
     Raises:

@@ -102,20 +102,23 @@ def hessian(
             (`"cross_entropy"`, `"mse"`, ... as in `check`) or of `normscope.theory.losses`; or None for the loss that
             the model itself returns.
         k: how many of the largest eigenvalues to find; 0 for none.
-        mode: `"train"`, `"eval"`, or None for the mode the model is in. The two are different losses.
+        mode: which of the model's two functions to take, `"train"` or `"eval"`; None for the mode the model is in. The
+            two are different losses.
         deflate: whether to project out the directions without effect.
         bottom: how many of the smallest (most negative) eigenvalues to find.
         probes: how many random vectors to take for trace and density, about 30 products each; 0 for neither figure.
-        density: with `probes`, whether to find the density too; False leaves all their products to the trace.
+        density: whether to find the density too, with `probes`; without it all their products go to the trace.
         blocks: whether to find the largest eigenvalue of each parameter's diagonal block too.
         block_probes: with `blocks`, how many random vectors to take for the trace of each block, one product each for
             all of them.
         whole: whether to find all eigenvalues, and so the condition number. It takes one product per parameter, and
             5,000 parameters at most.
         undeflated: whether to find the largest eigenvalues without the projection too.
-        matrix: `"hessian"`, or `"gauss-newton"`: the Hessian without the curvature of the network's outputs.
-        metric: `"flat"`, or `"quotient"`: the Riemannian Hessian P (H - D) P on the spheres of scale-invariant groups,
-            times the squared norms of their weights, which does not change when they are rescaled.
+        matrix: which matrix to measure: `"hessian"`, or `"gauss-newton"`: the Hessian without the curvature of the
+            network's outputs.
+        metric: the metric of the weights: `"flat"`, or `"quotient"`, in which nothing changes when weights whose scale
+            has no effect are rescaled. That takes the Riemannian Hessian P (H - D) P on the spheres of scale-invariant
+            groups, times the squared norms of their weights.
         rtol: the relative tolerance of each eigenvalue.
         products: how many products the search for the largest and smallest eigenvalues may take.
         batches: read at most this many batches of the data; None for all.
@@ -123,7 +126,7 @@ def hessian(
         optimizer: an optimizer of the model; the result then has the safe learning rate of each of its parameter
             groups beside the rate in use. The safe rate is that of plain gradient descent: momentum a allows 1 + a
             times as much, and Adam's steps have another scale.
-        max_seconds: cuts short what takes longer, and `converged` and `advice` say so.
+        max_seconds: the time limit: what takes longer is cut short, and the report says so (`converged`, `advice`).
         seed: the seed of the random vectors.
 
     Returns:

@@ -315,13 +315,13 @@ def measures(
         loss: as in `normscope.hessian`; cross entropy by default, since most measures are those of a classifier.
         start: the model before its training, or its weights by name; None where it is not known.
         losses: the training loss by step, as pairs `(step, loss)`, such as `Run(folder).total("loss")`.
-        only: the names, or groups, of the measures to take; None for all. The groups are size, outputs, norms,
-            distances, path, capacity over margin, noise, boxes, flatness and training; noise and boxes take longest.
+        only: the names of the measures to take, or groups of them (size, outputs, norms, distances, path, capacity over
+            margin, noise, boxes, flatness, training); None for all. Noise and boxes take longest.
         rho: how far the ascents of sharpness go.
         mode: `"eval"`, which is the default here (a classifier as it is used), `"train"`, or None for the mode the
             model is in. Norms of weights are the same in both.
         batches: read at most this many batches of the data; None for all.
-        max_seconds: nothing that searches is begun after so long, and the reasons say so.
+        max_seconds: the time limit: no search is begun after it, and the reasons say so.
         seed: the seed of the noise.
 
     Returns:

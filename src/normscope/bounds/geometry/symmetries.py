@@ -295,8 +295,9 @@ def symmetries(
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
             `DataLoader`, or a data set; the first batch is measured. None for the batch of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
-        mode: `"train"`, `"eval"`, or None for the mode the model is in; a BatchNorm is scale invariant in train mode.
-        output: which output to take, for models with several.
+        mode: which of the model's two functions to take, `"train"` or `"eval"`; None for the mode the model is in. A
+            BatchNorm is scale invariant in train mode.
+        output: which output to take, by name or number, for models with several.
         seed: the seed of the random group elements and directions.
 
     Returns:

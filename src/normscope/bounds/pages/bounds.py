@@ -5,27 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...core.bracket import Bracket
-from ...report.document import Block, Chart, Column, Document, ReadColumn, Series, Table, Text, tabulate
-from ...report.words import bracket_chart, bracket_table, pluralise, shape
+from ...report.document import Block, Chart, Column, Document, ReadColumn, Table, Text, tabulate
+from ...report.words import BRACKET_COLUMNS, Rung, bracket_chart, bracket_table, pluralise, shape, span_series
 from ..graph.ir import Graph
 from ..ladder import Ladder
-
-Named = tuple[str, Bracket]
 
 
 def bracket_document(bracket: Bracket, *, brief: bool = False) -> Document:
     """Return the report: the bracket, those of its samples and outputs, and what the reader must know."""
     brackets = {bracket.method or "bracket": bracket} | _parts(bracket)
-    columns: tuple[ReadColumn[Named], ...] = (
-        ReadColumn("bracket", "text", lambda named: named[0]),
-        ReadColumn("lower", "log10", lambda named: named[1].log10_lower, "log10 of the side that was attained."),
-        ReadColumn("upper", "log10", lambda named: named[1].log10_upper, "log10 of the side that bounds it."),
-        ReadColumn("scope", "name", lambda named: named[1].scope.value, "Over which inputs it holds."),
-        ReadColumn("evidence", "name", lambda named: named[1].evidence.name, "How the upper side is known."),
-        ReadColumn("why", "text", lambda named: named[1].reason),
+    rows = [Rung(names=(name,), bracket=one) for name, one in brackets.items()]
+    columns: tuple[ReadColumn[Rung], ...] = (
+        ReadColumn("bracket", "text", lambda rung: rung.names[0]),
+        *BRACKET_COLUMNS,
+        ReadColumn("why", "text", "bracket.reason"),
     )
     blocks: list[Block] = [Text(body=str(bracket), lead=True), span_chart(brackets)]
-    blocks.append(tabulate(brackets.items(), columns, title="Both sides (log10)", drop_empty=True))
+    blocks.append(tabulate(rows, columns, title="Both sides (log10)", drop_empty=True))
     blocks += [Text(body=f"Note: {note}") for note in bracket.notes]
     return Document(title="A number between two sides", blocks=tuple(blocks))
 
@@ -38,12 +34,7 @@ def _parts(bracket: Bracket) -> dict[str, Bracket]:
 
 def span_chart(brackets: Mapping[str, Bracket], title: str = "From the lower to the upper side") -> Chart:
     """Return brackets as bars from the lower to the upper side."""
-    spans = Series(
-        name="from the lower to the upper side",
-        style="spans",
-        values=tuple(bracket.log10_lower for bracket in brackets.values()),
-        until=tuple(bracket.log10_upper for bracket in brackets.values()),
-    )
+    spans = span_series(brackets.values())
     return Chart(title=title, labels=tuple(brackets), series=(spans,), axis="log10", sideways=True)
 
 

@@ -67,15 +67,16 @@ def certified_radius(
             None for the batch of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
             Without any the predicted class counts.
-        effort: `"fast"`, or `"tight"` for ellipsoids that are searched for over the balls, and optimised constants too.
-        attack: whether to attack the samples too; without it `attacked` is None.
+        effort: how hard to try: `"tight"` takes longer than `"fast"` and certifies more. It searches for ellipsoids
+            over the balls, and optimises constants too.
+        attack: whether to attack the samples too. Without it `attacked` is None.
         mode: `"eval"` to measure a model that is in train mode as it would be in eval mode.
-        output: which output to take, for models with several.
+        output: which output to take, by name or number, for models with several.
         known: constants for modules nobody can see into, by module path.
-        max_seconds: cuts short what takes longer: radii stay certified but may be smaller, though not smaller than by
-            constants over all inputs, whose closed forms come first (see `lipschitz`); samples beyond
-            it are left out, and `advice` says so.
-        seed: of the attack.
+        max_seconds: the time limit of the whole call: radii stay certified but may be smaller, samples beyond it are
+            left out, and the report says so (`advice`). No radius is smaller than by constants over all inputs, whose
+            closed forms come first (see `lipschitz`).
+        seed: the seed of the attack.
 
     Returns:
         The radii: `.radius`, `.attacked`, `.certified_accuracy(r)`, `.attacked_accuracy(r)`, `.curve()`; prints as a

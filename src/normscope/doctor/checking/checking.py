@@ -72,8 +72,9 @@ def check(
             returns as `loss`, as those of Hugging Face do, or else of a random direction of the output.
         optimizer: the one that trains the model; with a loss it is looked at what its next step would do (made by a
             copy of it), and whether it holds the model's parameters. Several that train it together are a list.
-        mode: `"train"`, `"eval"`, or None for the mode the model is in.
-        output: which output to differentiate, for models with several; all of them together if not given.
+        mode: which of the model's two functions to take, `"train"` or `"eval"`; None for the mode the model is in.
+        output: which output to differentiate, by name or number, for models with several; all of them together if not
+            given.
         name: how the report calls the model; its class if not given.
 
     Returns:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from normscope.choosing.audit_comparison import compare_document, compared_verdict, difference, match_rows
+from normscope.choosing.comparison_page import compare_document, compared_verdict, difference, match_rows
 from normscope.report.document import Chart, Notice, Steps, Table, Text
 from normscope.report.html import to_html
 from normscope.report.terminal import render
