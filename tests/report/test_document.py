@@ -4,8 +4,9 @@ from dataclasses import replace
 import pytest
 
 from normscope.core.bracket import Bracket, Evidence, Scope
+from normscope.report.brackets import bracket_table, rungs
 from normscope.report.document import Chart, Column, Series, Table
-from normscope.report.words import bracket_table, format_cell, rungs, visible
+from normscope.report.words import format_cell, visible
 
 TABLE = Table(
     title="layers",

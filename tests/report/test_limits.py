@@ -19,8 +19,8 @@ from normscope.report.document import (
     Text,
 )
 from normscope.report.html import to_fragment, to_html
+from normscope.report.limits import MAX_BLOCKS, MAX_CELL_LETTERS, MAX_CURVES, MAX_LETTERS, MAX_ROWS, within_limits
 from normscope.report.terminal import render
-from normscope.report.words import MAX_BLOCKS, MAX_CELL_LETTERS, MAX_CURVES, MAX_LETTERS, MAX_ROWS, within_limits
 
 MANY = 1_200
 NAMES = tuple(f"layer{i}" for i in range(MANY))

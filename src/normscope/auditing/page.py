@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ..bounds.pages.radii import radii_blocks
 from ..doctor.pages.check import loss_words, notices, signal_chart, signal_table, steps
+from ..report.brackets import bracket_chart, bracket_table
 from ..report.document import (
     Block,
     Chart,
@@ -26,7 +27,7 @@ from ..report.document import (
     tabulate,
 )
 from ..report.glossary import glossary
-from ..report.words import bracket_chart, bracket_table, format_cell, listed, pluralise, shape
+from ..report.words import format_cell, listed, pluralise, shape
 from .audit_result import Audit, Row
 from .branches import branch_lines, main_line
 from .data_share import quantile_part

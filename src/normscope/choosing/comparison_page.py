@@ -30,6 +30,7 @@ from ..doctor.pages.run import (
     total_curves,
     view_curves,
 )
+from ..report.brackets import LADDER_CHART, PLAIN
 from ..report.document import (
     Block,
     Cell,
@@ -48,7 +49,7 @@ from ..report.document import (
     tabulate,
 )
 from ..report.glossary import glossary
-from ..report.words import LADDER_CHART, PLAIN, factor, format_cell, listed, pluralise, sentence
+from ..report.words import factor, format_cell, listed, pluralise, sentence
 from .comparison import Comparison, Key, difference, find_changes, match_rows, merged_order
 
 

@@ -20,8 +20,8 @@ from ..bounds.pages.radii import radii_document
 from ..bounds.radius.radius import certified_radius
 from ..core.bracket import Bracket
 from ..core.errors import InputError
+from ..report.brackets import bracket_table
 from ..report.document import Document, ReadColumn, read_from, tabulate
-from ..report.words import bracket_table
 from .data_forms import open_data, open_labelled
 from .messages import PlainResult, check_targets, measuring, one_line, show_result
 from .model_forms import GivenModel, open_runnable

@@ -1,7 +1,7 @@
 """Files that may come from anywhere: written whole or not at all, read within limits that all stand here.
 
 `npz.py` reads archives by the same limits. The checker of proofs, which must not need this package, has the limits of
-archives once more (`tools/verify/normscope_verify/reading.py`). What a page shows of a file is in `report/words.py`.
+archives once more (`tools/verify/normscope_verify/reading.py`). What a page shows of a file is in `report/limits.py`.
 """
 
 from __future__ import annotations

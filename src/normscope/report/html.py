@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from ..core.errors import escaped, visible, with_code
 from .curves import curve_swatch, curves_svg, depth_ramp, mark_swatch
 from .document import Block, Cell, CellFormat, Chart, Curves, Document, Glossary, Table, Text
+from .limits import within_limits
 from .svg import chart_svg, swatch
-from .words import LEVELS, format_cell, within_limits
+from .words import LEVELS, format_cell
 
 if TYPE_CHECKING:
     import jinja2

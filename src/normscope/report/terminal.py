@@ -22,7 +22,8 @@ from .document import (
     Table,
     Text,
 )
-from .words import LEVELS, format_cell, visible, within_limits
+from .limits import within_limits
+from .words import LEVELS, format_cell, visible
 
 if TYPE_CHECKING:
     import rich.console

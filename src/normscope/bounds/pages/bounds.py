@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...core.bracket import Bracket
+from ...report.brackets import BRACKET_COLUMNS, Rung, bracket_chart, bracket_table, span_series
 from ...report.document import Block, Chart, Column, Document, ReadColumn, Table, Text, tabulate
-from ...report.words import BRACKET_COLUMNS, Rung, bracket_chart, bracket_table, pluralise, shape, span_series
+from ...report.words import pluralise, shape
 from ..graph.ir import Graph
 from ..ladder import Ladder
 

@@ -20,7 +20,8 @@ from ...core.errors import InputError
 from ...core.files import bounded_lines
 from ...report.document import Curve, Curves
 from ...report.html import live_page
-from ...report.words import MAX_CELL_LETTERS, MAX_CURVES, MAX_ROWS, cut_text, format_cell, left_out, listed, visible
+from ...report.limits import MAX_CELL_LETTERS, MAX_CURVES, MAX_ROWS, cut_text, left_out
+from ...report.words import format_cell, listed, visible
 from ..monitor.log import FILE, LogReading, read_line
 from ..monitor.run import Run
 from .run import (

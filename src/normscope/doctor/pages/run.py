@@ -25,7 +25,8 @@ from ...report.document import (
     read_from,
 )
 from ...report.glossary import glossary
-from ...report.words import MAX_CURVES, left_out, pluralise, sparkline
+from ...report.limits import MAX_CURVES, left_out
+from ...report.words import pluralise, sparkline
 from ..checking.verdict import verdict
 from ..monitor.layer_record import LayerKind, LayerRecord
 from ..monitor.quantities.histograms import HISTOGRAM_BINS
