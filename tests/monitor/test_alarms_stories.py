@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.doctor.facts.loss_graph import trace_loss
+from normscope.doctor.facts.loss import LossListener, read_loss
 from normscope.doctor.monitor.history import History
 from normscope.doctor.monitor.quantities.outputs import measure_codes
 from normscope.doctor.monitor.record import Record
@@ -83,23 +83,41 @@ def test_a_frozen_backbone_of_new_layers_is_told_and_a_trained_one_is_not(normal
 def test_a_loss_of_classes_that_is_written_out_is_read_like_that_of_torch():
     scores, labels = torch.randn(16, 5, requires_grad=True), torch.randint(0, 5, (16,))
     logs = scores.log_softmax(1)
-    expected = trace_loss(F.cross_entropy(scores, labels)).figures
+    expected = read_loss(F.cross_entropy(scores, labels)).figures
     for chosen in (logs[torch.arange(16), labels], logs.gather(1, labels[:, None])):
-        reading = trace_loss(-chosen.mean())
+        reading = read_loss(-chosen.mean())
         torch.testing.assert_close(reading.figures, expected)
         assert reading.compares
         assert not reading.oddities
-    policy = trace_loss(-(logs.gather(1, labels[:, None])[:, 0] * torch.randn(16)).mean())
+    policy = read_loss(-(logs.gather(1, labels[:, None])[:, 0] * torch.randn(16)).mean())
     assert not policy.compares, "weights of samples may have any sign"
 
 
 def test_outputs_compared_with_each_other_and_penalties_are_no_targets():
     outputs, weight = torch.randn(16, 5, requires_grad=True), torch.randn(3, requires_grad=True)
-    assert not trace_loss((outputs - outputs.flip(0)).square().mean()).compares
-    assert not trace_loss(F.mse_loss(outputs, outputs.flip(0))).compares
-    assert trace_loss(F.mse_loss(outputs, torch.randn(16, 5))).compares
-    reading = trace_loss(F.cross_entropy(outputs, torch.arange(16) % 5) + weight.abs().sum())
+    assert not read_loss((outputs - outputs.flip(0)).square().mean()).compares
+    assert not read_loss(F.mse_loss(outputs, outputs.flip(0))).compares
+    assert read_loss(F.mse_loss(outputs, torch.randn(16, 5))).compares
+    reading = read_loss(F.cross_entropy(outputs, torch.arange(16) % 5) + weight.abs().sum())
     assert reading.figures is not None
+
+
+def test_a_loss_that_was_heard_has_the_sign_that_its_graph_has():
+    outputs, labels = torch.randn(16, 5, requires_grad=True), torch.arange(16) % 5
+    with LossListener() as losses:
+        losses.in_loss = True
+        loss = -2.0 * F.cross_entropy(outputs, labels) + 1.0
+    heard, traced = read_loss(loss, losses.calls), read_loss(loss)
+    assert heard.oddities == traced.oddities == {"negated"}
+    assert heard.rest == pytest.approx(1.0)
+
+
+def test_a_check_and_a_run_give_one_reason_and_one_advice():
+    model = nn.Sequential(*network(), nn.Softmax(1))
+    batch = torch.randn(64, 8), torch.randint(0, 4, (64,))
+    [checked] = [f for f in ns.check(model, batch, loss="cross_entropy").findings if f.code == "activation-before-loss"]
+    alarm = told(train(model, adam(model)), "activation-before-loss")
+    assert (alarm.why, alarm.advice) == (checked.why, checked.advice)
 
 
 def test_codes_are_the_pair_of_outputs_beside_the_first():

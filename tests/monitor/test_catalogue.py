@@ -26,7 +26,7 @@ TOLD_BY = {
     "gradient-cut": ("code-detached-from-its-decoder",),
     "gradient-explosion": ("recurrent-net-explodes-from-the-start",),
     "gradient-vanishing": ("deep-sigmoid-net",),
-    "input-scale": ("a-column-of-times-in-seconds",),
+    "input-columns": ("a-column-of-times-in-seconds",),
     "loss-not-finite": ("infinite-weights", "nan-in-one-batch", "a-column-times-a-hundred-thousand"),
     "loss-rising": ("labels-rolled-by-one-row",),
     "loss-spike": ("rectifiers-die-in-one-step",),

@@ -11,6 +11,7 @@ CAUSES_BY_CODE: dict[str, tuple[str, ...]] = {
     "loss-not-finite": ("not-finite",),
     "gradient-not-finite": ("not-finite",),
     "input-scale": ("inputs-not-scaled",),
+    "input-columns": ("inputs-not-scaled",),
     "constant-input": ("same-batch",),
     "activation-before-loss": ("softmax-twice",),
     "shapes-broadcast": ("shapes-broadcast",),

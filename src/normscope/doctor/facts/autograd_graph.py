@@ -215,7 +215,7 @@ def _is_made_of(node: Any, source: Edge) -> bool:
 
 def last_operator(made: Tensor) -> str:
     """Return the operator that made a tensor, apart from those that only rearrange it; empty where nobody knows."""
-    function = _skip_rearranging(made.grad_fn)
+    function = skip_rearranging(made.grad_fn)
     return "" if function is None else operator_name(function)
 
 
@@ -272,18 +272,18 @@ def _skip_factors(function: Any, beyond: str = "") -> tuple[Any, float]:
     The product of these numbers comes with it. Nodes of one kind (`beyond`) may be told not to count as factors.
     """
     factor = 1.0
-    function = _skip_rearranging(function)
+    function = skip_rearranging(function)
     while function is not None and operator_name(function) in {"Mul", "Div"} - {beyond}:
         other, multiplied = getattr(function, "_saved_other", None), function.next_functions
         if not isinstance(other, Tensor) or other.numel() != 1 or other.requires_grad or other.is_complex():
             break
         number = float(torch.ones((), dtype=torch.float64) * other)  # a plain number is no tensor to read from
         factor *= number if operator_name(function) == "Mul" else 1.0 / number if number else math.inf
-        function = _skip_rearranging(multiplied[0][0])
+        function = skip_rearranging(multiplied[0][0])
     return function, factor
 
 
-def _skip_rearranging(function: Any) -> Any:
+def skip_rearranging(function: Any) -> Any:
     """Return the first node before a tensor that does more than move its entries."""
     while function is not None and operator_name(function) in REARRANGING:
         function = function.next_functions[0][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -97,7 +97,7 @@ class FlowCollector(Collector):
         }
         for k in find_gates(nodes_before(reached.outputs), squashing):
             path, _, run = layers[k].site
-            layers[k].site = (path, GATE, run)
+            layers[k] = replace(layers[k], site=(path, GATE, run))
 
     def _feeds_up_to(self, effect: Effect) -> tuple[tuple[int, ...], ...]:
         """Return for each row the numbers of those whose outputs it reads after this effect at most."""

@@ -203,13 +203,12 @@ class _Pass(ForwardListener):
                 for collector in self._collectors:
                     collector.follow_outputs(outputs)
                 values = objective.take(made, outputs, losses)
-            objective.read(losses, self.layers, self.call.leaves)
+            objective.read(values, losses, self.layers, self.call.leaves)
             is_loss, returned = objective.value is not None, as_floats(made)
             self._read_graph(values if is_loss else returned, returned)
             reason = self._backward(values, outputs, random=not is_loss)
             if objective.loss is not None:
                 self._divergence = find_divergence(objective.loss, made, objective.output, objective.labels)
-            objective.read_backward(losses)
             return reason
 
     def without_gradient(self) -> None:

@@ -138,7 +138,7 @@ def _room(limit: float, largest: float | None) -> float | None:
     return math.log10(limit) - math.log10(largest) if largest > 0.0 else math.inf
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class HeardLayer:
     """A row while the model runs: its place and form, statistics on the device, and the id of its values."""
 

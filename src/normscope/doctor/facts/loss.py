@@ -1,4 +1,4 @@
-"""What the loss was given: which loss it is, whether outputs and targets fit it, and what a blind guess would score."""
+"""`read_loss`: what a loss was made of; and of a loss that was heard, whether outputs and targets fit it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ...core.errors import InputError
 from ...theory.losses import TRAINING_LOSSES
 from .autograd_graph import RANGES, cosine_factor, has_features_last, last_operator, output_limits
 from .batch import runs_to_the_end
-from .loss_call import BINARY, CLASSES, NO_CLASS, LossCall, blind_loss
+from .loss_call import BINARY, CLASSES, NO_CLASS, LossCall, LossReading, blind_loss
+from .loss_graph import read_graph
 
 _NAMES = {function.__name__: name for name, function in TRAINING_LOSSES.items()}
 LEARNED_LOSS_RATIO = 0.97
@@ -136,6 +137,38 @@ class LossFacts(Part):
         return None if self.blind is None else (self.value - self.floor) / max(self.blind - self.floor, 1e-12)
 
 
+@torch.no_grad()
+def read_loss(loss: Any, heard: Sequence[LossCall] = (), *, activations: bool = True) -> LossReading | None:
+    """Return what a loss was made of; None where that cannot be seen: it is a number, or its backward is over.
+
+    Nothing is changed. Of what was heard it is asked how it counts; off the graph nothing is waited for.
+
+    Args:
+        loss: in front of its backward.
+        heard: what loss functions were given, as a `LossListener` heard it: the graph keeps less of it.
+        activations: whether to measure the activations on the way to a loss that was not heard.
+
+    Example:
+        >>> scores, labels = torch.zeros(4, 3, requires_grad=True), torch.tensor([0, 0, 1, 2])
+        >>> reading = read_loss(-torch.nn.functional.cross_entropy(scores.softmax(1), labels))
+        >>> sorted(reading.oddities)
+        ['negated', 'softmax']
+    """
+    if not heard:
+        root = loss.grad_fn if isinstance(loss, Tensor) else None
+        return None if root is None else read_graph(root, activations=activations)
+    result = heard[0].result
+    if len(heard) > 1 or loss is None or not loss.requires_grad or result is None or not result.requires_grad:
+        return LossReading(calls=tuple(heard))
+    [pull] = torch.autograd.grad(loss, [result], retain_graph=True, allow_unused=True)
+    factor = 0.0 if pull is None else float(pull.sum())
+    return LossReading(
+        calls=tuple(heard),
+        oddities=frozenset({"negated"} if factor < 0.0 else ()),
+        rest=0.0 if pull is None or result.numel() != 1 else float(loss) - factor * float(result),
+    )
+
+
 def resolve_loss(loss: Any) -> Any:
     """Return the function of a loss that is given by name; anything else as it is."""
     if not isinstance(loss, str):
@@ -239,11 +272,9 @@ class LossListener(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[LossCall] = []
-        self._results: list[Tensor] = []
         self.in_loss = False
         self.outside: LabelsOutside | None = None
         self._others: list[tuple[str, Mapping[str, Any]]] = []  # losses of torch that are not among those of `calls`
-        self._pulls: list[Tensor] = []  # the gradients of what is minimised with respect to the losses
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function, and keep what a loss was given; refuse labels that are none of its classes."""
@@ -257,10 +288,7 @@ class LossListener(TorchFunctionMode):
                 raise IndexError(self.outside.mismatch)
         result = func(*args, **(kwargs or {}))
         if name is not None and isinstance(result, Tensor):
-            if result.requires_grad and self.in_loss:
-                result.register_hook(lambda gradient: self._pulls.append(gradient.detach().sum()))
             if isinstance(given.get("input"), Tensor) and isinstance(given.get("target"), Tensor):
-                self._results.append(result)
                 self.calls.append(
                     LossCall(
                         name,
@@ -271,63 +299,57 @@ class LossListener(TorchFunctionMode):
                         ignored=given.get("ignore_index", NO_CLASS),
                         weight=given.get("weight"),
                         positives=given.get("pos_weight"),
+                        result=result if self.in_loss else result.detach(),  # how it counts is not asked in a model
                     )
                 )
         elif self.in_loss and function in CONTRACTS:
             names = inspect.signature(func).parameters
             self._others.append((function, {**dict(zip(names, args)), **(kwargs or {})}))
         elif self.in_loss and not self.calls and _broadcasts(function, args):
-            self._results.append(result.square().mean())
-            self.calls.append(LossCall("the difference", args[0], args[1]))
+            self.calls.append(LossCall("the difference", args[0], args[1], result=result.square().mean().detach()))
         return result
-
-    @property
-    def is_negated(self) -> bool:
-        """Whether the one loss that was called is made larger; to be asked after the backward."""
-        return len(self.calls) == len(self._pulls) == 1 and float(self._pulls[0]) < 0.0
-
-    def rest_of(self, whole: float) -> float:
-        """Return what a value holds besides the one loss that was called, with its factor; after the backward."""
-        if not len(self.calls) == len(self._pulls) == 1 or self._results[0].numel() != 1:
-            return 0.0
-        return whole - float(self._pulls[0]) * float(self._results[0].detach())
-
-    @property
-    def output(self) -> Tensor | None:
-        """The outputs that the last call of a loss was given."""
-        return self.calls[-1].output if self.calls else None
-
-    def others(self, labels: Sequence[Any], maker: Callable[[Tensor], str]) -> tuple[LossFacts, ...]:
-        """Return what earlier calls of losses show that compare outputs with labels, as those of several tasks do."""
-        pairs = list(zip(self.calls, self._results, strict=True))[:-1]
-        held = [(call, result) for call, result in pairs if any(_holds(label, call.target) for label in labels)]
-        return tuple(replace(read_loss(*pair), made_by=maker(pair[0].output)) for pair in held[-MOST_TASKS:])
 
     def broken_contract(self, maker: Callable[[Tensor], str]) -> BrokenContract | None:
         """Return the first loss that was given what it does not take."""
         broken = (_broken_contract(name, given, maker) for name, given in self._others)
         return next((own for own in broken if own is not None), None)
 
-    def facts(self, labels: Sequence[Any] | None, made_by: str, leaves: Sequence[Any]) -> LossFacts | None:
-        """Return what the last call of a loss shows; `labels` are what the user's loss was given, if there is one.
 
-        Targets that are all the same beside labels that are not, or without any, are those of the loss itself, such as
-        the ones that a generator is to reach. A loss inside of the model may have any argument for its labels.
-        """
-        if not self.calls:
-            return None
-        labels_or_arguments = [leaf for leaf in leaves if isinstance(leaf, Tensor)] if labels is None else labels
-        made = not any(_all_alike(label) for label in labels_or_arguments)
-        call = self.calls[-1]
-        same = [label for label in labels or () if isinstance(label, Tensor) and label.numel() == call.target.numel()]
-        return replace(
-            read_loss(call, self._results[-1]),
-            own_targets=made,
-            made_by=made_by,
-            ahead=_steps_ahead(call, leaves),
-            integer_labels=bool(same) and not same[0].is_floating_point() and same[0].dtype != torch.bool,
-            padding=_padding(same[0], call) if same and call.reduction == "mean" and not call.is_weighted else 0.0,
-        )
+def measure_last_call(
+    reading: LossReading, labels: Sequence[Any] | None, leaves: Sequence[Any], maker: Callable[[Tensor], str]
+) -> LossFacts:
+    """Return what the last call of a loss shows.
+
+    Targets that are all the same beside labels that are not, or without any, are those of the loss itself, such as
+    the ones that a generator is to reach. A loss inside of the model may have any argument for its labels.
+
+    Args:
+        reading: what was heard.
+        labels: what the user's loss was given, if there is one.
+        leaves: the arguments of the model.
+        maker: which module made a tensor.
+    """
+    labels_or_arguments = [leaf for leaf in leaves if isinstance(leaf, Tensor)] if labels is None else labels
+    call = reading.calls[-1]
+    same = [label for label in labels or () if isinstance(label, Tensor) and label.numel() == call.target.numel()]
+    return replace(
+        _measure_call(call),
+        own_targets=not any(_all_alike(label) for label in labels_or_arguments),
+        made_by=maker(call.output),
+        ahead=_steps_ahead(call, leaves),
+        integer_labels=bool(same) and not same[0].is_floating_point() and same[0].dtype != torch.bool,
+        padding=_padding(same[0], call) if same and call.reduction == "mean" and not call.is_weighted else 0.0,
+        negated="negated" in reading.oddities,
+        rest=reading.rest,
+    )
+
+
+def measure_other_calls(
+    reading: LossReading, labels: Sequence[Any], maker: Callable[[Tensor], str]
+) -> tuple[LossFacts, ...]:
+    """Return what earlier calls of losses show that compare outputs with labels, as those of several tasks do."""
+    held = [call for call in reading.calls[:-1] if any(_holds(label, call.target) for label in labels)]
+    return tuple(replace(_measure_call(call), made_by=maker(call.output)) for call in held[-MOST_TASKS:])
 
 
 @torch.no_grad()
@@ -392,8 +414,9 @@ def _broadcasts(function: str, args: Any) -> bool:
 
 
 @torch.no_grad()
-def read_loss(call: LossCall, result: Tensor) -> LossFacts:
-    """Look at one call of a loss, and what it returned."""
+def _measure_call(call: LossCall) -> LossFacts:
+    """Measure one call of a loss that was heard."""
+    assert call.result is not None
     name, output, target = call.name, call.output.detach().double(), call.target.detach()
     numbers = target.double()
     over_classes = output.ndim > 1 and output.shape[1] > 1
@@ -407,7 +430,7 @@ def read_loss(call: LossCall, result: Tensor) -> LossFacts:
     fits = indices and over_classes and target.ndim == output.ndim - 1
     return LossFacts(
         name=name,
-        value=float(result.detach().double().mean()),
+        value=float(call.result.double().mean()),
         blind=_blind(call, output, numbers, counts, indices),
         last=last_operator(call.output),
         output_shape=tuple(output.shape),

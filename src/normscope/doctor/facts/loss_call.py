@@ -1,10 +1,11 @@
-"""`LossCall`: what one call of a loss was given, and the loss of the best output that is the same for every sample.
+"""`LossReading`: what a loss was made of, of calls (`LossCall`); and what a blind guess would score.
 
-A check hears the call itself (`loss.py`); in a run it is found in autograd's graph of the loss (`loss_graph.py`).
+A check hears the calls themselves (`loss.py`); in a run they are found in autograd's graph (`loss_graph.py`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -34,7 +35,8 @@ FIGURES = (
 class LossCall(NamedTuple):
     """What a loss was given, and which one it is, by the names of `TRAINING_LOSSES`.
 
-    `ignored` is the label that does not count, `positives` the weight of yes in a loss of yes and no.
+    `ignored` is the label that does not count, `positives` the weight of yes in a loss of yes and no, `result` what the
+    loss returned, where it was heard.
     """
 
     name: str
@@ -45,11 +47,45 @@ class LossCall(NamedTuple):
     ignored: int = NO_CLASS
     weight: Tensor | None = None
     positives: Tensor | None = None
+    result: Tensor | None = None
 
     @property
     def is_weighted(self) -> bool:
         """Whether classes or samples have weights."""
         return self.weight is not None or self.positives is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossReading:
+    """What a loss was made of, as `read_loss` has it.
+
+    Attributes:
+        calls: what loss functions were given, where they were heard; a run holds no outputs beyond their step.
+        figures: `FIGURES` of the only call that the graph shows, on the device.
+        oddities: what is odd in how it is put together: `negated`, and off its graph `softmax`, `sigmoid`, `broadcast`,
+            `likelihood` (a mean log-probability that is minimised), `divergence` (that of a code is subtracted), `cut`
+            (the code gets a gradient from its divergence alone).
+        rest: what else is in it, where a single call was heard.
+        untaught: the ids of parameters before a code that no other part of the loss reaches than its divergence from
+            a standard normal one; None where the loss shows no such divergence.
+        shapes: the shapes of outputs and of what they were compared to, where those were broadcast.
+        compares: whether it has a part that compares outputs with targets.
+        half_precision: whether values on the way to it are cast to float16; known where activations are measured.
+        activations: of each activation on the way to the loss what is measured (`off`, the share of units that no
+            sample switches on; `saturated_tanh` and `saturated_sigmoid`, the share of entries in the flat parts;
+            `one_place`, the share of the rows of an attention that look at one entry), the figure on the device, and
+            the parameters of the layers next in front of it.
+    """
+
+    calls: tuple[LossCall, ...] = ()
+    figures: Tensor | None = None
+    oddities: frozenset[str] = frozenset()
+    rest: float = 0.0
+    untaught: frozenset[int] | None = None
+    shapes: str = ""
+    compares: bool = True
+    half_precision: bool = False
+    activations: tuple[tuple[str, Tensor, list[int]], ...] = ()
 
 
 def blind_loss(name: str, shares: Tensor, samples: Tensor | int | None = None) -> Tensor:
@@ -68,7 +104,7 @@ def blind_loss(name: str, shares: Tensor, samples: Tensor | int | None = None) -
     return (entropy if samples is None else entropy + both / (2 * samples)).mean()
 
 
-def measure_loss(call: LossCall) -> Tensor | None:
+def measure_figures(call: LossCall) -> Tensor | None:
     """Return `FIGURES` of a loss, on its device; None where its labels have weights or its outputs are too large."""
     if call.output.numel() > MAX_OUTPUT_ENTRIES or call.is_weighted:
         return None

@@ -1,4 +1,4 @@
-"""What the loss of a step was made of: its outputs and targets, which autograd has kept for the backward.
+"""What a loss was made of by autograd's graph: its outputs and targets, which are kept for the backward.
 
 From them follow the loss of the best constant output, whether labels differ, whether outputs do, and what stands
 between the model and the loss: a second softmax, a sign, shapes that were broadcast. Nothing is changed or waited for.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice, permutations, product
 from typing import Any
 
@@ -16,8 +15,8 @@ import torch
 from torch import Tensor
 
 from .activations import flat_share
-from .autograd_graph import ELEMENTWISE, REARRANGING, Edge, find_gates, operator_name
-from .loss_call import MAX_OUTPUT_ENTRIES, NO_CLASS, LossCall, measure_loss
+from .autograd_graph import ELEMENTWISE, REARRANGING, Edge, find_gates, operator_name, skip_rearranging
+from .loss_call import MAX_OUTPUT_ENTRIES, NO_CLASS, LossCall, LossReading, measure_figures
 
 MAX_NODES_ABOVE_LOSS = 30
 """Nodes of the graph that are looked at in search of the loss function: sums, means and factors stand above it."""
@@ -50,73 +49,31 @@ MAX_SWITCH_ENTRIES = 1 << 16
 """Entries of an activation that are looked at, of the first samples."""
 
 
-@dataclass(slots=True)
-class LossReading:
-    """What a loss was made of.
-
-    Attributes:
-        activations: of each activation on the way to the loss what is measured (`off`, the share of units that no
-            sample switches on; `saturated_tanh` and `saturated_sigmoid`, the share of entries in the flat parts;
-            `one_place`, the share of the rows of an attention that look at one entry), the figure on the device, and
-            the parameters of the layers next in front of it.
-        oddities: what is odd in how it is put together: `softmax`, `sigmoid`, `negated`, `broadcast`, `likelihood`
-            (a mean log-probability that is minimised), `divergence` (that of a code is subtracted), `cut` (the code
-            gets a gradient from its divergence alone).
-        untaught: the ids of parameters before a code that no other part of the loss reaches than its divergence from
-            a standard normal one; None where the loss shows no such divergence.
-        figures: as `loss_call.FIGURES` has them, on the device.
-        shapes: the shapes of outputs and of what they were compared to, where those were broadcast.
-        compares: whether it has a part that compares outputs with targets.
-        half_precision: whether values on the way to it are cast to float16; known where activations are measured.
-    """
-
-    oddities: set[str] = field(default_factory=set)
-    figures: Tensor | None = None
-    shapes: str = ""
-    compares: bool = False
-    half_precision: bool = False
-    untaught: frozenset[int] | None = None
-    activations: list[tuple[str, Tensor, list[int]]] = field(default_factory=list)
-
-
-@torch.no_grad()
-def trace_loss(loss: Any, *, activations: bool = True) -> LossReading | None:
-    """Return what a loss was made of; None where that cannot be seen: it is a number, or its backward is over.
-
-    Args:
-        loss: as the loop observes it, in front of its backward.
-        activations: whether to measure the activations on the way to it too.
-
-    Example:
-        >>> scores, labels = torch.zeros(4, 3, requires_grad=True), torch.tensor([0, 0, 1, 2])
-        >>> reading = trace_loss(-torch.nn.functional.cross_entropy(scores.softmax(1), labels))
-        >>> sorted(reading.oddities)
-        ['negated', 'softmax']
-    """
-    if not isinstance(loss, Tensor) or loss.grad_fn is None:
-        return None
-    losses = list(_loss_functions(loss.grad_fn))
-    reading = LossReading(compares=bool(losses))
-    if activations:
-        reading.activations = list(_read_activations(loss.grad_fn, reading))
-    _read_divergence(loss.grad_fn, reading)
-    if len(losses) != 1:
-        return reading
-    function, sign = losses[0]
-    name, chooses = function.name(), function.name().startswith(CHOOSING)
-    if chooses and sign > 0:
-        reading.oddities.add("likelihood")
-    if sign < 0 and not chooses:
-        reading.oddities.add("negated")
-    if name.startswith((*SQUARED_LOSSES, *OTHER_LOSSES, "PowBackward")):
-        reading.shapes = _broadcast_shapes(function)
-        if reading.shapes:
-            reading.oddities.add("broadcast")
-    if name.startswith((*CLASS_LOSSES, *BINARY_LOSSES, *SQUARED_LOSSES)):
-        reading.oddities |= _activation_before(function, name)
-    call = _call_of(function)
-    reading.figures = None if call is None else measure_loss(call)
-    return reading
+def read_graph(root: Any, *, activations: bool) -> LossReading:
+    """Return what a loss was made of by the graph before its node, with the activations on the way to it if asked."""
+    losses = list(_loss_functions(root))
+    oddities, untaught = _read_divergence(root)
+    measured, half_precision = _read_activations(root) if activations else ((), False)
+    shapes, call = "", None
+    if len(losses) == 1:
+        [(function, sign)] = losses
+        name, chooses = function.name(), function.name().startswith(CHOOSING)
+        call = _call_of(function)
+        if name.startswith((*SQUARED_LOSSES, *OTHER_LOSSES, "PowBackward")):
+            shapes = _broadcast_shapes(function)
+        if name.startswith((*CLASS_LOSSES, *BINARY_LOSSES, *SQUARED_LOSSES)):
+            oddities |= _activation_before(function, name)
+        wrong_sign = {"likelihood"} if chooses and sign > 0 else {"negated"} if sign < 0 and not chooses else set()
+        oddities |= wrong_sign | ({"broadcast"} if shapes else set())
+    return LossReading(
+        figures=None if call is None else measure_figures(call),
+        oddities=frozenset(oddities),
+        untaught=untaught,
+        shapes=shapes,
+        compares=bool(losses),
+        half_precision=half_precision,
+        activations=measured,
+    )
 
 
 def without_factor(loss: Tensor) -> Tensor:
@@ -182,8 +139,8 @@ def _walk_terms(root: Any, until: Sequence[Edge] = ()) -> Iterator[tuple[Edge, i
     yield from ((edge, 0, True) for edge, *_ in stack)
 
 
-def _read_divergence(root: Any, reading: LossReading) -> None:
-    """Note the sign of the divergence of a code from a standard normal one, and what no other part of a loss reaches.
+def _read_divergence(root: Any) -> tuple[set[str], frozenset[int] | None]:
+    """Return what is odd in the divergence of a code from a standard normal one, and what no other part reaches.
 
     The divergence holds the square of the mean, and of the spread something that grows less its logarithm; what else
     the loss is the sum of may or may not reach the parameters before the code.
@@ -200,15 +157,12 @@ def _read_divergence(root: Any, reading: LossReading) -> None:
         grows = terms & {(name, spread, sign) for name in ("exponential", "square", "linear")}
         falls = terms & {(name, spread, -sign) for name in ("logarithm", "linear")}
         if ("square", mean, sign) in terms and grows and falls and _shape_of(mean) == _shape_of(spread):
-            if sign < 0:
-                reading.oddities.add("divergence")
             before = _find_parameters([mean[0], spread[0]])
             taught = _find_parameters([node for source in others.keys() - {mean, spread} for node in others[source]])
-            if before and taught and "Compiled" not in mean[0].name():  # such a node hides what reaches what
-                reading.untaught = before - taught
-            if reading.untaught:
-                reading.oddities.add("cut")
-            return
+            hidden = "Compiled" in mean[0].name()  # such a node hides what reaches what
+            untaught = before - taught if before and taught and not hidden else None
+            return ({"divergence"} if sign < 0 else set()) | ({"cut"} if untaught else set()), untaught
+    return set(), None
 
 
 def _shape_of(edge: Edge) -> tuple[int, ...]:
@@ -247,19 +201,19 @@ def _find_parameters(nodes: Sequence[Any]) -> frozenset[int]:
     return frozenset(id(node.variable) for node in visited if hasattr(node, "variable") and not waiting)
 
 
-def _read_activations(root: Any, reading: LossReading) -> Iterator[tuple[str, Tensor, list[int]]]:
-    """Yield what is measured of each activation in the graph of a loss, but for one that is the output.
+def _read_activations(root: Any) -> tuple[tuple[tuple[str, Tensor, list[int]], ...], bool]:
+    """Return what is measured of each activation before a loss but the output's, and whether casts to float16 are.
 
     A sigmoid or tanh that is part of another activation, as the tanh of a GELU that is written out, is left out.
     """
     queue, visited = deque([(root, 0)]), {root}  # with the number of layers passed on the way
-    switches: dict[Any, str] = {}
+    switches, half_precision = dict[Any, str](), False
     while queue and len(visited) < MAX_GRAPH_NODES:
         node, depth = queue.popleft()
         name = node.name()
         if name.startswith("ToCopyBackward"):  # what it made is what its backward is given
             made = node._input_metadata[0].dtype
-            reading.half_precision = reading.half_precision or made is torch.float16
+            half_precision = half_precision or made is torch.float16
         what = next((word for prefix, word in SWITCHES.items() if name.startswith(prefix)), None)
         if what is not None and depth:
             switches[node] = what
@@ -274,7 +228,7 @@ def _read_activations(root: Any, reading: LossReading) -> Iterator[tuple[str, Te
         del switches[squashing[gate]]
     measured = ((what, _measure_switch(what, node.name(), node), node) for node, what in switches.items())
     known = ((what, figure, _parameters_before(node)) for what, figure, node in measured if figure is not None)
-    yield from islice(known, MAX_SWITCHES)
+    return tuple(islice(known, MAX_SWITCHES)), half_precision
 
 
 def _measure_switch(what: str, name: str, node: Any) -> Tensor | None:
@@ -405,11 +359,8 @@ def _broadcast_shapes(function: Any) -> str:
 
 def _activation_before(function: Any, name: str) -> set[str]:
     """Return the activation that stands in front of a loss function which has one itself."""
-    node = function.next_functions[0][0]
+    node = skip_rearranging(function.next_functions[0][0])
     inner = name.startswith("BinaryCrossEntropyWithLogits")
-    while node is not None and (node.name().startswith(RESHAPED) or node.name().startswith("LogSoftmax")):
-        inner = inner or node.name().startswith("LogSoftmax")
-        node = node.next_functions[0][0]
-    if node is None or not inner:
-        return set()
-    return {word for word in ("softmax", "sigmoid") if node.name().lower().startswith(f"{word}backward")}
+    while node is not None and operator_name(node) == "LogSoftmax":
+        inner, node = True, skip_rearranging(node.next_functions[0][0])
+    return {operator_name(node).lower()} & {"softmax", "sigmoid"} if inner and node is not None else set()

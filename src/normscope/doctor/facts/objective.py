@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -16,7 +16,15 @@ from ...core.errors import InputError, describe_error
 from ...listening.calls import as_floats
 from .autograd_graph import output_limits
 from .layers import Layers
-from .loss import BrokenContract, LabelsOutside, LossFacts, LossListener
+from .loss import (
+    BrokenContract,
+    LabelsOutside,
+    LossFacts,
+    LossListener,
+    measure_last_call,
+    measure_other_calls,
+    read_loss,
+)
 from .loss_at_output import LossAtOutput, OutputFacts
 
 LOSS = "the loss"
@@ -95,19 +103,15 @@ class Objective:
         self.value = value.detach()
         return [value]
 
-    def read(self, losses: LossListener, layers: Layers, leaves: Sequence[Any]) -> None:
-        """Look at what losses were given, in front of the backward."""
+    def read(self, values: Sequence[Tensor], losses: LossListener, layers: Layers, leaves: Sequence[Any]) -> None:
+        """Look at what losses were given, in front of the backward of what is differentiated."""
         labels = None if self.loss is None else self.labels
-        self.facts_of_loss = losses.facts(labels, layers.maker(losses.output), leaves)
         self._facts["broken_contract"] = losses.broken_contract(layers.maker)
-        if labels is not None:
-            self._facts["other_losses"] = losses.others(labels, layers.maker)
-
-    def read_backward(self, losses: LossListener) -> None:
-        """Look at what the backward shows of how the loss counts."""
-        if self.facts_of_loss is not None and self.loss is not None:
-            rest = losses.rest_of(float(self.value or 0.0))
-            self.facts_of_loss = replace(self.facts_of_loss, negated=losses.is_negated, rest=rest)
+        reading = read_loss(None if self.value is None else values[0], losses.calls) if losses.calls else None
+        if reading is not None:
+            self.facts_of_loss = measure_last_call(reading, labels, leaves, layers.maker)
+            if labels is not None:
+                self._facts["other_losses"] = measure_other_calls(reading, labels, layers.maker)
 
     def facts(self, *, has_loss: bool) -> ObjectiveFacts:
         """Return what was noted."""

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ..facts.freshness import choose_unmeant
-from ..facts.loss_graph import LossReading
+from ..facts.loss_call import LossReading
 
 
 class Since:

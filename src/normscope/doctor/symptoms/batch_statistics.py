@@ -282,10 +282,6 @@ LITTLE_LOSS = 0.25
 """A share of the loss of a blind guess: a model that is this good in eval mode is not harmed by its statistics."""
 MIN_STANDARD_ERRORS = 4.0
 """Standard errors that a difference must exceed: beyond 4 chance is no explanation."""
-STALE_WHY = (
-    "In eval mode the stored statistics are used whatever the data, so the network computes another function than it "
-    "was trained as; what comes after sees shifted values and is thrown off too."
-)
 
 
 def check_stale_statistics(examined: Examined) -> Iterator[Finding]:
@@ -322,17 +318,14 @@ def check_stale_statistics(examined: Examined) -> Iterator[Finding]:
         loss = None if examined.signal is None else examined.signal.loss
         harmless = loss is not None and loss.share_of_blind is not None and loss.share_of_blind < LITTLE_LOSS
         also = f" {pluralise(later, 'later normalizer')} disagree{'s' if later == 1 else ''} as well." if later else ""
-        yield finding(
-            "stale-statistics",
+        yield STALE_STATISTICS.at(
             where,
-            f"Over {pluralise(examined.data.samples, 'sample')} a typical channel of `{where}` differs from "
-            "what it "
-            f"stores by a factor of {figure(2.0**variance)} in its variance and by {figure(mean)} stored deviations in "
-            f"its mean.{also}",
-            STALE_WHY,
-            "Take them again over training data: torch.optim.swa_utils.update_bn(loader, model). If they drift "
-            "again, training ended too early for their momentum, or these data are not what the model was trained on.",
-            figures(log2_variance=variance, mean_shift=mean, count=len(stale)),
+            seen=f"Over {pluralise(examined.data.samples, 'sample')} a typical channel of `{where}` differs from "
+            f"what it stores by a factor of {figure(2.0**variance)} in its variance and by {figure(mean)} stored "
+            f"deviations in its mean.{also}",
+            log2_variance=variance,
+            mean_shift=mean,
+            count=len(stale),
             severity=Severity.INFO if harmless else Severity.WARNING,
         )
 
@@ -376,10 +369,11 @@ STALE_STATISTICS = Symptom(
     code="stale-statistics",
     seen="For {records:counted record} the variances of the batches into {where} were {log10_running:power} times the "
     "running ones.{also}",
-    why=STALE_WHY,
-    advice="Raise the momentum of BatchNorm (0.1 is usual: it forgets in some ten steps), or take the statistics again "
-    "before testing: torch.optim.swa_utils.update_bn(loader, model). If variances move this fast, the learning rate is "
-    "too high.",
+    why="In eval mode the stored statistics are used whatever the data, so the network computes another function than "
+    "it was trained as; what comes after sees shifted values and is thrown off too.",
+    advice="Take them again over training data: torch.optim.swa_utils.update_bn(loader, model). If they drift again, "
+    "raise the momentum of BatchNorm (0.1 is usual: it forgets in some ten steps) or lower the learning rate; or these "
+    "data are not what the model was trained on.",
 )
 STATISTICS_BROKEN = replace(
     STALE_STATISTICS,

@@ -57,36 +57,21 @@ def check_constant_output(examined: Examined) -> Iterator[Finding]:
     )
     if varying and culprit.kind in WEIGHT_KINDS and culprit.path not in zeros:
         before = varying[-1]
-        yield finding(
-            "output-constant",
+        yield LOST_BETWEEN.at(
             culprit.path,
-            f"What `{culprit.path}` reads is the same for all {pluralise(signal.samples, 'sample')}, though "
+            {"before": before.path},
+            seen=f"What `{culprit.path}` reads is the same for all {pluralise(signal.samples, 'sample')}, though "
             f"`{before.path}` ({before.kind}), which lies before it, differs from sample to sample.",
-            "An output that does not depend on the input has learned nothing about it, and no gradient tells the "
-            "layers before what to change.",
-            f"Look at what stands between `{before.path}` and `{culprit.path}`: a place of a sequence that sees "
-            "nothing of the others (check the mask: behind a causal one the first place sees itself alone), a mean "
-            "or a softmax over the wrong dim (dim 0 is the batch), a difference of one value with itself (an input "
-            "that `forward` does not use), a product with zero, units that "
-            "are all off or saturated (rescale what they read, or initialise the layer before them anew).",
-            figures(samples=signal.samples),
+            samples=signal.samples,
         )
         return
     zero_head = culprit is last and last.path in zeros and is_fresh(examined.model)
-    yield finding(
-        "output-constant",
+    yield (BEGINS_AT_ZERO if zero_head else OUTPUT_CONSTANT).at(
         culprit.path,
-        f"The output is the same for all {pluralise(signal.samples, 'sample')}: from `{culprit.path}` "
+        {"place": f"what `{culprit.path}` is given and at its weights"},
+        seen=f"The output is the same for all {pluralise(signal.samples, 'sample')}: from `{culprit.path}` "
         f"({culprit.kind}) on nothing varies from sample to sample (a value there is {figure(culprit.mean or 0.0)}).",
-        "An output that does not depend on the input has learned nothing about it, and no gradient tells the "
-        "layers before what to change.",
-        "A last layer that starts at zero opens with the first step: nothing to do for a fresh model."
-        if zero_head
-        else f"Look at what `{culprit.path}` is given and at its weights: biases far below zero before a ReLU (reset "
-        "them to zero), weights that are zero or have decayed to nothing (initialise them again, lower the weight "
-        "decay), a saturated activation, a multiplication by zero, data that are overwritten.",
-        figures(samples=signal.samples),
-        severity=Severity.INFO if zero_head else Severity.WARNING,
+        samples=signal.samples,
     )
 
 
@@ -115,10 +100,25 @@ def _first_constant(signal: PassFacts) -> LayerRow | None:
 OUTPUT_CONSTANT = Symptom(
     code="output-constant",
     seen="The outputs are the same for every sample of a batch: they differ by {differ:figure} of their size.",
-    why="What the model puts out does not depend on its inputs any more: they are lost on the way, in units that are "
-    "switched off or saturated, or in weights that have gone to zero.",
-    advice="Look at the first layer behind which all samples are alike; begin again with a learning rate of a tenth, "
-    "and look at the initialisation (biases at zero, torch.nn.init.kaiming_normal_) and at the weight decay.",
+    why="What the model puts out does not depend on its inputs: they are lost on the way, in units that are switched "
+    "off or saturated, or in weights that have gone to zero.",
+    advice="Look at {place}: biases far below zero before a ReLU (reset these biases to zero), weights that are zero "
+    "or have decayed to nothing (torch.nn.init.kaiming_normal_, a lower weight decay), units that are switched off or "
+    "saturated, a multiplication by zero, data that are overwritten. In a run begin again with a learning rate of a "
+    "tenth.",
+)
+BEGINS_AT_ZERO = replace(
+    OUTPUT_CONSTANT,
+    severity=Severity.INFO,
+    advice="A last layer that starts at zero opens with the first step: nothing to do for a fresh model.",
+)
+LOST_BETWEEN = replace(
+    OUTPUT_CONSTANT,
+    advice="Look at what stands between `{before}` and {where}: a place of a sequence that sees nothing of the others "
+    "(check the mask: behind a causal one the first place sees itself alone), a mean or a softmax over the wrong dim "
+    "(dim 0 is the batch), a difference of one value with itself (an input that `forward` does not use), a product "
+    "with zero, units that are all off or saturated (rescale what they read, or initialise the layer before them "
+    "anew).",
 )
 OUTPUT_COLLAPSED = replace(
     OUTPUT_CONSTANT,
@@ -168,10 +168,12 @@ UNUSED_CODE_STEPS = 150
 """The steps before a code is said to be of no use though the loss falls."""
 COLLAPSED_CODE_SPREAD, COLLAPSED_CODE_STEPS = 0.1, 60
 """The deviation of a code between samples, where that of the prior is 1, and the steps before it is judged."""
+BEFORE_ALIKE = "the first layer behind which all samples are alike"
 CONSTANT_OUTPUT_SHARE, LOST_DIFFERENCE_RATIO = 1e-4, 0.1
 """The deviation of outputs over samples, over their size, and over that of the first records.
 
-Untrained deep networks have 1e-3 and less and grow out of it.
+Untrained deep networks have 1e-3 and less and grow out of it. Above the 1e-6 of a check, which knows no start and asks
+for rounding alone.
 """
 ROUNDING_SHARE = 1e-6
 """Outputs that differ by less than this differ by rounding alone."""
@@ -214,4 +216,4 @@ def watch_output_constant(history: History) -> Iterator[Finding]:
     differ, constant = course.last(3), history.total("outputs_constant").last(3)
     limit = max(ROUNDING_SHARE, min(CONSTANT_OUTPUT_SHARE, LOST_DIFFERENCE_RATIO * max(course.first, default=0.0)))
     if differ and constant and max(differ) <= limit and min(constant) > 1e-6:
-        yield OUTPUT_CONSTANT.at(differ=max(differ))
+        yield OUTPUT_CONSTANT.at(words={"place": BEFORE_ALIKE}, differ=max(differ))

@@ -47,16 +47,47 @@ ENOUGH_SAMPLES, A_FEW_SAMPLES = 64, 8
 """With fewer samples a channel or unit may just not have met its input; a whole layer needs but a few."""
 SMALL_SCALE = 0.01
 """Scales of a normalizer that everything passes through, and that no other normalizer undoes, start at 1."""
-L2 = (
-    "A common cause is Adam with coupled L2 on weights before a normalizer: their scale has no effect, so nothing "
-    "holds it up."
-)
 LIVELIER = (
     "Initialise the layers before it larger (torch.nn.init.kaiming_normal_), look for a small factor before it and for "
     "a skip connection that is missing, or lower its eps."
 )
-DECOUPLE = (
-    "Use torch.optim.AdamW, or put these weights into a group with weight_decay=0, and start from a live checkpoint."
+NOTHING_PASSES = "Nothing of the input passes this layer any more."
+VARIANCE_BELOW_EPS = Symptom(
+    code="dead-layer",
+    seen="For {records:counted record} the {which} variance into {where} was at most {log10_variance:power}, far below "
+    "eps = {eps:figure}.",
+    why=NOTHING_PASSES,
+    advice="Look at what comes before it for weights that have shrunk or units that are never on, and go on from a "
+    "checkpoint in which they were alive.",
+)
+DECAYED = replace(
+    VARIANCE_BELOW_EPS,
+    seen=f"{VARIANCE_BELOW_EPS.seen} Before it {{weight}} decays by coupled L2.",
+    why=f"{NOTHING_PASSES} A common cause is Adam with coupled L2 on weights before a normalizer: the loss does not "
+    "see their scale, so nothing holds it up.",
+    advice="Use torch.optim.AdamW, or put these weights into a group with weight_decay=0, and start from a live "
+    "checkpoint.",
+)
+NEVER_PASSED = replace(DECAYED, why="Nothing of the input passes this layer.", advice=LIVELIER)
+EXACTLY_ZERO = Symptom(
+    code="dead-layer",
+    seen="All {what} of {where} are exactly zero, and have stayed so.{also}",
+    why="Nothing passes a layer of zeros: it opens with the first steps only if it is trained and a gradient reaches "
+    "it.",
+    advice="Initialise it: torch.nn.init.kaiming_normal_ for weights, torch.nn.init.ones_ for scales; check that the "
+    "optimizer has these parameters and that no other zero layer follows.",
+)
+NORM_NEGLIGIBLE = Symptom(
+    code="dead-layer",
+    seen="The operator norm of {where} is {log10_norm:power}; that of a typical weight layer here is "
+    "{log10_typical:power}.",
+    why=NOTHING_PASSES,
+    advice="Lower its weight decay, look whether a gradient reaches it, and start from a live checkpoint.",
+)
+NORM_DECAYED = replace(
+    NORM_NEGLIGIBLE,
+    why=f"{NOTHING_PASSES} Its decay is coupled: where gradients are small it is rescaled with them.",
+    advice=DECAYED.advice,
 )
 
 
@@ -82,12 +113,7 @@ def _negligible_weights(place: ExaminedRow, norm: float, typical: float) -> Iter
         and norm < typical + log10(RELATIVE_NORM)
         and not place.feeds_normalizer
     ):
-        yield _dead(
-            place.path,
-            f"The operator norm of `{place.path}` is {power(norm)}; that of a typical weight layer here is "
-            f"{power(typical)}.",
-            figures(log10_norm=norm, log10_typical=typical),
-        )
+        yield NORM_NEGLIGIBLE.at(place.path, log10_norm=norm, log10_typical=typical)
 
 
 def _dead_normalizer(
@@ -125,12 +151,15 @@ def _collapsed_variance(
     """A normalizer whose input varies far less than eps; `small`: weights before it that are the reason."""
     variance = _log10_loudest(seen)
     weights = f" The weights of `{small}` have the norm {power(norm)}." if small and norm else ""
-    return _dead(
+    return (NEVER_PASSED if fresh else DECAYED).at(
         small or place.path,
-        f"The {'largest' if seen.kind == 'batch' else 'typical'} variance into `{place.path}` is {power(variance)}, "
-        f"far below eps = {figure(seen.eps)}: {percent(passing)} of the normalized variance is left.{weights}",
-        figures(log10_variance=variance, eps=seen.eps, passing=passing, log10_norm=norm),
-        fresh=fresh,
+        seen=f"The {'largest' if seen.kind == 'batch' else 'typical'} variance into `{place.path}` is "
+        f"{power(variance)}, far below eps = {figure(seen.eps)}: {percent(passing)} of the normalized variance is left."
+        f"{weights}",
+        log10_variance=variance,
+        eps=seen.eps,
+        passing=passing,
+        log10_norm=norm,
     )
 
 
@@ -140,8 +169,9 @@ def _negligible_scale(place: ExaminedRow, seen: NormalizerOverData, flow: GraphO
     if scale == 0.0:
         yield _zero_scales(place, flow.cuts(place.path))
     elif scale <= NEGLIGIBLE_NORM:
-        words = f"The largest scale of `{place.path}` is {figure(scale)}."
-        yield _dead(place.path, words, figures(log10_scale=log10(scale)))
+        yield DECAYED.at(
+            place.path, seen=f"The largest scale of `{place.path}` is {figure(scale)}.", log10_scale=log10(scale)
+        )
     elif scale < SMALL_SCALE and flow.cuts(place.path) and not flow.is_normalized(place.path):
         yield finding(
             "dead-layer",
@@ -167,19 +197,6 @@ def _log10_loudest(seen: NormalizerOverData) -> float:
     return log10(float(seen.channel_variance.max()))
 
 
-def _dead(where: str, seen: str, numbers: dict[str, float | int | None], *, fresh: bool = False) -> Finding:
-    return finding(
-        "dead-layer",
-        where,
-        seen,
-        "Nothing of the input passes this layer."
-        if fresh
-        else f"Nothing of the input passes this layer any more. {L2}",
-        LIVELIER if fresh else DECOUPLE,
-        numbers,
-    )
-
-
 def _zero_scales(place: ExaminedRow, cuts: bool) -> Finding:
     """Scales that are all zero: an initialisation, unless the network depends on its input through this layer alone."""
     where = place.path
@@ -194,48 +211,13 @@ def _zero_scales(place: ExaminedRow, cuts: bool) -> Finding:
             figures(zero=1),
             severity=Severity.INFO,
         )
-    return finding(
-        "dead-layer",
+    return EXACTLY_ZERO.at(
         where,
-        f"All scales of `{where}` are exactly zero, and every path from the input to the output leads through it.",
-        "The output does not depend on the input, and no gradient reaches the layers before.",
-        "Initialise them: torch.nn.init.ones_(module.weight).",
-        figures(zero=1),
+        seen=f"All scales of `{where}` are exactly zero, and every path from the input to the output leads through it.",
+        zero=1,
     )
 
 
-VARIANCE_BELOW_EPS = Symptom(
-    code="dead-layer",
-    seen="For {records:counted record} the {which} variance into {where} was at most {log10_variance:power}, far below "
-    "eps = {eps:figure}.",
-    why="Nothing of the input passes this layer any more.",
-    advice="Look at what comes before it for weights that have shrunk or units that are never on, and go on from a "
-    "checkpoint in which they were alive.",
-)
-VARIANCE_DECAYED = replace(
-    VARIANCE_BELOW_EPS,
-    why=f"{VARIANCE_BELOW_EPS.why} Coupled L2 has shrunk {{weight}}, whose scale the loss does not see.",
-    advice=DECOUPLE,
-)
-EXACTLY_ZERO = Symptom(
-    code="dead-layer",
-    seen="All {what} of {where} are exactly zero, and have stayed so.{also}",
-    why="A zero layer opens with the first steps if a gradient reaches it; this one gets none, or is not trained.",
-    advice="Check that the optimizer has these parameters and that no other zero layer follows; otherwise initialise "
-    "it: torch.nn.init.kaiming_normal_ for weights, torch.nn.init.ones_ for scales.",
-)
-NORM_NEGLIGIBLE = Symptom(
-    code="dead-layer",
-    seen="The operator norm of {where} fell to {log10_norm:power}; that of a typical weight layer here is "
-    "{log10_typical:power}.",
-    why="Nothing of the input passes this layer any more.",
-    advice="Lower its weight decay, and look whether a gradient reaches it.",
-)
-NORM_DECAYED = replace(
-    NORM_NEGLIGIBLE,
-    why=f"{NORM_NEGLIGIBLE.why} Its decay is coupled: where gradients are small it is rescaled with them.",
-    advice=DECOUPLE,
-)
 ZERO_GRADIENT = Symptom(
     code="dead-layer",
     seen="For {records:counted record} all gradients of {where} were exactly zero.{also}",
@@ -263,12 +245,12 @@ def watch_dead_layer(history: History) -> Iterator[Finding]:
         if max(values) <= math.log10(layer.eps) - FAR_BELOW_EPS_DECADES:
             fed = next((w for w in history.of("weight") if w.normalizer == layer.name), None)
             coupled = fed is not None and fed.coupled and fed.invariant is not None
-            yield (VARIANCE_DECAYED if coupled else VARIANCE_BELOW_EPS).at(
+            yield (DECAYED if coupled else VARIANCE_BELOW_EPS).at(
                 layer.name,
                 {
                     "records": len(largest),
                     "which": "largest" if values is largest else "typical",
-                    "weight": "" if fed is None else fed.name,
+                    "weight": "" if fed is None else f"`{fed.name}`",
                 },
                 log10_variance=max(values),
                 eps=layer.eps,

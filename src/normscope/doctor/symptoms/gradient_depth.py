@@ -85,15 +85,14 @@ def check_gradient_vanishing(examined: Examined) -> Iterator[Finding]:
         if squashing
         else "Initialise with gain 1 (torch.nn.init.kaiming_normal_(weight, nonlinearity='relu'))"
     )
-    yield finding(
-        "gradient-vanishing",
+    yield GRADIENT_FADES.at(
         first.path,
-        f"Of a gradient at the output {power(left)} is left at `{first.path}`, the first of {count}: on its way "
+        {"mend": mend},
+        seen=f"Of a gradient at the output {power(left)} is left at `{first.path}`, the first of {count}: on its way "
         f"back a typical layer keeps {step} of it (the gradient is that of {signal.objective.gradient_of}).",
-        "A factor below 1 per layer is exponential in depth: the first layers get no gradient and do not learn, "
-        "and the output hardly depends on the input.",
-        f"{mend}, or add skip connections or normalizers between the layers.",
-        figures(log10_gradient=left, log10_typical=-back, layers=len(signal.layers)),
+        log10_gradient=left,
+        log10_typical=-back,
+        layers=len(signal.layers),
     )
 
 
@@ -115,16 +114,13 @@ def check_gradient_explosion(examined: Examined) -> Iterator[Finding]:
     first = _first(signal) if runs < MIN_DEEP_LAYERS else next(row for row in signal.layers if row.path == repeated)
     grown = [f"values grow {power(forth)} times"] if forth >= EXPLODED_BOTH_WAYS_DECADES else []
     grown += [f"the gradient grows {power(back)} times on its way back"] if back >= EXPLODED_BOTH_WAYS_DECADES else []
-    yield finding(
-        "gradient-explosion",
+    yield STEEP_FROM_START.at(
         first.path,
-        f"From `{first.path}` to the output, over {pluralise(len(signal.layers), 'layer')}, "
+        seen=f"From `{first.path}` to the output, over {pluralise(len(signal.layers), 'layer')}, "
         f"{' and '.join(grown)} by the typical step of a layer.",
-        "A factor above 1 per layer is exponential in depth: values overflow or saturate, and one learning rate "
-        "cannot suit the first layers and the last.",
-        "Initialise with gain 1 (torch.nn.init.kaiming_normal_(weight, nonlinearity='relu')), put normalizers "
-        "between the layers, or scale the branches of a residual network by 1/sqrt(number of blocks).",
-        figures(log10_gradient=back, log10_growth=forth, layers=len(signal.layers)),
+        log10_gradient=back,
+        log10_growth=forth,
+        layers=len(signal.layers),
     )
 
 
@@ -360,11 +356,10 @@ def _has_way_around(number: int, feeds: Sequence[Sequence[int]]) -> bool:
     return False
 
 
-CLIP = "clip gradients (torch.nn.utils.clip_grad_norm_), lower the learning rate"
-REACH = (
-    "Add skip connections or normalizers, use ReLU or GELU instead of saturating activations, or initialise with gain "
-    "1 (torch.nn.init.kaiming_normal_)."
+NO_SATURATION = (
+    "Use ReLU or GELU instead of saturating activations, or initialise with gain 1 (torch.nn.init.kaiming_normal_)"
 )
+CLIP = "clip gradients (torch.nn.utils.clip_grad_norm_), lower the learning rate"
 GRADIENT_NOT_FINITE = Symptom(
     code="gradient-explosion",
     severity=Severity.ERROR,
@@ -392,9 +387,11 @@ STEEP_FROM_START = Symptom(
     code="gradient-explosion",
     seen="For {records} records the gradient was at least {least:power}: times the norm of the weights it is "
     "{log10_steepness:power} times the loss of a constant output, where 1 to 100 is usual.{worst}",
-    why="The gradient explodes on its way back, from the start: a small step changes the loss by orders of magnitude.",
-    advice="Clip gradients (torch.nn.utils.clip_grad_norm_), initialise with smaller weights (orthogonal for recurrent "
-    "ones), add normalizers, or use an LSTM or GRU; lower the learning rate.",
+    why="A factor above 1 per layer is exponential in depth. The gradient explodes on its way back: a small step "
+    "changes the loss by orders of magnitude.",
+    advice="Initialise with smaller weights (gain 1: torch.nn.init.kaiming_normal_(weight, nonlinearity='relu'); "
+    "orthogonal for recurrent ones), put normalizers between the layers, scale the branches of a residual network by "
+    f"1/sqrt(number of blocks), or use an LSTM or GRU; {CLIP}.",
 )
 GRADIENT_GONE = Symptom(
     code="gradient-vanishing",
@@ -413,14 +410,15 @@ STARVED = replace(
     advice="Weaken the other player: lower its learning rate or its number of steps, regularise it (spectral norm, "
     "gradient penalty, label smoothing), and let a generator minimise the non-saturating loss -log D.",
 )
-LAYER_GRADIENT_SMALL = replace(
+GRADIENT_FADES = replace(
     LAYER_GRADIENT_LARGE,
     code="gradient-vanishing",
-    why="This layer hardly learns while the others do: what reaches it is lost on the way back.",
-    advice=REACH,
+    why="A factor below 1 per layer is exponential in depth: what reaches this layer is lost on the way back, and it "
+    "hardly learns while the others do.",
+    advice="{mend}, or add skip connections or normalizers between the layers.",
 )
 LAYER_GRADIENT_LOST = replace(
-    LAYER_GRADIENT_SMALL,
+    GRADIENT_FADES,
     why="At the first step it was not so: steps that are too large moved the weights to where nothing gets through.",
     advice="Lower the learning rate to a tenth or less, or let it grow from zero over the first steps (warm-up).",
 )
@@ -513,7 +511,7 @@ def watch_gradient_vanishing(history: History) -> Iterator[Finding]:
     """
     losses, opening, loss = history.total("loss").lasting(), history.total("loss").first, history.total("loss").now
     start, top = _first_gradient(history), max(history.total("log10_gradient").lasting(), default=math.inf)
-    uneven = _find_uneven_layer(history, LAYER_GRADIENT_SMALL)
+    uneven = _find_uneven_layer(history, GRADIENT_FADES)
     stuck = loss is not None and opening and 0.0 < UNFITTED_SHARE * max(opening) <= loss
     latest, starved = history.total("loss").last(3), history.total("log10_gradient").last(3)
     worse = bool(latest) and bool(opening) and min(latest) > opening[0]
@@ -595,7 +593,7 @@ def _find_uneven_layer(history: History, alarm: Symptom) -> Finding | None:
         alarm = LAYER_GRADIENT_LOST
     return alarm.at(
         layers[index].name,
-        {"also": others_likewise(len(beyond), "other layer")},
+        {"also": others_likewise(len(beyond), "other layer"), "mend": NO_SATURATION},
         log10_sensitivity=levels[index],
         log10_others=others,
         count=len(beyond),

@@ -7,6 +7,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ...core.finding import Finding, Severity, figure, figures
 from ...report.words import listed, pluralise
@@ -181,13 +182,20 @@ def check_cut_gradient(examined: Examined) -> Iterator[Finding]:
     )
 
 
-KEEP_GRAPH = (
-    "Remove .data, detach() and torch.no_grad() behind them, and draw with rsample() in place of sample(), or as mean "
-    "+ deviation * torch.randn_like(deviation), so that the draw stays in the graph"
+CODE_CUT = Symptom(
+    code="gradient-cut",
+    seen="The gradient of {layers} comes from the divergence of the code from a standard normal one, and from nothing "
+    "else in the loss: none comes back from the error of the output.",
+    why="The divergence alone teaches these layers, and it is least where the code says nothing of the input, whatever "
+    "its weight is.",
+    advice="Remove .data, detach() and torch.no_grad() behind them, and draw with rsample() in place of sample(), or "
+    "as mean + deviation * torch.randn_like(deviation), so that the draw stays in the graph; of draws of zeros and "
+    "ones use the straight-through estimator.",
 )
-DIVERGENCE_ALONE = (
-    "The divergence alone teaches these layers, and it is least where the code says nothing of the input, whatever its "
-    "weight is."
+VALUES_CUT = replace(
+    CODE_CUT,
+    seen="What {layers} made goes on to `{reader}` without its graph: no gradient comes back from there.",
+    why="What is read of these values does not teach the layers that make them: other terms of the loss alone do.",
 )
 
 
@@ -202,20 +210,9 @@ def check_lost_draws(examined: Examined) -> Iterator[Finding]:
     paths = list(dict.fromkeys(cut.path for cut in cuts)) or untaught[-1:]
     if not paths or (not cuts and any(check_input_ignored(examined))):
         return  # a code that no output depends on has no gradient to lose
-    yield finding(
-        "gradient-cut",
-        paths[0],
-        f"What {listed([f'`{path}`' for path in paths], most=3)} made goes on to `{cuts[0].reader}` without its "
-        "graph: no gradient comes back from there."
-        if cuts
-        else f"All of the gradient of {listed([f'`{path}`' for path in untaught], most=3)} comes from one part of the "
-        "loss, the divergence from a standard normal code: none comes back from the error of the output.",
-        "What is read of these values does not teach the layers that make them: other terms of the loss alone do."
-        if cuts
-        else DIVERGENCE_ALONE,
-        f"{KEEP_GRAPH}; of draws of zeros and ones use the straight-through estimator.",
-        figures(layers=len(paths) if cuts else len(untaught)),
-    )
+    named = listed([f"`{path}`" for path in (paths if cuts else untaught)], most=3)
+    words = {"layers": named, "reader": cuts[0].reader if cuts else ""}
+    yield (VALUES_CUT if cuts else CODE_CUT).at(paths[0], words, layers=len(paths) if cuts else len(untaught))
 
 
 def check_no_gradient(examined: Examined) -> Iterator[Finding]:
@@ -271,21 +268,14 @@ def check_starved_layers(examined: Examined) -> Iterator[Finding]:
         learning = {without_numbers(row.module) for row in signal.parameters if row.gradient}
         chosen = all(without_numbers(path) in learning for path in paths)  # others of a list of experts learn
         dropped = signal.calls.draws and examined.mode == "train"
-        yield finding(
-            "no-gradient",
+        nothing_to_do = CHOSEN_BY_NONE if chosen else DROPPED if dropped else ""
+        advice = nothing_to_do or _zero_buffers(examined) + NO_GRADIENT_BESIDE.advice
+        yield replace(NO_GRADIENT_BESIDE, advice=advice).at(
             paths[-1],
-            f"The gradient of {listed([f'`{path}`' for path in paths], most=3)} is exactly zero, that of other "
+            seen=f"The gradient of {listed([f'`{path}`' for path in paths], most=3)} is exactly zero, that of other "
             "layers is not.",
-            "What they compute has no influence on the output at this batch, and they do not learn.",
-            _zero_buffers(examined)
-            + f"Look at what reads `{paths[-1]}`: a softmax over an axis of one entry (check its dim), a factor "
-            "of zero, a mask that hides everything, a rounding, sign or argmax."
-            if not chosen and not dropped
-            else "Nothing to do for a branch that random numbers drop: the next batch may take it."
-            if not chosen
-            else "Nothing to do for experts that no sample of this batch has chosen; see that all of them get some.",
-            figures(layers=len(paths)),
-            severity=Severity.INFO if chosen or dropped else Severity.WARNING,
+            layers=len(paths),
+            severity=Severity.INFO if nothing_to_do else Severity.WARNING,
         )
 
 
@@ -298,14 +288,17 @@ def _zero_buffers(examined: Examined) -> str:
     return f"{listed(zeros, most=3)} is a buffer of zeros: make it an nn.Parameter, or initialise it. " if zeros else ""
 
 
-PARAMETERS_WITHOUT_GRADIENT = Symptom(
+NO_GRADIENT_BESIDE = Symptom(
     code="no-gradient",
     seen="For {steps} steps {names} got no gradient at all (`grad` is None), though the optimizer is to train it.",
-    why="The loss does not depend on these parameters: they keep the values they were initialised with.",
-    advice="Remove the detach(), torch.no_grad(), argmax or conversion to NumPy that cuts the gradient off behind "
-    "{where}, or look for a branch that the forward does not take. Freeze what is not to be trained with "
-    "requires_grad_(False).",
+    why="What these layers compute has no influence on the loss: they keep the values they were initialised with.",
+    advice="Remove the detach(), torch.no_grad(), rounding, argmax or conversion to NumPy that cuts the gradient off "
+    "behind {where}; or look at what reads it: a branch that the forward does not take, a softmax over "
+    "an axis of one entry (check its dim), a factor of zero, a mask that hides everything. Freeze what is not to be "
+    "trained with requires_grad_(False).",
 )
+DROPPED = "Nothing to do for a branch that random numbers drop: the next batch may take it."
+CHOSEN_BY_NONE = "Nothing to do for experts that no sample of this batch has chosen; see that all of them get some."
 
 
 def watch_no_gradient(history: History) -> Iterator[Finding]:
@@ -315,7 +308,7 @@ def watch_no_gradient(history: History) -> Iterator[Finding]:
     names = find_lasting(history, history.parameter_state.ungraded)
     if names and history.records[-1].total_of("log10_gradient") is not None:
         yield name_parameters(
-            PARAMETERS_WITHOUT_GRADIENT, history, names, names[-1], history.parameter_state.ungraded[names[-1]].step
+            NO_GRADIENT_BESIDE, history, names, names[-1], history.parameter_state.ungraded[names[-1]].step
         )
 
 

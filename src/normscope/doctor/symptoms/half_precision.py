@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ...core.finding import Finding, Severity, figure, figures, percent
 from ..facts.examined import Examined
@@ -64,26 +65,20 @@ def check_half_precision(examined: Examined) -> Iterator[Finding]:
     ]
     zeros = any(row.is_zero for row in examined.signal.parameters if len(row.shape) > 1)
     if lost and not zeros and any(row.log10_gradient not in (None, -math.inf) for row in rows):
-        yield finding(
-            "half-precision",
+        yield OUT_OF_RANGE.at(
             lost[-1].path,
-            f"In float16 the gradient is exactly zero at `{lost[-1].path}`, though it is not behind it.",
-            "Gradients below 6e-8 become zero in float16: the layers before get none.",
-            "Scale the loss (torch.amp.GradScaler), or train in bfloat16 or float32.",
+            seen=f"In float16 the gradient is exactly zero at `{lost[-1].path}`, though it is not behind it.",
         )
         return
     halves = [row for row in rows if row.dtype == "float16" and row.kind != "softmax"]
     faint = _faint_gradients(examined) if halves and not zeros else None
     if faint is not None:
         last = next((row.path for row in reversed(halves) if row.kind in WEIGHT_KINDS), halves[-1].path)
-        yield finding(
-            "half-precision",
+        yield OUT_OF_RANGE.at(
             last,
-            f"In float16 the gradients of a typical weight are {figure(faint)}, and the loss is "
+            seen=f"In float16 the gradients of a typical weight are {figure(faint)}, and the loss is "
             f"{figure(examined.signal.objective.loss_value or 0.0)}.",
-            "Below 6e-8 a number becomes zero in float16, and close to it no digits are left: steps are lost.",
-            "Scale the loss (torch.amp.GradScaler), or train in bfloat16 or float32.",
-            figures(gradient=faint),
+            gradient=faint,
         )
         return
     small = max(halves, key=lambda row: row.below_float16 or 0.0, default=None)
@@ -136,17 +131,26 @@ def _overflow(row: LayerRow, name: str, limit: float, severity: Severity) -> Fin
     )
 
 
-HALF_PRECISION = Symptom(
+ROUNDED_AWAY = Symptom(
     code="half-precision",
-    seen="{seen}, and after {steps:,} steps the outputs are no better than a constant.",
-    why="Weights or values are in half precision (float16 or bfloat16): {cause}",
-    advice="Keep the weights in float32, compute sums of squares in float32 (x.float()), and use torch.autocast (with "
-    "a torch.amp.GradScaler for float16); or raise the learning rate.",
+    seen="A step leaves {share:percent} of the weights as they were to the last bit, and after {steps:,} steps the "
+    "outputs are no better than a constant.",
+    why="Weights are in half precision (float16 or bfloat16): steps that are smaller than the distance to the next "
+    "number are rounded away, and nothing is learned.",
+    advice="Keep the weights in float32 and run the forward under torch.autocast (with a torch.amp.GradScaler for "
+    "float16), or raise the learning rate.",
 )
-ROUNDED = "steps that are smaller than the distance to the next number are rounded away, and nothing is learned."
-OUT_OF_RANGE = "values above 65,504 overflow and gradients below 6e-8 vanish."
+OUT_OF_RANGE = replace(
+    ROUNDED_AWAY,
+    seen="Nothing passes some layers, and after {steps:,} steps the outputs are no better than a constant.",
+    why="Weights or values are in half precision: in float16 values above 65,504 overflow, and gradients below 6e-8 "
+    "vanish, with few digits close to that.",
+    advice="Scale the loss (torch.amp.GradScaler), compute sums of squares in float32 (x.float()), keep the weights in "
+    "float32 and use torch.autocast, or train in bfloat16.",
+)
 LOST_SHARE, LOST_STEPS = 0.7, 50
-"""The share of the weights that a step leaves as they were, and the steps before that is said."""
+"""The share of the weights that a step leaves as they were, below the nine in ten of a check as nothing is learned
+meanwhile, and the steps before that is said."""
 
 
 def watch_half_precision(history: History) -> Iterator[Finding]:
@@ -157,11 +161,8 @@ def watch_half_precision(history: History) -> Iterator[Finding]:
         return
     shares = history.total("share_lost").last(3)
     if shares and min(shares) >= LOST_SHARE:
-        seen = f"A step leaves {percent(min(shares))} of the weights as they were to the last bit"
-        words = {"seen": seen, "cause": ROUNDED, "steps": history.step}
-        yield HALF_PRECISION.at(words=words, share=min(shares))
+        yield ROUNDED_AWAY.at(words={"steps": history.step}, share=min(shares))
     elif (history.parameter_state.half_precision or history.parameter_state.casts_to_half) and any(
         map(history.has_raised, LOST_BY_HALF_PRECISION)
     ):
-        words = {"seen": "Nothing passes some layers", "cause": OUT_OF_RANGE, "steps": history.step}
-        yield HALF_PRECISION.at(words=words)
+        yield OUT_OF_RANGE.at(words={"steps": history.step})

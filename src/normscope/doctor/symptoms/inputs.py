@@ -179,20 +179,17 @@ def check_one_column(examined: Examined) -> Iterator[Finding]:
     for name, column, normalizer in _raw_columns(examined):
         if column.size >= LARGE_COLUMN_RATIO * column.usual:
             overflow = describe_overflow(examined)
-            yield finding(
-                "input-columns",
+            transpose = " A BatchNorm that is to do it needs the columns on axis 1 (transpose)." if normalizer else ""
+            yield COLUMN_LARGE.at(
                 normalizer or name,
-                f"Column {column.index} of the {name} has values of size {figure(column.size)}, a usual column of "
+                {"more": transpose + (BEGIN_AGAIN if overflow else "")},
+                seen=f"Column {column.index} of the {name} has values of size {figure(column.size)}, a usual column of "
                 f"size {figure(column.usual)}."
                 + (f" `{normalizer}` normalizes the columns together, not each by itself." if normalizer else "")
                 + overflow,
-                "One large column decides what every unit of the first layer computes: the others are as good as "
-                "absent, and the learning rate that suits them is far too high for it.",
-                "Standardise every column of the data (subtract its mean, divide by its deviation); for amounts "
-                "over several decades take the logarithm first."
-                + (" A BatchNorm that is to do it needs the columns on axis 1 (transpose)." if normalizer else "")
-                + (BEGIN_AGAIN if overflow else ""),
-                figures(column=column.index, size=column.size, usual=column.usual),
+                column=column.index,
+                size=column.size,
+                usual=column.usual,
                 severity=Severity.ERROR if overflow else Severity.WARNING,
             )
 
@@ -257,12 +254,13 @@ def _scales_columns(table: LayerRow, reader: LayerRow, weight: WeightOverData | 
 
 
 COLUMN_LARGE = Symptom(
-    code="input-scale",
+    code="input-columns",
     seen="One column of the inputs is {ratio:figure} times as large as the others, and after {steps:,} steps the "
     "outputs are no better than a constant.",
-    why="The inputs are not scaled: that column drowns the others, and the first layer sees nothing else.",
-    advice="Scale the inputs: subtract the mean of each column and divide by its deviation. Look at the data for a "
-    "column of times, numbers or amounts.",
+    why="The inputs are not scaled: one large column decides what every unit of the first layer computes, and the "
+    "others are as good as absent.",
+    advice="Standardise every column of the data (subtract its mean, divide by its deviation); for amounts over "
+    "several decades take the logarithm first.{more} Look at the data for a column of times, numbers or amounts.",
 )
 LARGE_COLUMN_IN_RUN_RATIO = 1000.0
 """The largest column over the median one: standardised columns have 1 to 10, counts beside shares 100. Above that of a
@@ -270,12 +268,12 @@ check, for it is measured on single batches."""
 
 
 def watch_large_column(history: History) -> Iterator[Finding]:
-    """`input-scale` (warning): one column of a table of inputs is a thousand times as large as the median one, and
+    """`input-columns` (warning): one column of a table of inputs is a thousand times as large as the median one, and
     nothing is learned
     """
     ratios = history.total("input_column").last(2, 2 * PLAIN_STEPS)
     if ratios and min(ratios) >= LARGE_COLUMN_IN_RUN_RATIO and history.is_unlearned:
-        yield COLUMN_LARGE.at(words={"steps": history.step}, ratio=min(ratios))
+        yield COLUMN_LARGE.at(words={"steps": history.step, "more": ""}, ratio=min(ratios))
 
 
 CONSTANT_INPUT = Symptom(

@@ -99,7 +99,7 @@ MIN_BATCH_LABELS = 8
 """Labels in a batch that are enough to expect two classes: fewer than in a check, for several batches must agree."""
 FEW_LABELS, MANY_LABELS = 60, 500
 """Labels of one class in a row that are no chance: of many classes, or behind batches of several, and of two, one of
-which may be rare."""
+which may be rare. More than in a check, for a run looks again and again."""
 MOVED_ERRORS = 4.0
 """Standard errors by which the mean label of batches moves, at the median, where they are not drawn at random."""
 

@@ -15,7 +15,7 @@ from ..facts.loss import CONTRACTS, LossFacts
 from ..facts.loss_call import BINARY, CLASSES
 from ..monitor.history import History
 from .check_readings import LOSS, describe_mismatch, describe_overflow, every_loss, loss_facts_of, write_shape
-from .gradient_reach import DIVERGENCE_ALONE, KEEP_GRAPH
+from .gradient_reach import CODE_CUT
 from .labels import SHAPES_BROADCAST
 from .symptom import FindingWords, Symptom, finding
 
@@ -25,6 +25,13 @@ FINDING_WORDS = {
     "shapes-broadcast": FindingWords("output and target have different shapes"),
     "negated-loss": FindingWords("the loss has the wrong sign"),
 }
+ACTIVATION_BEFORE_LOSS = Symptom(
+    code="activation-before-loss",
+    seen="The loss applies {what} itself, and one stands in front of it: the loss sees probabilities, not scores.",
+    why="The loss takes scores of any size: within the limits of {what} no class can become certain, the gradients are "
+    "small, and the loss cannot fall far.",
+    advice="Remove {what} at the end of the model: the loss takes the scores (logits) of the last layer.",
+)
 APPLIED_BY_LOSS = {"cross_entropy": "softmax", "bce_with_logits": "sigmoid"}
 """The activation that a loss applies itself."""
 LARGE_SUM_SAMPLES = 256
@@ -70,17 +77,14 @@ def _wrong_kind(examined: Examined) -> Iterator[Finding]:
     activation = f"the {last.lower()}" if last in RANGES else "what bounds the outputs"
     if broken is not None or signal.at_output.wanted == "scores":
         name = "the loss" if broken is None else broken.name
-        yield finding(
-            "activation-before-loss",
+        yield ACTIVATION_BEFORE_LOSS.at(
             made_by or LOSS,
-            f"The outputs come out of {activation} and run from {figure(broken.least)} to "
+            {"what": activation},
+            seen=f"The outputs come out of {activation} and run from {figure(broken.least)} to "
             f"{figure(broken.greatest)}, and {name} takes scores without limits."
             if broken is not None
             else "The outputs lie between 0 and 1, and even right and certain ones leave most of the loss: "
             "it is small for scores far from zero.",
-            "What the loss asks for lies outside of what the activation can reach, or at its flat ends: the loss "
-            "cannot fall far, and gradients are small.",
-            f"Remove {activation}, the last activation: this loss takes the scores of the last layer.",
         )
     elif signal.at_output.wanted == "probabilities":
         yield finding(
@@ -113,16 +117,13 @@ def _activation_before(examined: Examined, facts: LossFacts) -> Iterator[Finding
             "Remove the softmax: for one output use the loss bce_with_logits on the raw score, or a sigmoid with bce.",
         )
     elif facts.name == "cross_entropy" and (facts.probabilities or facts.last in RANGES):
-        what = "a softmax" if facts.probabilities else f"a {facts.last.lower()}"
-        twice = facts.probabilities
-        yield describe_mismatch(
-            facts,
-            f"The outputs come out of {what} and run from {figure(facts.output_least)} to "
-            f"{figure(facts.output_greatest)}, "
-            f"and cross_entropy applies a softmax{' once more' if twice else ' to them'}.",
-            "Cross entropy expects scores without limits: between these limits no class can become certain, the "
-            "gradients are small, and the loss cannot fall far.",
-            f"Remove {what} at the end of the model: cross_entropy takes the scores (logits) of the last layer.",
+        what = "the softmax" if facts.probabilities else f"the {facts.last.lower()}"
+        yield ACTIVATION_BEFORE_LOSS.at(
+            facts.made_by or LOSS,
+            {"what": what},
+            seen=f"The outputs come out of {what} and run from {figure(facts.output_least)} to "
+            f"{figure(facts.output_greatest)}, and cross_entropy applies a softmax"
+            f"{' once more' if facts.probabilities else ' to them'}.",
         )
     elif facts.name == "cross_entropy" and facts.log_probabilities:
         yield describe_mismatch(
@@ -133,12 +134,12 @@ def _activation_before(examined: Examined, facts: LossFacts) -> Iterator[Finding
             severity=Severity.INFO,
         )
     elif facts.name == "bce_with_logits" and facts.last in RANGES:
-        yield describe_mismatch(
-            facts,
-            f"The outputs come out of a {facts.last.lower()}, and bce_with_logits applies a sigmoid to them"
-            f"{' once more' if applied == facts.last.lower() else ''}.",
-            "The probability of a class cannot leave a small range, gradients are small, and the loss cannot fall far.",
-            f"Remove the {facts.last.lower()} at the end of the model, or use the loss bce on probabilities.",
+        what, twice = f"the {facts.last.lower()}", applied == facts.last.lower()
+        yield ACTIVATION_BEFORE_LOSS.at(
+            facts.made_by or LOSS,
+            {"what": what},
+            seen=f"The outputs come out of {what}, and bce_with_logits applies a sigmoid to them"
+            f"{' once more' if twice else ''}.",
         )
     elif facts.name == "nll" and not facts.log_probabilities and facts.log_axis is not None:
         yield describe_mismatch(
@@ -298,15 +299,6 @@ def _last_factor(examined: Examined, facts: LossFacts) -> float | None:
     return facts.output_size / last.root_mean_square if facts.last in ("Div", "Mul") else None
 
 
-ACTIVATION_BEFORE_LOSS = Symptom(
-    code="activation-before-loss",
-    seen="A {activation} stands in front of a loss that applies one itself: the loss sees probabilities, not scores.",
-    why="The {activation} is applied twice: between 0 and 1 no class can become certain, the gradients are small, and "
-    "the loss cannot fall far.",
-    advice="Remove the {activation} at the end of the model: the loss takes the scores (logits) of the last layer.",
-)
-
-
 def watch_loss_oddities(history: History) -> Iterator[Finding]:
     """`activation-before-loss` (warning): a softmax or sigmoid in front of a loss that has one, in two records
     `shapes-broadcast` (warning): each output is compared with each target, in two records
@@ -323,13 +315,12 @@ def watch_loss_oddities(history: History) -> Iterator[Finding]:
         if word == "broadcast":
             yield SHAPES_BROADCAST.at(words={"shapes": history.parameter_state.shapes})
         elif word in ("softmax", "sigmoid"):
-            yield ACTIVATION_BEFORE_LOSS.at(words={"activation": word})
+            yield ACTIVATION_BEFORE_LOSS.at(words={"what": f"the {word}"})
         elif history.parameter_state.others:
             continue  # two players: one of them maximises, or the other one teaches what makes the code
         elif word == "cut" and (names := history.parameter_state.untaught):
             layers = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
-            words = {"layers": listed([f"`{path}`" for path in layers]), "them": "them" if layers[1:] else "it"}
-            yield CODE_CUT.at(layers[-1], words, parameters=len(names))
+            yield CODE_CUT.at(layers[-1], {"layers": listed([f"`{path}`" for path in layers])}, parameters=len(names))
         elif word in WRONG_SIGNS:
             yield WRONG_SIGNS[word].at()
 
@@ -467,12 +458,3 @@ def check_idle_label(examined: Examined) -> Iterator[Finding]:
         "constant; or use a loss for labels of 0 and 1 (bce_with_logits).",
         figures(label=signal.at_output.idle_label),
     )
-
-
-CODE_CUT = Symptom(
-    code="gradient-cut",
-    seen="The gradient of {layers} comes from the divergence of the code from a standard normal one, and from nothing "
-    "else in the loss: the error of the output does not come back to {them}.",
-    why=DIVERGENCE_ALONE,
-    advice=f"{KEEP_GRAPH}.",
-)

@@ -15,6 +15,7 @@ from ..monitor.history import History
 from .check_readings import LOSS, step_facts_of
 from .gradient_depth import check_shrinking_values
 from .gradient_reach import NOT_FITTED
+from .half_precision import ROUNDED_AWAY
 from .symptom import FindingWords, Symptom, finding
 
 FINDING_WORDS = {
@@ -167,15 +168,15 @@ def check_next_step(examined: Examined) -> Iterator[Finding]:
 def _too_short(examined: Examined, steps: StepFacts, rate: str) -> Iterator[Finding]:
     """A rate, or an eps, with which a network that has learned nothing learns nothing."""
     if steps.unmoved is not None and steps.unmoved > ROUNDED_AWAY_SHARE:
-        half = _is_half(examined)
-        if half or _is_untrained(examined):
+        seen = f"One step of {rate} leaves {percent(steps.unmoved)} of the weights exactly as they were."
+        if _is_half(examined):
+            yield ROUNDED_AWAY.at("the optimizer", seen=seen, unmoved=steps.unmoved, rate=steps.rate)
+        elif _is_untrained(examined):
             yield _of_optimizer(
-                "half-precision" if half else "step-too-short",
-                f"One step of {rate} leaves {percent(steps.unmoved)} of the weights exactly as they were.",
+                "step-too-short",
+                seen,
                 "What is added to a weight is below its last digit, and is rounded away at every step.",
-                "Keep the weights in float32 and run the forward under torch.autocast, or raise the learning rate."
-                if half
-                else "Raise the learning rate, or look for what makes the loss and its gradients so small.",
+                "Raise the learning rate, or look for what makes the loss and its gradients so small.",
                 figures(unmoved=steps.unmoved, rate=steps.rate),
             )
         return

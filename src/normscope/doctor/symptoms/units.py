@@ -340,7 +340,9 @@ def watch_saturated_units(history: History) -> Iterator[Finding]:
 
 
 ONE_PLACE_ROWS_SHARE = 0.9
-"""Share of the rows that look at one entry, while the loss is not fitted; some heads of healthy models do."""
+"""Share of the rows that look at one entry, while the loss is not fitted; some heads of healthy models do.
+
+Above that of a check, which looks at all rows: a run looks at a few."""
 
 
 def watch_attention_saturated(history: History) -> Iterator[Finding]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ...facts.loss_graph import LossReading, trace_loss
+from ...facts.loss import read_loss
+from ...facts.loss_call import LossReading
 from ..transfer import Arriving
 from .quantity import MeasuredStep, Probe, Quantity, RecordDraft, read_number
 
@@ -70,7 +71,7 @@ class LossParts(Probe):
         if self.reading is None:
             due = self.memory.readings < EARLY_RECORDS or self.memory.readings % ACTIVATION_TURNS == 0
             with contextlib.suppress(Exception):  # its backward is over, or others pack what it keeps
-                self.reading = trace_loss(loss, activations=due)
+                self.reading = read_loss(loss, activations=due)
                 self.memory.readings += self.reading is not None
 
     def before_step(self) -> None:
