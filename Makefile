@@ -11,8 +11,8 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 help:
 	@echo "make demo       train four small networks, audit and compare them, write a report, judge a claim"
-	@echo "                (about 5 minutes the first time, of which the install is most; the demo itself about a minute)"
-	@echo "make test       the tests (about 9 minutes on 2 cores; those in a browser are skipped if there is no chromium)"
+	@echo "                (about 4 minutes the first time, of which the install is most; the demo itself half a minute)"
+	@echo "make test       the tests (about 6 minutes on 2 cores; those in a browser are skipped if there is no chromium)"
 	@echo "make test-slow  all tests, the slow ones too"
 	@echo "make golden     every public figure against the committed ones, to 1e-12 (3 minutes)"
 	@echo "make lint       format, lint, types, order of the rooms, public names"
