@@ -275,3 +275,14 @@ def test_attention_without_an_axis_of_heads_is_one_head(fused):
     assert "blind-attention" not in warned(model, batch, loss="cross_entropy")
     model.key.weight.data.zero_()
     assert "blind-attention" in warned(model, batch, loss="cross_entropy")
+
+
+@torch.no_grad()
+def test_kernels_whose_channels_become_pixels_may_begin_as_copies():
+    torch.manual_seed(0)
+    first = nn.Conv2d(3, 16, 3, padding=1)
+    first.weight.copy_(first.weight[:4].repeat_interleave(4, 0))
+    for last, code in ((nn.PixelShuffle(2), None), (nn.Upsample(scale_factor=2), "copied-rows")):
+        model = nn.Sequential(first, last, nn.ReLU(), nn.Conv2d(4 if code is None else 16, 3, 3, padding=1))
+        found = warned(model, (torch.randn(8, 3, 8, 8), torch.randn(8, 3, 16, 16)), loss="mse")
+        assert set(found) == ({code} if code else set())
