@@ -412,6 +412,11 @@ class TestForms:
         assert [row[1] for row in short_table(signal, "").rows] == ["input", *["linear"] * 10, "relu"]
         assert len(signal_table(signal).rows) == 21
 
+    def test_a_terminal_shows_very_many_layers_of_one_list_in_one_line(self) -> None:
+        model = nn.Sequential(*(layer for _ in range(30) for layer in (nn.Linear(4, 4), nn.Tanh())))
+        table = short_table(run_forward_backward(model, randn(2, 4)), "")
+        assert [row[:2] for row in table.rows] == [("input", "input"), ("0 to 59", "60 layers")]
+
     def test_float16_is_marked_where_it_is_near(self) -> None:
         chart = signal_chart(run_forward_backward(nn.Linear(4, 4), 1e4 * torch.ones(2, 4)))
         assert chart.rules == (("largest float16", pytest.approx(math.log10(65504.0))),)

@@ -224,7 +224,7 @@ def _fold(rows: list[_TableRow]) -> list[_TableRow]:
     """Return few rows, as finely as that can be: equal neighbours in one, or the layers with parameters alone."""
     if len(rows) <= BRIEF_ROWS:
         return rows
-    depths = range(max(row.signal.path.count(".") for row in rows), 0, -1)
+    depths = range(max(row.signal.path.count(".") for row in rows) + 1, 0, -1)
     for single in (False, True):
         for depth in depths:
             folded = [_joined(group) for group in _blocks(rows, depth, single)]

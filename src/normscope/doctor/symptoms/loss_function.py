@@ -439,8 +439,8 @@ def check_classes_as_numbers(examined: Examined) -> Iterator[Finding]:
             "The loss is a squared error, and it is smallest where the outputs equal the labels: the whole numbers "
             f"from 0 to {kinds - 1}, as numbers of classes are.",
             "A number of a class is a name: a loss of distances takes class 3 for the mean of 2 and 4.",
-            "For classes use one output per class and cross_entropy; if the targets are counts, there is nothing to "
-            "do.",
+            "For classes use one output per class and cross_entropy; if the targets are counts, ratings or "
+            "ranks, there is nothing to do.",
         )
 
 

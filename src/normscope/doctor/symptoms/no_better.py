@@ -52,7 +52,7 @@ NO_BETTER_THAN_CONSTANT = Symptom(
     "often each target comes.{more}",
     advice="Check the data and the labels first: do labels belong to their inputs (shuffled apart, a wrong index), in "
     "this order, from class 0? Then try to fit ten samples: if even their loss does not fall, the fault is in the "
-    "model, the loss or the learning rate; if it does, lower the learning rate.",
+    "architecture, the loss or the learning rate; if it does, lower the learning rate.",
 )
 
 
