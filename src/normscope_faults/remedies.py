@@ -47,7 +47,8 @@ REMEDIES: dict[str, re.Pattern[str]] = {
     ),
     # the targets and the loss
     "remove-final-activation": any_of(
-        r"<remove>~(?:soft-?max|sigmoid|tanh|relu|clamp|(?:last|final|output) activation|normali[sz]\w+ of the output)",
+        r"<remove>~(?:soft-?max|sigmoid|tanh|relu|exp\b|clamp|(?:last|final|output) activation)",
+        r"<remove>~normali[sz]\w+ of the output",
         r"\b(?:pass|give|feed|return|use|hand)\b~(?:\braw\b|unnormali[sz]ed|\blogits)",
         r"\blogits (?:directly|themselves|instead)",
         r"linear (?:output|last|final)|\bend\b~\blinear",
