@@ -4,17 +4,15 @@
     python -m benchmarks.population --out FOLDER --merge             the lines of all shards together, and tables
     python -m benchmarks.population --list                           how many networks there are, by package
 
-A shard gives each network a process of its own, with limits of time and memory. A network that cannot be measured
-leaves a line with the reason. `NORMSCOPE_IMAGES` names a file of real images (`batches.py`). Packages that are not
-installed are left out.
+A network that cannot be measured, or takes too long or too much memory, leaves a line with the reason. Networks that
+the files of FOLDER have lines of are left out, so that a shard can go on where it stopped.
+`NORMSCOPE_IMAGES` names a file of real images (`batches.py`). Packages that are not installed are left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
 import re
 import time
 from collections import Counter
@@ -22,48 +20,27 @@ from pathlib import Path
 
 import torch
 
-from .measuring import Limits, measure
+from .measuring import Limits
 from .merging import merge
 from .networks import Network, enumerate_networks
+from .worker import Worker
 
 
-def write_lines(network: Network, limits: Limits, path: Path) -> None:
-    """Measure one network, and append its lines to a file."""
-    torch.set_num_threads(1)
+NOT_REACHED = "not reached in time"
+
+
+def read_names(folder: Path) -> set[tuple[str, str]]:
+    """Return the packages and names of the networks that the files of a folder have lines of."""
+    lines = (line for path in folder.glob("shard-*.jsonl") for line in path.read_text().splitlines() if line)
+    rows = (json.loads(line) for line in lines)
+    return {(row["package"], row["name"]) for row in rows if "name" in row and row.get("error") != NOT_REACHED}
+
+
+def write_reason(network: Network, reason: str, path: Path) -> None:
+    """Append a line that says why a network was not measured."""
+    place = {"package": network.package, "family": network.family, "name": network.name, "half": network.half}
     with path.open("a") as file:
-        for row in measure(network, limits):
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-
-
-def memory_of(process: int | None) -> float:
-    """Return the resident memory of a process in GiB; 0 where it cannot be read."""
-    try:
-        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**30
-    except (OSError, IndexError, ValueError):
-        return 0.0
-
-
-def run_one(network: Network, limits: Limits, path: Path, seconds: float, gibibytes: float) -> None:
-    """Measure one network in a process of its own, and end it where it takes too long or too much memory."""
-    process = multiprocessing.get_context("fork").Process(target=write_lines, args=(network, limits, path))
-    started, reason = time.perf_counter(), ""
-    process.start()
-    while process.is_alive() and not reason:
-        process.join(0.1)
-        if time.perf_counter() - started > seconds:
-            reason = f"took longer than {seconds:.0f} s"
-        elif memory_of(process.pid) > gibibytes:
-            reason = f"took more than {gibibytes:.0f} GiB"
-    if reason:
-        process.kill()
-        process.join()
-    elif process.exitcode:
-        reason = f"the process ended with {process.exitcode}"
-    if reason:
-        place = {"package": network.package, "family": network.family, "name": network.name, "half": network.half}
-        with path.open("a") as file:
-            file.write("\n" + json.dumps(place | {"error": reason}) + "\n")
+        file.write("\n" + json.dumps(place | {"error": reason}) + "\n")
 
 
 def main() -> None:
@@ -78,6 +55,8 @@ def main() -> None:
     parser.add_argument("--gibibytes", type=float, default=6.0, help="the memory of one network")
     parser.add_argument("--step-seconds", type=float, default=Limits.__dataclass_fields__["step_seconds"].default)
     parser.add_argument("--training-seconds", type=float, default=6.0, help="the limit of all steps of a training")
+    parser.add_argument("--parameters", type=float, default=4e7, help="the most parameters of a network")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--merge", action="store_true")
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
@@ -93,18 +72,27 @@ def main() -> None:
         print(dict(Counter(n.package for n in networks)), len({n.family for n in networks}), "families", missing)
         return
     arguments.out.mkdir(parents=True, exist_ok=True)
-    path = arguments.out / f"shard-{part:03}-of-{parts:03}.jsonl"
-    with path.open("w") as file:
+    path = arguments.out / f"shard-{arguments.device}-{part:03}-of-{parts:03}.jsonl"
+    done = read_names(arguments.out)
+    with path.open("a") as file:
         for package, reason in missing.items():
             file.write(json.dumps({"package": package, "error": f"package: {reason}"}) + "\n")
-    limits = Limits(step_seconds=arguments.step_seconds, training_seconds=arguments.training_seconds)
-    for network in networks[part::parts][: arguments.most]:
+    limits = Limits(
+        step_seconds=arguments.step_seconds,
+        training_seconds=arguments.training_seconds,
+        parameters=arguments.parameters,
+        device=arguments.device,
+    )
+    worker: Worker | None = None
+    for network in [n for n in networks if (n.package, n.name) not in done][part::parts][: arguments.most]:
         if time.perf_counter() - begun > 60.0 * arguments.minutes:
-            place = {"package": network.package, "family": network.family, "name": network.name, "half": network.half}
-            with path.open("a") as file:
-                file.write(json.dumps(place | {"error": "not reached in time"}) + "\n")
+            write_reason(network, NOT_REACHED, path)
             continue
-        run_one(network, limits, path, arguments.seconds, arguments.gibibytes)
+        worker = worker or Worker(limits, path)
+        reason = worker.measure(network, arguments.seconds, arguments.gibibytes)
+        if reason:
+            write_reason(network, reason, path)
+            worker = None
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._pytree import tree_map
 
 import normscope as ns
 from normscope.doctor.checking import checking
@@ -37,11 +38,26 @@ RISEN_RATIO = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one network may take: seconds of a forward and backward, and of all steps of its training; parameters."""
+    """What one network may take, and where it runs.
+
+    Attributes:
+        step_seconds: of a forward and backward.
+        training_seconds: of all steps of its training.
+        parameters: how many it may have.
+        device: where it runs.
+    """
 
     step_seconds: float = 1.5
     training_seconds: float = 6.0
     parameters: float = 4e7
+    device: str = "cpu"
+
+    def clock(self) -> float:
+        """Return the seconds so far: of the processor, or, on a GPU, of the wall after all that was asked of it."""
+        if self.device == "cpu":
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
 
 
 def measure(network: Network, limits: Limits) -> Iterator[Row]:
@@ -51,28 +67,33 @@ def measure(network: Network, limits: Limits) -> Iterator[Row]:
     try:
         warnings.simplefilter("ignore")
         torch.manual_seed(stable_number(network.name))
-        model, draw = network.build()
+        model, draw_on_cpu = network.build()
         model.train()
         generator = torch.Generator().manual_seed(stable_number(network.name) + 1)
         place |= describe(model) | {"batch_size": network.batch_size, "loss": network.loss}
         if place["parameters"] > limits.parameters:
-            yield place | {"error": "too large: more than 40 million parameters"}
+            yield place | {"error": f"too large: more than {limits.parameters / 1e6:.0f} million parameters"}
             return
+        model.to(limits.device)
+
+        def draw(count: int, generator: torch.Generator) -> Any:
+            return tree_map(lambda part: part.to(limits.device), draw_on_cpu(count, generator))
+
         batch = draw(network.batch_size, generator)
         optimizer = make_optimizer(network, model, place["kind"])
         place["optimizer"] = type(optimizer).__name__
         rate, steps, losses, spent = optimizer.param_groups[0]["lr"], 0, list[float](), 0.0
-        passes = time_passes(model, network.loss, batch)
+        passes = time_passes(model, network.loss, batch, limits)
         if passes > limits.step_seconds:
             yield place | {"error": f"too slow: a forward and backward takes {passes:.2f} s"}
             return
         for until in (0, EARLY_STEPS, LATE_STEPS):
             while steps < until and spent < limits.training_seconds:
-                started = time.process_time()
+                started = limits.clock()
                 for group in optimizer.param_groups:
                     group["lr"] = rate * min(1.0, (steps + 1) / WARM_UP_STEPS)
                 losses.append(step(model, network.loss, draw(network.batch_size, generator), optimizer))
-                steps, spent = steps + 1, spent + time.process_time() - started
+                steps, spent = steps + 1, spent + limits.clock() - started
             state = "fresh" if not until else "training" if until == EARLY_STEPS else "trained"
             if steps < (until if until <= EARLY_STEPS else FEWEST_LATE_STEPS):
                 break
@@ -82,7 +103,7 @@ def measure(network: Network, limits: Limits) -> Iterator[Row]:
                 place
                 | {"state": state, "steps": steps}
                 | describe_losses(losses)
-                | check(model, network.loss, batch, optimizer, passes)
+                | check(model, network.loss, batch, optimizer, passes, limits)
                 | {"seconds_since_start": round(time.perf_counter() - begun, 2)}
             )
     except Exception as error:  # a line with its reason, whatever it is
@@ -106,7 +127,7 @@ def loss_of(model: nn.Module, loss: str | None, batch: Any) -> Tensor:
     return LOSSES[loss](model(*x) if isinstance(x, tuple) else model(x), y)
 
 
-def time_passes(model: nn.Module, loss: str | None, batch: Any) -> float:
+def time_passes(model: nn.Module, loss: str | None, batch: Any, limits: Limits) -> float:
     """Return the seconds of one forward and backward: the least of two after the first, or the first if it is slow.
 
     Buffers are put back: a fresh model keeps its running statistics.
@@ -114,9 +135,9 @@ def time_passes(model: nn.Module, loss: str | None, batch: Any) -> float:
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     seconds = list[float]()
     while len(seconds) < 3 and sum(seconds) < 3.0:
-        started = time.process_time()
+        started = limits.clock()
         loss_of(model, loss, batch).backward()
-        seconds.append(time.process_time() - started)
+        seconds.append(limits.clock() - started)
         model.zero_grad(set_to_none=True)
     with torch.no_grad():
         for name, buffer in model.named_buffers():
@@ -144,7 +165,9 @@ def describe_losses(losses: list[float]) -> Row:
     return {"first_loss": first, "last_loss": last, "healthy": healthy}
 
 
-def check(model: nn.Module, loss: str | None, batch: Any, optimizer: torch.optim.Optimizer, passes: float) -> Row:
+def check(
+    model: nn.Module, loss: str | None, batch: Any, optimizer: torch.optim.Optimizer, passes: float, limits: Limits
+) -> Row:
     """Check a model; return its findings, its size facts, and the cost in forward and backward passes."""
     examined = list[Examined]()
     diagnose = checking.diagnose_model
@@ -154,9 +177,9 @@ def check(model: nn.Module, loss: str | None, batch: Any, optimizer: torch.optim
         return diagnose(facts)
 
     with mock.patch.object(checking, "diagnose_model", keep):
-        started = time.process_time()
+        started = limits.clock()
         result = ns.check(model, batch, loss=loss, optimizer=optimizer)
-        seconds = time.process_time() - started
+        seconds = limits.clock() - started
     return {
         "seconds": round(seconds, 4),
         "pass_seconds": round(passes, 5),
