@@ -2,6 +2,7 @@
 
     python -m benchmarks.population --out FOLDER --shard 0/16        one line of JSON for each network and state
     python -m benchmarks.population --out FOLDER --merge             the lines of all shards together, and tables
+    python -m benchmarks.population --out FOLDER --merge --write     and the file of thresholds in the package
     python -m benchmarks.population --list                           how many networks there are, by package
 
 A network that cannot be measured, or takes too long or too much memory, leaves a line with the reason. Networks that
@@ -21,10 +22,9 @@ from pathlib import Path
 import torch
 
 from .measuring import Limits
-from .merging import merge
+from .merging import merge, write_population
 from .networks import Network, enumerate_networks
 from .worker import Worker
-
 
 NOT_REACHED = "not reached in time"
 
@@ -58,10 +58,13 @@ def main() -> None:
     parser.add_argument("--parameters", type=float, default=4e7, help="the most parameters of a network")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--merge", action="store_true")
+    parser.add_argument("--write", action="store_true", help="with --merge: write the sizes into the package")
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
     if arguments.merge:
         print(merge(arguments.out))
+        if arguments.write:
+            write_population(arguments.out)
         return
     begun = time.perf_counter()
     torch.set_num_threads(1)

@@ -14,7 +14,7 @@ from torch.nn import functional
 IMAGES = "NORMSCOPE_IMAGES"
 """The variable with the path of an .npz of real images: `x`, bytes (count, 3, 32, 32), and `y`, their classes."""
 CLASSES, WORDS, LENGTH = 10, 500, 48
-FIRST_WORD, HIDDEN_WORD, VOCABULARY = 8, 5, 512
+FIRST_WORD, HIDDEN_WORD, END_OF_TEXT, VOCABULARY = 8, 5, 2, 512
 
 
 @functools.cache
@@ -81,20 +81,27 @@ def causal(count: int, generator: torch.Generator) -> Mapping[str, Tensor]:
     return {"input_ids": ids, "labels": ids.clone()}
 
 
+def causal_shifted(count: int, generator: torch.Generator) -> Mapping[str, Tensor]:
+    """The same for models that do not move the labels themselves."""
+    ids = tokens(count, generator, length=LENGTH + 1)
+    return {"input_ids": ids[:, :-1].contiguous(), "labels": ids[:, 1:].contiguous()}
+
+
 def masked(count: int, generator: torch.Generator) -> Mapping[str, Tensor]:
     """Draw words, three in ten of which are hidden and to be told."""
     ids = tokens(count, generator)
     hidden = torch.rand(ids.shape, generator=generator) < 0.3
-    return {"input_ids": torch.where(hidden, HIDDEN_WORD, ids), "labels": torch.where(hidden, ids, -100)}
+    labels = torch.where(hidden, ids, -100)
+    labels[:, -1] = END_OF_TEXT
+    return {"input_ids": torch.where(hidden, HIDDEN_WORD, ids), "labels": labels}
 
 
 def translated(count: int, generator: torch.Generator) -> Mapping[str, Tensor]:
-    """Draw words and, as their translation, the words that most often follow each of them."""
+    """Draw words and, as their translation, the words that most often follow each of them, and the end of a text."""
     ids = tokens(count, generator)
-    return {
-        "input_ids": ids,
-        "labels": _followers()[(ids - FIRST_WORD) % WORDS] % (VOCABULARY - FIRST_WORD) + FIRST_WORD,
-    }
+    labels = _followers()[(ids - FIRST_WORD) % WORDS] % (VOCABULARY - FIRST_WORD) + FIRST_WORD
+    labels[:, -1] = END_OF_TEXT
+    return {"input_ids": ids, "labels": labels}
 
 
 def labelled_text(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
+
+from normscope.doctor.symptoms import population
+from normscope.doctor.symptoms.population import ANY_STATE, FRESH
+from normscope.doctor.symptoms.sizes import SIZES
 
 Row = dict[str, Any]
 LOUD = ("warning", "error")
@@ -49,6 +54,39 @@ def merge(folder: Path) -> str:
         *errors(rows),
     ]
     return "\n".join(lines)
+
+
+EXTREMES = 25
+"""How many networks of each end the package keeps: more than 0.5 % of any population that fits on these machines."""
+
+
+def write_population(folder: Path) -> None:
+    """Write the file of the package: how many healthy networks of the half to fit on have a size, and the extremes."""
+    rows = [row for row in read(folder) if "error" not in row and row["healthy"] and row["half"] == "fit"]
+    sizes: dict[str, dict[str, Any]] = {}
+    for name, size in SIZES.items():
+        for state in (FRESH, ANY_STATE):
+            worst: dict[tuple[str, str], float] = {}
+            choose = max if size.worst == "largest" else min
+            for row in rows:
+                if name in row["facts"] and state in (row["state"], ANY_STATE):
+                    value = float(row["facts"][name])
+                    worst[name_of(row)] = choose(value, worst.get(name_of(row), value))
+            values = sorted(worst.values(), reverse=size.worst == "largest")
+            if values:
+                quantiles = {f"{share:g}": values[round(share * (len(values) - 1))] for share in QUANTILES}
+                extremes = [figure if math.isfinite(figure) else str(figure) for figure in values[:EXTREMES]]
+                told = {"networks": len(values), "quantiles": quantiles, "extremes": extremes}
+                sizes.setdefault(name, {})[state] = told
+    packages = Counter(package for package, _ in {name_of(row) for row in rows})
+    told = {"packages": dict(packages.most_common()), "families": len({row["family"] for row in rows}), "sizes": sizes}
+    text = json.dumps(told, indent=None, separators=(",", ":")).replace('},"', '},\n"')
+    FILE.write_text(text + "\n")
+
+
+QUANTILES = (0.005, 0.02, 0.5, 0.98)
+"""Shares of the networks, from the bad end, whose values the file has beside the extreme ones."""
+FILE = Path(population.__file__).with_suffix(".json")
 
 
 def name_of(row: Row) -> tuple[str, str]:

@@ -43,6 +43,7 @@ from . import (
     validation,
     weights,
 )
+from .population import demote_usual
 from .precedence import EXPLAINED_BY_RAISED, INPUTS_LOST, LOSS_EXPLAINED, unexplained
 from .symptom import FindingWords, place
 
@@ -243,7 +244,7 @@ def diagnose_model(
         consequences of another finding are left out. Many of one code and severity are one, that of the worst layer.
     """
     checks = [check for rule in RULES if rule.check for check in (*more.get(rule.check, ()), rule.check)]
-    found = [finding for check in checks for finding in check(examined)]
+    found = demote_usual([finding for check in checks for finding in check(examined)], examined)
     order = {code: rank for rank, code in enumerate(dict.fromkeys(finding.code for finding in found))}
     depth = _depths(examined)
     kept = unexplained(_once(found), examined)

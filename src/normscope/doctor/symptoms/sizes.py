@@ -31,10 +31,8 @@ from .gradient_depth import (
     shares_that_differ,
     sort_gradients,
 )
-from .inputs import raw_reads, reads_of_numbers
 from .no_better import first_loss_share, growths_of_layers
-from .normalizer_gain import LARGE_EPS, written_normalizers
-from .optimizer_steps import compute_decay_at_usual_rate
+from .normalizer_gain import written_normalizers
 from .units import inner_rows
 from .weights import branch_ratios, leading_shares, recurrent_gains, scale_factors
 
@@ -46,24 +44,30 @@ class Size:
     """One size.
 
     Attributes:
-        codes: the codes of the findings that rest on it.
+        codes: the codes of the findings that rest on it, each with the number that shows it: a code may have findings
+            that rest on something else.
         measure: the numbers of the layers of a model, none where it has no such layer.
         worst: which of them is the worst.
+        told: whether that number of a finding is the size itself, of the layer that is named.
     """
 
-    codes: tuple[str, ...]
+    codes: Mapping[str, str]
     measure: Callable[[Examined], Numbers]
     worst: Literal["largest", "smallest"] = "largest"
+    told: bool = False
 
 
 def measure_sizes(examined: Examined) -> dict[str, float]:
     """Return the sizes that a model has, by name."""
-    measured = dict[str, float]()
-    for name, size in SIZES.items():
-        numbers = [number for number in size.measure(examined) if number is not None and not math.isnan(number)]
-        if numbers:
-            measured[name] = max(numbers) if size.worst == "largest" else min(numbers)
-    return measured
+    sizes = {name: measure_size(name, examined) for name in SIZES}
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def measure_size(name: str, examined: Examined) -> float | None:
+    """Return a size of a model, that of its worst layer; None where it has no such layer."""
+    size = SIZES[name]
+    numbers = [number for number in size.measure(examined) if number is not None and not math.isnan(number)]
+    return (max(numbers) if size.worst == "largest" else min(numbers)) if numbers else None
 
 
 def _deep(read: Callable[[PassFacts], float]) -> Callable[[Examined], Numbers]:
@@ -157,88 +161,95 @@ def _embeddings(examined: Examined) -> Numbers:
 
 
 SIZES: Mapping[str, Size] = {
-    "gradient decades lost": Size(codes=("gradient-vanishing",), measure=_deep(decades_lost)),
-    "gradient decades gained": Size(codes=("gradient-explosion",), measure=_deep(lambda signal: -decades_lost(signal))),
-    "value decades gained": Size(codes=("gradient-explosion",), measure=_deep(decades_grown)),
-    "gradient and value decades gained": Size(
-        codes=("gradient-explosion",), measure=_deep(lambda signal: min(-decades_lost(signal), decades_grown(signal)))
+    "gradient decades lost": Size(codes={"gradient-vanishing": "log10_gradient"}, measure=_deep(decades_lost)),
+    "gradient decades gained": Size(
+        codes={"gradient-explosion": "log10_gradient"}, measure=_deep(lambda signal: -decades_lost(signal))
     ),
-    "batch norm decades": Size(codes=("batch-norm-depth",), measure=lambda e: decades_through_batch_norms(e)[:1]),
-    "gradient decades apart": Size(codes=("gradient-jump",), measure=_gradients_apart),
+    "value decades gained": Size(codes={"gradient-explosion": "log10_growth"}, measure=_deep(decades_grown)),
+    "gradient and value decades gained": Size(
+        codes={"gradient-explosion": "log10_growth"},
+        measure=_deep(lambda signal: min(-decades_lost(signal), decades_grown(signal))),
+    ),
+    "batch norm decades": Size(
+        codes={"batch-norm-depth": "log10_gradient"}, measure=lambda e: decades_through_batch_norms(e)[:1]
+    ),
+    "gradient decades apart": Size(codes={"gradient-jump": "log10_gradient"}, measure=_gradients_apart),
     "share that differs at the end": Size(
-        codes=("gradient-vanishing",),
+        codes={"gradient-vanishing": "share_left"},
         measure=lambda e: (max(shares_that_differ(e)[1][-2:], default=None),),
         worst="smallest",
     ),
     "fall between layers": Size(
-        codes=("gradient-vanishing",), measure=lambda e: (factor for factor, *_ in find_falls(e)), worst="smallest"
+        codes={"gradient-vanishing": "factor"},
+        measure=lambda e: (factor for factor, *_ in find_falls(e)),
+        worst="smallest",
     ),
-    "run growth log10": Size(codes=("exploding-run",), measure=lambda e: measure_run_growth(e)[:1]),
-    "run growth per layer": Size(codes=("exploding-run",), measure=lambda e: measure_run_growth(e)[1:]),
-    "eps over variance log10": Size(codes=("eps-scale", "dead-layer"), measure=_normalizers(_eps_over_variance)),
-    "large eps over variance log10": Size(
-        codes=("eps-scale",),
-        measure=_normalizers(lambda seen: _eps_over_variance(seen) if seen.eps > LARGE_EPS else None),
+    "run growth log10": Size(codes={"exploding-run": "log10_growth"}, measure=lambda e: measure_run_growth(e)[:1]),
+    "run growth per layer": Size(
+        codes={"exploding-run": "growth_per_layer"}, measure=lambda e: measure_run_growth(e)[1:]
     ),
-    "share of sets near eps": Size(codes=("eps-dominated",), measure=_normalizers(lambda seen: seen.share_eps)),
+    "eps over variance log10": Size(codes={"dead-layer": "passing"}, measure=_normalizers(_eps_over_variance)),
+    "share of sets near eps": Size(codes={"eps-dominated": "share"}, measure=_normalizers(lambda seen: seen.share_eps)),
     "written eps over square": Size(
-        codes=("eps-dominated",),
+        codes={"eps-dominated": "size"},
         measure=lambda e: (_ratio(eps, read**2) for _, eps, read, _, _ in written_normalizers(e)),
     ),
-    "normalized variance passed": Size(codes=("dead-layer",), measure=_normalizers(passing_share), worst="smallest"),
+    "normalized variance passed": Size(
+        codes={"dead-layer": "passing"}, measure=_normalizers(passing_share), worst="smallest"
+    ),
     "largest scale of a normalizer": Size(
-        codes=("dead-layer",), measure=_normalizers(lambda seen: largest_scale(seen) or None), worst="smallest"
+        codes={"dead-layer": "log10_scale"},
+        measure=_normalizers(lambda seen: largest_scale(seen) or None),
+        worst="smallest",
     ),
     "share of negligible scales": Size(
-        codes=("dead-channels",),
+        codes={"dead-channels": "share"},
         measure=_normalizers(
             lambda seen: None if (dead := seen.dead_scales) is None or bool(dead.all()) else float(dead.double().mean())
         ),
     ),
     "share of constant channels": Size(
-        codes=("dead-channels",),
+        codes={"dead-channels": "share"},
         measure=_normalizers(
             lambda seen: None if (dead := seen.constant_inputs) is None else float(dead.double().mean())
         ),
     ),
-    "values of a set": Size(codes=("tiny-sets",), measure=_normalizers(lambda seen: seen.entries), worst="smallest"),
+    "values of a set": Size(
+        codes={"tiny-sets": "entries"}, measure=_normalizers(lambda seen: seen.entries), worst="smallest"
+    ),
     "noise of a variance": Size(
-        codes=("small-batch",), measure=_batch(lambda seen: variance_noise(seen) if seen.entries > 1 else math.inf)
+        codes={"small-batch": "relative_error"},
+        measure=_batch(lambda seen: variance_noise(seen) if seen.entries > 1 else math.inf),
     ),
-    "dead share of a ReLU": Size(codes=("dead-relu",), measure=_relus(passing=False)),
-    "size passed by a ReLU": Size(codes=("dead-relu",), measure=_relus(passing=True), worst="smallest"),
+    "dead share of a ReLU": Size(codes={"dead-relu": "share"}, measure=_relus(passing=False)),
+    "size passed by a ReLU": Size(codes={"dead-relu": "share"}, measure=_relus(passing=True), worst="smallest"),
     "saturated share": Size(
-        codes=("saturated-units",), measure=_saturated("sigmoid", "tanh", "hardsigmoid", "hardtanh")
+        codes={"saturated-units": "share"}, measure=_saturated("sigmoid", "tanh", "hardsigmoid", "hardtanh")
     ),
-    "saturated share of gates": Size(codes=("saturated-units",), measure=_saturated("lstm", "gru", "rnn")),
-    "one-hot share of rows": Size(codes=("attention-saturated",), measure=_saturated("softmax", "attention")),
+    "saturated share of gates": Size(codes={"saturated-units": "share"}, measure=_saturated("lstm", "gru", "rnn")),
+    "one-hot share of rows": Size(codes={"attention-saturated": "share"}, measure=_saturated("softmax", "attention")),
     "leading share of a matrix": Size(
-        codes=("rank-one-weights",), measure=lambda e: (share for _, share in leading_shares(e))
+        codes={"rank-one-weights": "share"}, measure=lambda e: (share for _, share in leading_shares(e))
     ),
     "large scale of a layer": Size(
-        codes=("layer-scale",), measure=lambda e: (factor for _, factor, _ in scale_factors(e))
+        codes={"layer-scale": "factor"},
+        measure=lambda e: (factor for _, factor, _ in scale_factors(e)),
+        told=True,
     ),
     "small scale of a layer": Size(
-        codes=("layer-scale",),
+        codes={"layer-scale": "factor"},
         measure=lambda e: (factor for _, factor, undone in scale_factors(e) if factor and not undone),
         worst="smallest",
+        told=True,
     ),
-    "size of an embedding": Size(codes=("layer-scale",), measure=_embeddings),
-    "branch over stream": Size(codes=("branch-dominates",), measure=lambda e: (ratio for ratio, _ in branch_ratios(e))),
-    "large recurrent gain": Size(codes=("recurrent-scale",), measure=_recurrent),
-    "small recurrent gain": Size(codes=("recurrent-scale",), measure=_recurrent, worst="smallest"),
-    "gradient factor of a step of a sequence": Size(
-        codes=("recurrent-scale",),
-        measure=_rows(lambda row: None if row.recurrence is None else row.recurrence[1]),
-        worst="smallest",
+    "size of an embedding": Size(codes={"layer-scale": "entry_size"}, measure=_embeddings, told=True),
+    "branch over stream": Size(
+        codes={"branch-dominates": "ratio"}, measure=lambda e: (ratio for ratio, _ in branch_ratios(e))
     ),
-    "size of an input": Size(codes=("input-scale",), measure=lambda e: (read for _, _, read in raw_reads(e))),
-    "numbers read over inputs": Size(
-        codes=("input-scale",),
-        measure=lambda e: (_ratio(read, max(most, 1.0)) for _, read, most in reads_of_numbers(e)),
-    ),
+    "large recurrent gain": Size(codes={"recurrent-scale": "gain"}, measure=_recurrent, told=True),
+    "small recurrent gain": Size(codes={"recurrent-scale": "gain"}, measure=_recurrent, worst="smallest", told=True),
     "output that differs": Size(
-        codes=("output-constant",),
+        codes={"output-constant": "samples"},
         measure=lambda e: (
             (_ratio(e.signal.layers[-1].sample_deviation, e.signal.layers[-1].root_mean_square),)
             if e.signal is not None and e.signal.layers
@@ -246,52 +257,35 @@ SIZES: Mapping[str, Size] = {
         ),
         worst="smallest",
     ),
-    "share of idle places": Size(codes=("input-ignored",), measure=_rows(lambda row: row.silent)),
-    "share of a softmax that leaks": Size(codes=("mask-leaks",), measure=_rows(lambda row: row.leak)),
-    "largest value": Size(codes=("half-precision",), measure=_rows(lambda row: row.largest)),
-    "growth of a layer": Size(codes=("first-loss",), measure=lambda e: (growth for growth, _ in growths_of_layers(e))),
+    "growth of a layer": Size(
+        codes={"first-loss": "blind"}, measure=lambda e: (growth for growth, _ in growths_of_layers(e))
+    ),
     "class loss over blind": Size(
-        codes=("first-loss",),
+        codes={"first-loss": "blind"},
         measure=_loss(lambda facts: first_loss_share(facts) if facts.name in (*CLASSES, *BINARY) else None),
     ),
     "squared loss over blind": Size(
-        codes=("first-loss",),
+        codes={"first-loss": "blind"},
         measure=_loss(lambda facts: None if facts.name in (*CLASSES, *BINARY) else facts.share_of_blind),
     ),
-    "targets over outputs": Size(
-        codes=("targets-scale",),
-        measure=_loss(
-            lambda facts: None if facts.name in CLASSES else _ratio(facts.target_size, max(facts.output_size, 1.0))
-        ),
+    "step for a hundredth": Size(
+        codes={"no-loss-gradient": "step_share"}, measure=_steps(lambda steps: steps.step_share)
     ),
-    "step for a hundredth": Size(codes=("no-loss-gradient",), measure=_steps(lambda steps: steps.step_share)),
     "fall over promise": Size(
-        codes=("gradient-does-not-descend",), measure=_steps(lambda steps: steps.fall), worst="smallest"
+        codes={"gradient-does-not-descend": "fall"}, measure=_steps(lambda steps: steps.fall), worst="smallest"
     ),
     "next loss over loss": Size(
-        codes=("step-too-long",), measure=_steps(lambda steps: _ratio(steps.next_loss, steps.loss))
+        codes={"step-too-long": "next_loss"}, measure=_steps(lambda steps: _ratio(steps.next_loss, steps.loss))
     ),
-    "step over weights": Size(codes=("step-too-long",), measure=_steps(lambda steps: steps.moved_share)),
-    "step over a matrix": Size(codes=("step-too-long",), measure=_steps(lambda steps: steps.most_moved)),
-    "rate over stable rate": Size(
-        codes=("step-too-long",),
-        measure=_steps(lambda steps: _ratio(steps.rate, steps.stable_rate) if steps.optimizer == "SGD" else None),
-    ),
+    "step over weights": Size(codes={"step-too-long": "next_loss"}, measure=_steps(lambda steps: steps.moved_share)),
     "steps to zero loss": Size(
-        codes=("step-too-short",), measure=_steps(lambda steps: _ratio(steps.loss, steps.promised_fall))
+        codes={"step-too-short": "promised_fall"}, measure=_steps(lambda steps: _ratio(steps.loss, steps.promised_fall))
     ),
-    "share of weights left as they were": Size(codes=("step-too-short",), measure=_steps(lambda steps: steps.unmoved)),
-    "pace of a step": Size(codes=("step-too-short",), measure=_steps(lambda steps: steps.pace), worst="smallest"),
-    "decay of a step": Size(
-        codes=("decay-too-strong",),
-        measure=_steps(
-            lambda steps: (
-                compute_decay_at_usual_rate(steps.decay, steps.rate, steps.optimizer)
-                if steps.decay and steps.rate and steps.optimizer
-                else None
-            )
-        ),
+    "share of weights left as they were": Size(
+        codes={"step-too-short": "unmoved"}, measure=_steps(lambda steps: steps.unmoved)
     ),
-    "decay over gradient": Size(codes=("decay-too-strong",), measure=_steps(lambda steps: steps.decay_pull)),
+    "pace of a step": Size(
+        codes={"step-too-short": "promised_fall"}, measure=_steps(lambda steps: steps.pace), worst="smallest"
+    ),
 }
 """Every size by name."""

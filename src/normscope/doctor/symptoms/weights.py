@@ -424,7 +424,7 @@ def check_embedding_scale(examined: Examined) -> Iterator[Finding]:
             "normalizers leave nothing of the other summand, and gradients to it are tiny.",
             "Initialise this embedding as the others, torch.nn.init.normal_(weight, std=0.02), or rescale it: "
             "divide its weights by this size.",
-            figures(root_mean_square=size),
+            figures(entry_size=size),
         )
 
 
@@ -446,7 +446,7 @@ def _large_tables(signal: PassFacts) -> Iterator[Finding]:
             "What is so much larger than the rest decides everything behind it, and gradients to it are tiny.",
             "Initialise it, torch.nn.init.normal_(weight, std=0.02): torch.empty holds what lay in memory; or "
             "rescale it: divide it by this size.",
-            figures(root_mean_square=row.root_mean_square),
+            figures(entry_size=row.root_mean_square),
         )
 
 
