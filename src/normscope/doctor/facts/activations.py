@@ -162,7 +162,8 @@ def _saturated(family: str, made: Tensor, dim: Any, call: FunctionCall) -> Tenso
         return ((made <= limits.get("min_val", -1.0)) | (made >= limits.get("max_val", 1.0))).double().mean()
     if family == "softmax":
         dim = dim if isinstance(dim, int) else -1
-        return None if made.shape[dim] == 1 else (made.amax(dim) > 1.0 - FLAT).double().mean()
+        several = _may_choose(call.input, dim)
+        return ((made.amax(dim) > 1.0 - FLAT) & several).double().sum() / several.sum().clamp(min=1)
     return flat_share(made, -1.0 if family == "tanh" else 0.0)
 
 
@@ -210,9 +211,15 @@ def _one_hot(query: Tensor, key: Tensor, mask: Tensor | None, scale: float | Non
     if mask is not None:
         mask = mask.detach().expand(*mask.shape[:-2], rows, columns)[..., picked, :]
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    several = (scores > scores.amax(-1, keepdim=True).clamp(min=-1e30) - HIDDEN_BELOW).sum(-1) > 1
+    several = _may_choose(scores, -1)
     certain = scores.softmax(-1).amax(-1) > 1.0 - FLAT
     return (certain & several).double().sum() / several.sum().clamp(min=1)
+
+
+def _may_choose(scores: Tensor, dim: int) -> Tensor:
+    """Return which rows of scores have several entries that no mask hides."""
+    least = torch.finfo(scores.dtype).min / 2
+    return (scores > scores.amax(dim, keepdim=True).clamp(min=least) - HIDDEN_BELOW).sum(dim) > 1
 
 
 @torch.no_grad()

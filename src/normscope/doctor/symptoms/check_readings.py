@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...calls.call import broken_tensors
 from ...core.finding import Finding, Severity, figure
@@ -13,7 +13,7 @@ from ..facts.loss import LossFacts
 from ..facts.parameters import ParameterRow
 from ..facts.samples import SampleFacts
 from ..facts.steps import StepFacts
-from .symptom import finding
+from .symptom import NO_NUMBERS, finding
 
 
 def parameters_of(examined: Examined) -> Sequence[ParameterRow]:
@@ -66,10 +66,11 @@ def describe_mismatch(
     code: str = "activation-before-loss",
     where: str = "",
     severity: Severity = Severity.WARNING,
+    numbers: Mapping[str, float | int | None] = NO_NUMBERS,
 ) -> Finding:
     """What does not fit the loss: the place is the module that made the outputs, if there is one."""
     where = where or facts.made_by or LOSS
-    return finding(code, where, seen, why, advice, severity=severity)
+    return finding(code, where, seen, why, advice, numbers, severity=severity)
 
 
 def step_facts_of(examined: Examined) -> StepFacts | None:

@@ -8,6 +8,9 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
+
+from torch import nn
 
 from ...core.finding import Finding, Severity, figure, figures
 from ...report.words import listed, pluralise
@@ -58,9 +61,10 @@ def check_backward_raises(examined: Examined) -> Iterator[Finding]:
 
 
 def check_unused_parameters(examined: Examined) -> Iterator[Finding]:
-    """`unused-parameter` (warning, info): a layer that the forward never uses, or whose result nothing reads (info: a
-    single vector, a result that a module offers beside others, one of several experts, or of several blocks that
-    random numbers choose from, attention to an encoder in a decoder that runs without one)
+    """`unused-parameter` (warning, info): a layer that no method of its module names, or whose result nothing reads
+    (info: a layer that code names which did not run, a single vector, a result that a module offers beside others, one
+    of several experts, or of several blocks that random numbers choose from, attention to an encoder in a decoder that
+    runs without one)
     """
     parameters = parameters_of(examined)
     used = {row.module for row in parameters if row.used}
@@ -73,7 +77,7 @@ def check_unused_parameters(examined: Examined) -> Iterator[Finding]:
         chosen = (
             "expert" in module or drawn or len(ran) > 1
         )  # one of several that the samples, or random numbers, choose from
-        chosen = chosen or _is_cross_attention(examined, module)
+        chosen = chosen or _is_cross_attention(examined, module) or _is_called_somewhere(examined.model, module)
         yield finding(
             "unused-parameter",
             module or rows[0].name,
@@ -85,6 +89,28 @@ def check_unused_parameters(examined: Examined) -> Iterator[Finding]:
             figures(parameters=len(rows), size=sum(math.prod(row.shape) for row in rows)),
             severity=Severity.WARNING if whole and not chosen else Severity.INFO,
         )
+
+
+DOES_NOT_RUN = re.compile("init|reset|repr|embeddings|tie|prune")
+"""How methods are called that name layers and do not run them."""
+
+
+def _is_called_somewhere(model: nn.Module, path: str) -> bool:
+    """Whether a method of the module that holds a layer names it, and may run it for other inputs or options."""
+    holder, owner, name = model, type(model), ""
+    for part in path.split(".") if path else ():
+        if not isinstance(holder, nn.Sequential | nn.ModuleList | nn.ModuleDict):
+            owner, name = type(holder), part
+        holder = holder.get_submodule(part)
+    own = {"forward", *dir(owner)} - (set(dir(nn.Module)) - {"forward"})
+    methods = (inspect.getattr_static(owner, key) for key in own if not DOES_NOT_RUN.search(key))
+    return any(name in _names_in(method) for method in methods)
+
+
+def _names_in(method: Any) -> tuple[str, ...]:
+    """Return the names of attributes that the code of a method reads."""
+    code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
+    return () if code is None else code.co_names
 
 
 CROSS_ATTENTION = re.compile(r"cross_?att|enc(oder)?_?(dec(oder)?_?)?att", re.IGNORECASE)

@@ -199,8 +199,8 @@ def _activation_before(examined: Examined, facts: LossFacts) -> Iterator[Finding
             code="loss-does-not-fit",
             where=LOSS,
         )
-    factor = _last_factor(examined, facts)
-    if facts.name in (*CLASSES, *BINARY[1:]) and factor is not None and factor < SMALL_SCORE_FACTOR:
+    factor = find_last_factor(examined, facts)
+    if factor is not None and factor < SMALL_SCORE_FACTOR:
         yield describe_mismatch(
             facts,
             f"The scores of the last layer are multiplied by {figure(factor)} before the loss.",
@@ -208,6 +208,7 @@ def _activation_before(examined: Examined, facts: LossFacts) -> Iterator[Finding
             "smaller.",
             "Scale the outputs up: a temperature of training divides by 1 or less (0.1), and one for sampling has no "
             "place in training.",
+            numbers=figures(factor=factor),
         )
     elif facts.name in ("cross_entropy", BINARY[1]) and facts.last not in RANGES and _is_held_narrow(facts):
         low, high = facts.limits or (0.0, 0.0)
@@ -290,8 +291,10 @@ def _is_held_narrow(facts: LossFacts) -> bool:
     return facts.limits is not None and max(map(abs, facts.limits)) < SMALL_SCORE_LIMIT
 
 
-def _last_factor(examined: Examined, facts: LossFacts) -> float | None:
-    """Return by how much the outputs of the last layer are multiplied before the loss; None if they are not."""
+def find_last_factor(examined: Examined, facts: LossFacts) -> float | None:
+    """Return by how much the scores of the last layer are multiplied before the loss; None if they are not."""
+    if facts.name not in (*CLASSES, *BINARY[1:]):
+        return None
     layers = () if examined.signal is None else examined.signal.layers
     last = next((row for row in reversed(layers) if row.kind == "linear"), None)
     if last is None or not last.root_mean_square or math.prod(last.shape) != math.prod(facts.output_shape):

@@ -19,7 +19,7 @@ from ..facts.loss_call import BINARY, CLASSES
 from ..facts.pass_facts import PassFacts
 from ..facts.steps import StepFacts
 from .batch_statistics import variance_noise
-from .check_readings import loss_facts_of, step_facts_of
+from .check_readings import every_loss, loss_facts_of, step_facts_of
 from .dead_layers import A_FEW_SAMPLES, largest_scale, passing_share
 from .exploding_run import measure_run_growth
 from .gradient_depth import (
@@ -31,6 +31,7 @@ from .gradient_depth import (
     shares_that_differ,
     sort_gradients,
 )
+from .loss_function import find_last_factor
 from .no_better import first_loss_share, growths_of_layers
 from .normalizer_gain import written_normalizers
 from .units import inner_rows
@@ -267,6 +268,11 @@ SIZES: Mapping[str, Size] = {
     "squared loss over blind": Size(
         codes={"first-loss": "blind"},
         measure=_loss(lambda facts: None if facts.name in (*CLASSES, *BINARY) else facts.share_of_blind),
+    ),
+    "factor of the scores": Size(
+        codes={"activation-before-loss": "factor"},
+        measure=lambda e: (find_last_factor(e, facts) for facts in every_loss(e)),
+        worst="smallest",
     ),
     "step for a hundredth": Size(
         codes={"no-loss-gradient": "step_share"}, measure=_steps(lambda steps: steps.step_share)

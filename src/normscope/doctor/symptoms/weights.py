@@ -226,8 +226,9 @@ def check_lines(examined: Examined) -> Iterator[Finding]:
 
 
 def _is_table(examined: Examined, row: ParameterRow) -> bool:
-    """Whether a parameter belongs to a table of tokens."""
-    return isinstance(examined.model.get_submodule(row.module), nn.Embedding)
+    """Whether a parameter is a table of tokens, or the last layer that is made from one: it has its shape."""
+    tables = [module for module in examined.model.modules() if hasattr(module, "padding_idx")]
+    return any(tuple(weight.shape) == row.shape for table in tables for weight in table.parameters(recurse=False))
 
 
 def check_blind_attention(examined: Examined) -> Iterator[Finding]:

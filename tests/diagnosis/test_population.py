@@ -1,0 +1,104 @@
+"""Warnings that rest on sizes lie beyond what healthy networks of others show."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+from normscope.core.finding import Finding, Severity
+from normscope.doctor.symptoms import population
+from normscope.doctor.symptoms.registry import FINDING_WORDS
+from normscope.doctor.symptoms.sizes import SIZES
+
+POPULATION = json.loads(resources.files(population.__package__).joinpath("population.json").read_text())
+
+
+def test_the_population_is_large_and_of_several_packages():
+    assert sum(POPULATION["packages"].values()) >= 300
+    assert len(POPULATION["packages"]) >= 4
+    assert POPULATION["families"] >= 100
+
+
+@pytest.mark.parametrize("name", POPULATION["sizes"])
+def test_the_extremes_of_a_size_come_in_order_and_reach_beyond_the_rare_share(name):
+    size = SIZES[name]
+    for state in POPULATION["sizes"][name].values():
+        extremes = [float(figure) for figure in state["extremes"]]
+        assert extremes == sorted(extremes, reverse=size.worst == "largest")
+        assert len(extremes) == min(state["networks"], 25)
+        assert len(extremes) > population.RARE_SHARE * state["networks"]
+
+
+def test_every_code_that_rests_on_a_size_is_one_of_the_doctor():
+    assert {code for size in SIZES.values() for code in size.codes} <= set(FINDING_WORDS)
+
+
+class Beside(nn.Module):
+    """A branch of a given size beside a stream."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.branch, self.last = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 3)
+        with torch.no_grad():
+            self.branch.weight.mul_(size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        stream = self.first(x)
+        return self.last(stream + self.branch(stream))
+
+
+def stand(value: float, **numbers: float) -> Finding:
+    """Return what becomes of a warning of a factor of a layer's weights."""
+    found = Finding(
+        code="layer-scale", severity=Severity.WARNING, where="fc", seen="Seen.", why="", advice="",
+        numbers={"factor": value, **numbers},
+    )  # fmt: skip
+    return population.demote_usual([found], EXAMINED[0])[0]
+
+
+EXAMINED = []
+
+
+@pytest.fixture(autouse=True)
+def examined(monkeypatch):
+    """What a check knows of a small fresh model."""
+    from normscope.doctor.checking import checking
+
+    diagnose = checking.diagnose_model
+
+    def keep(facts, *more):
+        EXAMINED[:] = [facts]
+        return diagnose(facts, *more)
+
+    monkeypatch.setattr(checking, "diagnose_model", keep)
+    torch.manual_seed(0)
+    x = torch.randn(32, 16)
+    ns.check(Beside(1.0), (x, torch.arange(32) % 3), loss="cross_entropy")
+
+
+def test_a_size_that_healthy_networks_show_is_a_note():
+    usual = sorted(float(figure) for figure in POPULATION["sizes"]["large scale of a layer"]["fresh"]["extremes"])
+    assert stand(usual[0]).severity is Severity.INFO
+    assert stand(usual[0]).seen == "Seen."
+
+
+def test_a_size_beyond_healthy_networks_is_a_warning_that_says_so():
+    networks = POPULATION["sizes"]["large scale of a layer"]["fresh"]["networks"]
+    told = stand(1e6)
+    assert told.severity is Severity.WARNING
+    assert told.seen.endswith(f"That is larger than in {networks:,} of {networks:,} healthy networks of others.")
+
+
+def test_a_size_is_looked_for_at_the_end_that_is_bad():
+    assert "smaller than" in stand(1e-9).seen
+
+
+def test_a_finding_that_rests_on_no_size_stays_as_it_is():
+    found = Finding(code="layer-scale", severity=Severity.WARNING, where="fc", seen="Seen.", why="", advice="")
+    assert population.demote_usual([found], EXAMINED[0]) == [found]
