@@ -403,7 +403,8 @@ def assume_no_effects(model: nn.Module, mode: str | None) -> Iterator[None]:
 
 def _generators(model: nn.Module) -> list[torch.Generator]:
     """Return the generators that a model draws from unless it holds one of its own."""
-    devices = {parameter.device.index or 0 for parameter in model.parameters() if parameter.device.type == "cuda"}
+    held = {p.device for module in model.modules() for p in module._parameters.values() if p is not None}
+    devices = {device.index or 0 for device in held if device.type == "cuda"}
     return [torch.default_generator, *(torch.cuda.default_generators[device] for device in sorted(devices))]
 
 
@@ -467,7 +468,7 @@ class ProtectedParameters(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, after copying the parameters that it writes into."""
         kwargs = kwargs or {}
-        for tensor in written_tensors(func, args, kwargs):
+        for tensor in written_tensors(func, args, kwargs) if func._schema.is_mutable else ():
             for part in [tensor] if tensor.layout is torch.strided else plain_parts(tensor):
                 for data in self._unwritten.pop(part.untyped_storage().data_ptr(), ()):
                     self._copies.append((data, data.clone()))
@@ -625,6 +626,8 @@ DROPOUTS = ("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 DROPOUT_POSITIONS = {"multi_head_attention_forward": 10, "scaled_dot_product_attention": 4}
 """The position of the argument `dropout_p` in attention functions."""
+APPLY_DROPOUT = frozenset({*DROPOUTS, "native_dropout", *RECURRENT, *DROPOUT_POSITIONS})
+"""All functions of torch that can drop values."""
 PROBABILITIES = re.compile(r"(\w*_)?(p_?)?drop(out)?(_?path)?(_?(p|prob|rate|ratio))?")
 """Attribute names of dropout probabilities: `dropout`, `attn_pdrop`, `drop_path_rate`, `hidden_dropout_prob`, ..."""
 
@@ -640,6 +643,8 @@ class FunctionalDropoutOff(TorchFunctionMode):
 
 def without_dropout(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a torch function, or return what it returns where nothing is dropped."""
+    if name not in APPLY_DROPOUT:
+        return func(*args, **kwargs)
     if name in DROPOUTS:
         return args[0] if args else kwargs["input"]
     if name == "native_dropout":  # it returns its mask as well

@@ -18,6 +18,7 @@ from torch import Tensor
 from ...core.codec import JsonForm, Part
 from ...core.log10 import log10
 from ...core.untouched import unobserved
+from ...core.whole_weights import gather_whole
 from ...listening.calls import WEIGHTS, Site
 from .autograd_graph import Feed, find_feeds, find_makers
 from .layers_over_data import UnitsOverData
@@ -368,8 +369,17 @@ def norm_of(gradient: Tensor) -> Tensor:
     return torch.linalg.vector_norm(gradient.detach().abs(), dtype=torch.float64)
 
 
+def fetch_numbers(numbers: Sequence[Tensor]) -> list[float]:
+    """Return numbers with one transfer from each device."""
+    return [number for (number,) in fetch_all([number.double().reshape(1) for number in numbers])]
+
+
 def fetch_all(tensors: Sequence[Tensor]) -> list[list[float]]:
-    """Return small vectors as lists of floats, with one transfer from each device."""
+    """Return small vectors as lists of floats, with one transfer from each device.
+
+    Every process of a model whose weights lie in parts has to call this.
+    """
+    tensors = [gather_whole(tensor) for tensor in tensors]
     found: list[list[float]] = [[] for _ in tensors]
     for device in dict.fromkeys(tensor.device for tensor in tensors):
         here = [k for k, tensor in enumerate(tensors) if tensor.device == device]
