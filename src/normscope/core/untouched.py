@@ -288,6 +288,21 @@ def write_back(tensor: torch.Tensor, copied: torch.Tensor) -> None:
             tensor.copy_(copied)
 
 
+def write_all_back(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Give tensors the values of their copies where they have changed; those on a device are compared in one go."""
+    by_device: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    for tensor, copied in pairs:
+        if tensor.device.type == "cpu" or tensor.layout is not torch.strided or tensor.shape != copied.shape:
+            write_back(tensor, copied)
+        else:
+            by_device.setdefault(tensor.device, []).append((tensor, copied))
+    for held in by_device.values():
+        differ = [(_bits(tensor) != _bits(copied)).any() for tensor, copied in held]
+        for pair, differs in zip(held, torch.stack(differ).tolist(), strict=True):
+            if differs:
+                write_back(*pair)
+
+
 def same(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether two tensors of any layout hold the same values bit by bit, which lets NaN agree with NaN."""
     if first.dtype != second.dtype or not (first.is_nested or first.shape == second.shape):
@@ -308,8 +323,11 @@ def plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
-    bits = [part.detach().resolve_conj().resolve_neg().contiguous().reshape(-1) for part in (first, second)]
-    return first.shape == second.shape and torch.equal(bits[0].view(torch.uint8), bits[1].view(torch.uint8))
+    return first.shape == second.shape and torch.equal(_bits(first), _bits(second))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 DROPPING = ("Dropout", "DropPath", "StochasticDepth")
@@ -368,8 +386,7 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
             with torch.no_grad():
                 reached.restore()  # a model may have bound new tensors to its names
                 weights.restore()
-                for buffer, saved in buffers:
-                    write_back(buffer, saved)
+                write_all_back(buffers)
             for parameter, grad, trained in grads:
                 parameter.requires_grad = trained
                 parameter.grad = grad
@@ -403,6 +420,8 @@ def assume_no_effects(model: nn.Module, mode: str | None) -> Iterator[None]:
 
 def _generators(model: nn.Module) -> list[torch.Generator]:
     """Return the generators that a model draws from unless it holds one of its own."""
+    if not torch.cuda.is_initialized():
+        return [torch.default_generator]
     held = {p.device for module in model.modules() for p in module._parameters.values() if p is not None}
     devices = {device.index or 0 for device in held if device.type == "cuda"}
     return [torch.default_generator, *(torch.cuda.default_generators[device] for device in sorted(devices))]
@@ -446,6 +465,7 @@ class ProtectedParameters(TorchDispatchMode):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
+        parameters = []
         for name, parameter in model.named_parameters():
             if parameter.is_nested or parameter.layout is not torch.strided:
                 layout = "nested" if parameter.is_nested else parameter.layout
@@ -453,7 +473,8 @@ class ProtectedParameters(TorchDispatchMode):
                     f"the parameter `{name}` is not a dense tensor ({layout}), and figures of weights need one: store "
                     "it dense, or keep it in a buffer"
                 )
-        parameters = [p for p in model.parameters() if not is_lazy(p) and type(p.data) is Tensor]
+            if not is_lazy(parameter) and type(parameter.data) is Tensor:
+                parameters.append(parameter)
         self._bound = [(parameter, parameter.data) for parameter in parameters]
         self._unwritten: dict[int, list[Tensor]] = {}
         for _, data in self._bound:
@@ -566,15 +587,14 @@ def with_tensors(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[Non
     `torch.func.functional_call` is not used: a module that stands in several places of the model keeps the other
     values after it, as it puts back once per place what it found there, at the second place the other value already.
     """
-    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    others = {id(named[name]): value for name, value in values.items()}
-    places = [
-        (table, name, tensor)
-        for module in model.modules()
+    held = [
+        (table, name, tensor, f"{path}.{name}".lstrip("."))
+        for path, module in (model.named_modules() if values else ())
         for table in (module._parameters, module._buffers)
         for name, tensor in table.items()
-        if id(tensor) in others
     ]
+    others = {id(tensor): values[name] for *_, tensor, name in held if name in values}
+    places = [(table, name, tensor) for table, name, tensor, _ in held if id(tensor) in others]
     try:
         for table, name, tensor in places:
             table[name] = others[id(tensor)]  # type: ignore[assignment]

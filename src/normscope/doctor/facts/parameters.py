@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from ...core.codec import JsonForm, Part
 from ...core.untouched import unobserved
+from ...core.whole_weights import gather_whole
 from ...listening.calls import WEIGHTS, FunctionCall
 from .autograd_graph import Reached, find_attributes
 from .collector import Collector
@@ -196,7 +197,8 @@ def parameter_statistics(parameters: Sequence[Tensor]) -> list[list[float]]:
 
     Behind these stand the shares of lines that are zero, and that are copies of others.
     """
-    reals = [torch.view_as_real(p.detach()) if p.is_complex() else p.detach() for p in parameters]
+    whole = [gather_whole(parameter) for parameter in parameters]
+    reals = [torch.view_as_real(values) if values.is_complex() else values for values in whole]
     tables = [summable(values) for values in reals]
     ends = fetch_all(
         [torch.stack([*map(torch.Tensor.double, v.aminmax()), torch.count_nonzero(v).double()]) for v in tables]
@@ -208,11 +210,9 @@ def parameter_statistics(parameters: Sequence[Tensor]) -> list[list[float]]:
 def _measure(values: Tensor, least: float, greatest: float, others: float) -> Tensor:
     """Return what the statistics of a parameter have beside its range; `others` of its entries are not zero."""
     largest = max(-least, greatest)
-    unit = largest if 0.0 < largest < math.inf else 1.0
-    if not SAFE_SIZES[0] < unit < SAFE_SIZES[1]:
-        values = values / unit  # so that no square overflows or is lost
-    else:
-        unit = 1.0
+    unit = 1.0
+    if 0.0 < largest < math.inf and not SAFE_SIZES[0] < largest < SAFE_SIZES[1]:
+        values, unit = values / largest, largest  # so that no square overflows or is lost
     zeros = values.numel() - int(others)
     table = values.squeeze() if values.ndim > 2 else values  # of positions, in the form of a batch of one
     sides = [table, table.mT] if table.ndim == 2 else [values.flatten(1)] if values.ndim > 1 else []
@@ -225,7 +225,7 @@ def _measure(values: Tensor, least: float, greatest: float, others: float) -> Te
         return torch.cat([size, size.new_full((2,), math.nan), lines])
     offsets = rows - rows[:1]  # zero, not rounding, where all rows are the same
     between = unit * offsets.sub_(offsets.mean(0)).square_().mean().double().sqrt()
-    vector = torch.linalg.vector_norm(rows, 1, dim=0) + 1.0
+    vector = torch.linalg.vector_norm(rows, 1, dim=0) + largest / unit
     for _ in range(POWER_STEPS):
         vector = rows.mT @ (rows @ vector)
         vector = vector / torch.linalg.vector_norm(vector).clamp(min=1e-30)

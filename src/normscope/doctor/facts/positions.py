@@ -179,9 +179,7 @@ def _probe(
     return facts, None
 
 
-def _moving(
-    compared: Sequence[tuple[str, Tensor]], form: int, places: Tensor, *, at_end: bool = True
-) -> str | None:
+def _moving(compared: Sequence[tuple[str, Tensor]], form: int, places: Tensor, *, at_end: bool = True) -> str | None:
     """Return the first module whose output at some places moves with a form; `at_end`, if that of the model does."""
     at = places.nonzero(as_tuple=True)
     ends = [one for one in compared if not one[0]] if at_end else compared

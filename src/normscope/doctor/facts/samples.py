@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
 
@@ -283,21 +284,29 @@ class _Runs:
 
     def __call__(self, call: Call, *, draw: bool = False) -> Outputs:
         """Return the outputs of the model itself; with `draw` it gets other random numbers than in all other runs."""
-        return self._run(call, {"": self.model}, draw)
+        listener = _OutputListener(self.model, {"": self.model})
+        if self._has_fast_path:
+            return self._run(call, listener, draw)
+        hook = self.model.register_forward_hook(lambda model, args, made: listener.left(model, "", made), prepend=True)
+        try:
+            return self._run(call, listener, draw, nullcontext())
+        finally:
+            hook.remove()
 
     def hear(self, call: Call, *, draw: bool = False) -> Outputs:
         """Return the outputs of all modules."""
-        return self._run(call, None, draw)
+        return self._run(call, _OutputListener(self.model), draw)
 
-    def _run(self, call: Call, modules: Mapping[str, nn.Module] | None, draw: bool) -> Outputs:
+    def _run(
+        self, call: Call, listener: _OutputListener, draw: bool, around: AbstractContextManager[None] | None = None
+    ) -> Outputs:
         copy = call.changed(torch.clone)  # a model may write to what it is given
-        listener = _OutputListener(self.model, modules)
         self.forwards += 1
         seed_random(self.model)
         if draw:
             torch.rand(1, device=next((leaf.device for leaf in call.leaves if isinstance(leaf, Tensor)), None))
         before = random_state(self.model)
-        with listener.listening() if self._has_fast_path else listener.hearing_modules():
+        with around or (listener.listening() if self._has_fast_path else listener.hearing_modules()):
             self.model(*copy.args, **copy.kwargs)
         self.draws |= before != random_state(self.model)
         return listener.outputs
@@ -325,7 +334,7 @@ class _Runs:
 class _OutputListener(ForwardListener):
     """Keeps what modules of the model return."""
 
-    def __init__(self, model: nn.Module, modules: Mapping[str, nn.Module] | None) -> None:
+    def __init__(self, model: nn.Module, modules: Mapping[str, nn.Module] | None = None) -> None:
         super().__init__(model, modules)
         self.outputs: Outputs = []
 

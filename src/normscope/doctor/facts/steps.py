@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Parameter
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
@@ -202,9 +203,8 @@ class Trial:
     def after(self, changes: Gradients, factor: float) -> float:
         """Return the loss with changes added to the weights."""
         held = dict(self.model.named_parameters())
-        with torch.no_grad():
-            with unobserved():
-                weights = {name: torch.add(held[name], change, alpha=factor) for name, change in changes.items()}
+        with torch.no_grad(), unobserved():
+            weights = {name: torch.add(held[name], change, alpha=factor) for name, change in changes.items()}
         return self.at(weights)
 
     def at(self, weights: Mapping[str, Tensor]) -> float:
@@ -338,8 +338,8 @@ def _sums_of(moved: Gradients, weights: Gradients, gradients: Gradients) -> dict
     }
     at_rest = [k for k, (change, _, _) in enumerate(triples) if counts[2 * k] < change.numel()]
     learning = [torch.count_nonzero(torch.where(triples[k][0] == 0, triples[k][2], 0)) for k in at_rest]
-    for k, count in zip(at_rest, fetch_numbers(learning), strict=True):
-        rows[names[k]][4] = count
+    for k, staying in zip(at_rest, fetch_numbers(learning), strict=True):
+        rows[names[k]][4] = staying
     return rows
 
 
@@ -347,7 +347,8 @@ def _choose_fused(optimizer: Optimizer) -> None:
     """Let an optimizer on the CPU that leaves it to torch how to step do so in one pass over the weights."""
     for group in optimizer.param_groups if type(optimizer) in (Adam, AdamW, SGD) else ():
         chosen = any(group.get(way) for way in ("foreach", "fused", "capturable", "differentiable"))
-        if not chosen and all(p.device.type == "cpu" and p.is_floating_point() for p in group["params"]):
+        plain = (type(p) is Parameter and p.device.type == "cpu" and p.is_floating_point() for p in group["params"])
+        if not chosen and all(plain):
             group["fused"] = True
 
 
@@ -376,7 +377,9 @@ def _dots(pairs: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
     held = [[values.reshape(-1) for values in pair] for pair in pairs]
     products = fetch_numbers([torch.dot(one, other) for one, other in held])
     unsure = [k for k, product in enumerate(products) if not SMALLEST_SURE < abs(product) < math.inf]
-    for k, product in zip(unsure, fetch_numbers([torch.dot(*(v.double() for v in held[k])) for k in unsure]), strict=True):
+    for k, product in zip(
+        unsure, fetch_numbers([torch.dot(*(v.double() for v in held[k])) for k in unsure]), strict=True
+    ):
         products[k] = product
     return products
 
