@@ -358,7 +358,8 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
         yield
         return
     refuse_sharded_weights(model)
-    _refuse_inference_weights(model)
+    parameters = dict(model.named_parameters())
+    _refuse_inference_weights(parameters)
     flags = [(module, module.training) for module in model.modules()]
     reached = Reached(model)
     buffers = [
@@ -368,8 +369,8 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
         if buffer is not None
     ]
     weights = ProtectedParameters(model)
-    grads = [(parameter, parameter.grad, parameter.requires_grad) for parameter in model.parameters()]
-    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    grads = [(parameter, parameter.grad, parameter.requires_grad) for parameter in parameters.values()]
+    devices = sorted({p.device.index or 0 for p in parameters.values() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices), random_as_found():
         try:
             if mode is not None:
@@ -392,9 +393,9 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
                 parameter.grad = grad
 
 
-def _refuse_inference_weights(model: nn.Module) -> None:
+def _refuse_inference_weights(parameters: Mapping[str, nn.Parameter]) -> None:
     """Refuse weights made in inference mode: autograd takes no gradient through them."""
-    for name, parameter in model.named_parameters():
+    for name, parameter in parameters.items():
         if not is_lazy(parameter) and parameter.is_inference():
             raise InputError(
                 f"the weight `{name}` was made inside of torch.inference_mode(), so torch takes no gradient through it "

@@ -346,9 +346,12 @@ def statistics_of(values: Tensor, saturated: Tensor | None, samples: int) -> Ten
         (torch.count_nonzero(sizes < limit) - zeros).double() / wide.numel()
         for limit in (FLOAT16_NORMAL, BFLOAT16_NORMAL)
     ]
-    unit = greatest / 2 - least / 2
-    unit = torch.where(unit > 0, unit / unit.frexp().mantissa.mul(2), 1.0)
-    scaled, wide_unit = wide / unit, unit.double()
+    if wide.dtype == values.dtype:
+        unit = greatest / 2 - least / 2
+        unit = torch.where(unit > 0, unit / unit.frexp().mantissa.mul(2), 1.0)
+        scaled, wide_unit = wide / unit, unit.double()
+    else:  # float64 holds the squares of all narrower floats
+        scaled, wide_unit = wide, torch.ones_like(least)
     first = scaled.reshape(-1)[0].clone()
     unknown = torch.full_like(wide_unit, math.nan)
     saturation = unknown if saturated is None else saturated.double()
