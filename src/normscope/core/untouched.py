@@ -361,7 +361,10 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
     parameters = dict(model.named_parameters())
     _refuse_inference_weights(parameters)
     flags = [(module, module.training) for module in model.modules()]
-    reached = Reached(model)
+    remembered = _reached.get()
+    reached = (None if remembered is None else remembered.get(id(model))) or Reached(model)
+    if remembered is not None and not traced:
+        remembered[id(model)] = reached
     buffers = [
         (buffer, copy_to_restore(buffer, f"{reached.paths.get(id(module), '')}.{name}".lstrip(".")))
         for module in reached.modules
@@ -402,6 +405,20 @@ def _refuse_inference_weights(parameters: Mapping[str, nn.Parameter]) -> None:
                 "and lets nobody write to it: make the model outside of that block, or pass copy.deepcopy(model), made "
                 "outside of it"
             )
+
+
+_reached: ContextVar[dict[int, Reached] | None] = ContextVar("normscope_reached", default=None)
+"""What models can change, by their ids, in a block in which nothing but runs that are undone changes it."""
+
+
+@contextmanager
+def remembering_state() -> Iterator[None]:
+    """Run a block in which `untouched` searches each model once: what one use of it puts back the next finds."""
+    token = _reached.set({})
+    try:
+        yield
+    finally:
+        _reached.reset(token)
 
 
 _effect_free_model: ContextVar[nn.Module | None] = ContextVar("normscope_effect_free_model", default=None)
@@ -534,7 +551,8 @@ def unobserved() -> Iterator[None]:
 def on_copies(model: nn.Module) -> Iterator[None]:
     """Run a block on copies of the buffers: writes into them can be differentiated, and are lost afterwards."""
     held = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
-    copies = {id(buffer): buffer.detach().clone() for _, _, buffer in held if buffer is not None}
+    with unobserved():
+        copies = {id(buffer): buffer.detach().clone() for _, _, buffer in held if buffer is not None}
     try:
         for module, name, buffer in held:
             if buffer is not None:

@@ -373,8 +373,16 @@ def norm_of(gradient: Tensor) -> Tensor:
 
 
 def fetch_numbers(numbers: Sequence[Tensor]) -> list[float]:
-    """Return numbers with one transfer from each device."""
-    return [number for (number,) in fetch_all([number.double().reshape(1) for number in numbers])]
+    """Return numbers with one transfer of each type from each device."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    whole = [gather_whole(number) if hasattr(number, "full_tensor") else number for number in numbers]
+    for k, number in enumerate(whole):
+        kinds.setdefault((number.device, number.dtype), []).append(k)
+    fetched = [0.0] * len(whole)
+    for places in kinds.values():
+        for k, number in zip(places, torch.stack([whole[k] for k in places]).tolist(), strict=True):
+            fetched[k] = number
+    return fetched
 
 
 def fetch_all(tensors: Sequence[Tensor]) -> list[list[float]]:
@@ -382,7 +390,7 @@ def fetch_all(tensors: Sequence[Tensor]) -> list[list[float]]:
 
     Every process of a model whose weights lie in parts has to call this.
     """
-    tensors = [gather_whole(tensor) for tensor in tensors]
+    tensors = [gather_whole(tensor) if hasattr(tensor, "full_tensor") else tensor for tensor in tensors]
     found: list[list[float]] = [[] for _ in tensors]
     for device in dict.fromkeys(tensor.device for tensor in tensors):
         here = [k for k, tensor in enumerate(tensors) if tensor.device == device]
