@@ -330,7 +330,10 @@ def _sums_of(moved: Gradients, weights: Gradients, gradients: Gradients) -> dict
     """
     names = [name for name in moved if name in gradients]
     triples = [[_reals(held[name]) for held in (moved, weights, gradients)] for name in names]
-    squares = [*_dots((change, change) for change, _, _ in triples), *_dots((own, own) for _, own, _ in triples)]
+    squares = [
+        *compute_products((change, change) for change, _, _ in triples),
+        *compute_products((own, own) for _, own, _ in triples),
+    ]
     counts = fetch_numbers([torch.count_nonzero(values) for change, _, slope in triples for values in (change, slope)])
     rows = {
         name: [squares[k], squares[k + len(names)], counts[2 * k + 1], counts[2 * k], 0.0]
@@ -368,11 +371,11 @@ def _no_global_hooks() -> Iterator[None]:
 
 def _dot(one: Gradients, other: Gradients) -> float:
     """Return the inner product over the parameters that both have; of complex ones the real part."""
-    return math.fsum(_dots((_reals(one[name]), _reals(other[name])) for name in one if name in other))
+    return math.fsum(compute_products((_reals(one[name]), _reals(other[name])) for name in one if name in other))
 
 
 @unobserved()
-def _dots(pairs: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
+def compute_products(pairs: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
     """Return inner products, in double precision where the squares of single precision might not hold them."""
     held = [[values.reshape(-1) for values in pair] for pair in pairs]
     products = fetch_numbers([torch.dot(one, other) for one, other in held])
