@@ -330,11 +330,8 @@ def _sums_of(moved: Gradients, weights: Gradients, gradients: Gradients) -> dict
     """
     names = [name for name in moved if name in gradients]
     triples = [[_reals(held[name]) for held in (moved, weights, gradients)] for name in names]
-    squares = [
-        *compute_products((change, change) for change, _, _ in triples),
-        *compute_products((own, own) for _, own, _ in triples),
-    ]
-    counts = fetch_numbers([torch.count_nonzero(values) for change, _, slope in triples for values in (change, slope)])
+    squares = compute_products((values, values) for k in (0, 1) for values in [triple[k] for triple in triples])
+    counts = fetch_numbers([torch.count_nonzero(triple[k]) for triple in triples for k in (0, 2)])
     rows = {
         name: [squares[k], squares[k + len(names)], counts[2 * k + 1], counts[2 * k], 0.0]
         for k, name in enumerate(names)
