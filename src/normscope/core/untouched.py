@@ -290,17 +290,17 @@ def write_back(tensor: torch.Tensor, copied: torch.Tensor) -> None:
 
 def write_all_back(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Give tensors the values of their copies where they have changed; those on a device are compared in one go."""
-    by_device: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    flags: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]] = {}
     for tensor, copied in pairs:
         if tensor.device.type == "cpu" or tensor.layout is not torch.strided or tensor.shape != copied.shape:
             write_back(tensor, copied)
         else:
-            by_device.setdefault(tensor.device, []).append((tensor, copied))
-    for held in by_device.values():
-        differ = [(_bits(tensor) != _bits(copied)).any() for tensor, copied in held]
-        for pair, differs in zip(held, torch.stack(differ).tolist(), strict=True):
-            if differs:
-                write_back(*pair)
+            differs = (_bits(tensor) != _bits(copied)).any()
+            flags.setdefault(tensor.device, []).append((tensor, copied, differs))
+    for held in flags.values():
+        differing = torch.stack([differs for *_, differs in held]).nonzero().flatten().tolist()
+        for tensor, copied, _ in (held[k] for k in differing):
+            write_back(tensor, copied)
 
 
 def same(first: torch.Tensor, second: torch.Tensor) -> bool:
@@ -361,10 +361,10 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
     parameters = dict(model.named_parameters())
     _refuse_inference_weights(parameters)
     flags = [(module, module.training) for module in model.modules()]
-    remembered = _reached.get()
-    reached = (None if remembered is None else remembered.get(id(model))) or Reached(model)
-    if remembered is not None and not traced:
-        remembered[id(model)] = reached
+    remembered = remembered_in_block()
+    reached = remembered.get(("reached", id(model))) or Reached(model)
+    if not traced:
+        remembered["reached", id(model)] = reached
     buffers = [
         (buffer, copy_to_restore(buffer, f"{reached.paths.get(id(module), '')}.{name}".lstrip(".")))
         for module in reached.modules
@@ -407,18 +407,23 @@ def _refuse_inference_weights(parameters: Mapping[str, nn.Parameter]) -> None:
             )
 
 
-_reached: ContextVar[dict[int, Reached] | None] = ContextVar("normscope_reached", default=None)
-"""What models can change, by their ids, in a block in which nothing but runs that are undone changes it."""
+_remembered: ContextVar[dict[tuple[str, int], Any] | None] = ContextVar("normscope_remembered", default=None)
 
 
 @contextmanager
 def remembering_state() -> Iterator[None]:
-    """Run a block in which `untouched` searches each model once: what one use of it puts back the next finds."""
-    token = _reached.set({})
+    """Run a block in which nothing but runs that are undone changes a model, so that it is searched once."""
+    token = _remembered.set({})
     try:
         yield
     finally:
-        _reached.reset(token)
+        _remembered.reset(token)
+
+
+def remembered_in_block() -> dict[tuple[str, int], Any]:
+    """Return what is known of models, by what it is and their `id`; outside of `remembering_state` nothing."""
+    remembered = _remembered.get()
+    return {} if remembered is None else remembered
 
 
 _effect_free_model: ContextVar[nn.Module | None] = ContextVar("normscope_effect_free_model", default=None)
@@ -616,11 +621,11 @@ def with_tensors(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[Non
     places = [(table, name, tensor) for table, name, tensor, _ in held if id(tensor) in others]
     try:
         for table, name, tensor in places:
-            table[name] = others[id(tensor)]  # type: ignore[assignment]
+            table[name] = others[id(tensor)]
         yield
     finally:
         for table, name, tensor in places:
-            table[name] = tensor  # type: ignore[assignment]
+            table[name] = tensor
 
 
 def drops(module: nn.Module) -> bool:

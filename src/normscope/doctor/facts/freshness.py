@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
+from ...core.untouched import remembered_in_block
 from .layers import fetch_numbers
 
 FEWEST_BIASES = 16
@@ -38,20 +37,6 @@ def looks_fresh(module: nn.Module) -> bool:
     return True
 
 
-_answers: ContextVar[dict[int, bool] | None] = ContextVar("normscope_freshness", default=None)
-"""The answers of `is_fresh` by the id of the model, in a block in which no weight changes."""
-
-
-@contextmanager
-def weights_unchanged() -> Iterator[None]:
-    """Run a block in which no weight changes, so that `is_fresh` looks at each model once."""
-    token = _answers.set({})
-    try:
-        yield
-    finally:
-        _answers.reset(token)
-
-
 def is_fresh(model: nn.Module) -> bool:
     """Whether a model looks as if it had never been trained.
 
@@ -59,12 +44,11 @@ def is_fresh(model: nn.Module) -> bool:
     range of torch's default.
     Normalizers that are all as they were born decide it where everything learns: one step moves them.
     """
-    answers = _answers.get()
-    if answers is None:
-        return _is_fresh(model)
-    if id(model) not in answers:
-        answers[id(model)] = _is_fresh(model)
-    return answers[id(model)]
+    remembered = remembered_in_block()
+    key = "is fresh", id(model)
+    if key not in remembered:
+        remembered[key] = _is_fresh(model)
+    return bool(remembered[key])
 
 
 @torch.no_grad()

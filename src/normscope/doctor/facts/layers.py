@@ -386,10 +386,7 @@ def fetch_numbers(numbers: Sequence[Tensor]) -> list[float]:
 
 
 def fetch_all(tensors: Sequence[Tensor]) -> list[list[float]]:
-    """Return small vectors as lists of floats, with one transfer from each device.
-
-    Every process of a model whose weights lie in parts has to call this.
-    """
+    """Return small vectors as lists of floats, with one transfer from each device."""
     tensors = [gather_whole(tensor) if hasattr(tensor, "full_tensor") else tensor for tensor in tensors]
     found: list[list[float]] = [[] for _ in tensors]
     for device in dict.fromkeys(tensor.device for tensor in tensors):

@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import Parameter
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ...calls.call import Call
@@ -302,7 +301,6 @@ def _own_step(trial: Trial, gradients: Gradients, optimizer: Optimizer) -> dict[
                 if name is not None:
                     changes[name] = weight, parameter
         is_torchs = type(optimizer).__module__.startswith("torch.")
-        _choose_fused(twin)
         with _no_global_hooks(), unobserved() if is_torchs else nullcontext():
             twin.step()
         with torch.no_grad(), unobserved():
@@ -341,15 +339,6 @@ def _sums_of(moved: Gradients, weights: Gradients, gradients: Gradients) -> dict
     for k, staying in zip(at_rest, fetch_numbers(learning), strict=True):
         rows[names[k]][4] = staying
     return rows
-
-
-def _choose_fused(optimizer: Optimizer) -> None:
-    """Let an optimizer on the CPU that leaves it to torch how to step do so in one pass over the weights."""
-    for group in optimizer.param_groups if type(optimizer) in (Adam, AdamW, SGD) else ():
-        chosen = any(group.get(way) for way in ("foreach", "fused", "capturable", "differentiable"))
-        plain = (type(p) is Parameter and p.device.type == "cpu" and p.is_floating_point() for p in group["params"])
-        if not chosen and all(plain):
-            group["fused"] = True
 
 
 @contextmanager
