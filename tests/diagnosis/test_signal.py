@@ -57,11 +57,11 @@ class TestFigures:
         weight = nn.Parameter(randn(300, 257) * scale + torch.linspace(-scale, scale, 257))
         wide = weight.detach().double()
         assert weight.numel() > MAX_DOUBLE_ENTRIES
-        size, least, greatest, between, share, *_ = parameter_statistics(weight).tolist()
+        [[size, least, greatest, between, share, *_]] = parameter_statistics([weight])
         assert size == pytest.approx(float(wide.square().mean().sqrt()), rel=1e-5)
         assert (least, greatest) == (float(wide.min()), float(wide.max()))
         assert between == pytest.approx(float(wide.var(0, correction=0).mean().sqrt()), rel=1e-5)
-        assert share == pytest.approx(float(parameter_statistics(nn.Parameter(wide))[4]), rel=1e-5)
+        assert share == pytest.approx(parameter_statistics([nn.Parameter(wide)])[0][4], rel=1e-5)
 
     @pytest.mark.parametrize("scale", [3.4e38, 1.0, 1e-30])
     def test_large_float32_tensors_over_the_whole_range(self, scale: float) -> None:

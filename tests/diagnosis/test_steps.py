@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.doctor.facts.steps import StepFacts
+from normscope.doctor.facts.layers import fetch_numbers
+from normscope.doctor.facts.steps import StepFacts, compute_products
 
 from ..net import Net
 
@@ -172,3 +173,15 @@ def test_a_group_at_rest_is_noted_beside_one_that_learns() -> None:
         check = ns.check(model, batch, loss="cross_entropy", optimizer=optimizer)
         told.append([(f.severity, f.where) for f in check.findings if "elsewhere" in f.seen])
     assert told == [[("info", "0")], [], [], []]
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1.0, 1e25])
+def test_inner_products_of_single_precision_are_those_of_double(scale):
+    one, other = torch.linspace(-1.0, 2.0, 300) * scale, torch.linspace(1.0, 3.0, 300) * scale
+    (product,) = compute_products([(one, other)])
+    assert product == pytest.approx(float((one.double() * other.double()).sum()), rel=1e-5)
+
+
+def test_numbers_of_several_types_are_fetched_in_their_order():
+    numbers = [torch.tensor(3), torch.tensor(0.5), torch.tensor(True), torch.tensor(2.0, dtype=torch.float64)]
+    assert fetch_numbers(numbers) == [3, 0.5, 1, 2.0]

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import inspect
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -32,6 +33,7 @@ from ..core.untouched import (
     random_state,
     untouched,
 )
+from ..core.whole_weights import gather_whole
 from ..listening.calls import float_tensors
 from ..report.words import shape
 from .agreement import agree
@@ -303,25 +305,25 @@ def broken_tensors(model: nn.Module) -> dict[str, str]:
     Infinite values count in parameters and running statistics; in other buffers they may belong to a mask.
     """
     statistics = {id(b) for m in model.modules() if isinstance(m, _NormBase) for b in m.buffers(recurse=False)}
-    broken = {}
+    ends: dict[torch.device, list[tuple[str, bool, Tensor]]] = {}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor) or tensor.is_meta or not tensor.is_floating_point():
             continue
-        strict = isinstance(tensor, nn.Parameter) or id(tensor) in statistics
-        if not all(_is_whole(part, strict) for part in plain_parts(tensor.detach()) if part.is_floating_point()):
-            broken[name] = "holds NaN or infinite values"
-        elif name.endswith("running_var") and bool((tensor < 0).any()):
-            broken[name] = "holds a negative variance"
+        is_strict = isinstance(tensor, nn.Parameter) or id(tensor) in statistics
+        for part in plain_parts(tensor.detach()):
+            if part.is_floating_point() and part.numel():
+                wide = part.float() if part.itemsize == 1 else part  # torch compares no values of one byte
+                both = gather_whole(torch.stack(wide.aminmax()).double())  # both are NaN if any entry is
+                ends.setdefault(both.device, []).append((name, is_strict, both))
+    broken = {}
+    for held in ends.values():
+        fetched = torch.stack([both for *_, both in held]).tolist()
+        for (name, is_strict, _), (least, greatest) in zip(held, fetched, strict=True):
+            if math.isnan(least) or (is_strict and not (math.isfinite(least) and math.isfinite(greatest))):
+                broken[name] = "holds NaN or infinite values"
+            elif name.endswith("running_var") and least < 0:
+                broken.setdefault(name, "holds a negative variance")
     return broken
-
-
-def _is_whole(tensor: Tensor, finite: bool) -> bool:
-    """Whether a tensor holds no NaN, nor, if asked, an infinite value."""
-    if not tensor.numel():
-        return True
-    wide = tensor.float() if tensor.itemsize == 1 else tensor  # torch compares no values of one byte
-    ends = torch.stack(wide.aminmax())  # both are NaN if any entry is
-    return bool((torch.isfinite(ends) if finite else ~torch.isnan(ends)).all())
 
 
 def quantized(model: nn.Module) -> str | None:

@@ -288,6 +288,21 @@ def write_back(tensor: torch.Tensor, copied: torch.Tensor) -> None:
             tensor.copy_(copied)
 
 
+def write_all_back(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Give tensors the values of their copies where they have changed; those on a device are compared in one go."""
+    flags: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]] = {}
+    for tensor, copied in pairs:
+        if tensor.device.type == "cpu" or tensor.layout is not torch.strided or tensor.shape != copied.shape:
+            write_back(tensor, copied)
+        else:
+            differs = (_bits(tensor) != _bits(copied)).any()
+            flags.setdefault(tensor.device, []).append((tensor, copied, differs))
+    for held in flags.values():
+        differing = torch.stack([differs for *_, differs in held]).nonzero().flatten().tolist()
+        for tensor, copied, _ in (held[k] for k in differing):
+            write_back(tensor, copied)
+
+
 def same(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether two tensors of any layout hold the same values bit by bit, which lets NaN agree with NaN."""
     if first.dtype != second.dtype or not (first.is_nested or first.shape == second.shape):
@@ -308,8 +323,11 @@ def plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
-    bits = [part.detach().resolve_conj().resolve_neg().contiguous().reshape(-1) for part in (first, second)]
-    return first.shape == second.shape and torch.equal(bits[0].view(torch.uint8), bits[1].view(torch.uint8))
+    return first.shape == second.shape and torch.equal(_bits(first), _bits(second))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 DROPPING = ("Dropout", "DropPath", "StochasticDepth")
@@ -340,9 +358,13 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
         yield
         return
     refuse_sharded_weights(model)
-    _refuse_inference_weights(model)
+    parameters = dict(model.named_parameters())
+    _refuse_inference_weights(parameters)
     flags = [(module, module.training) for module in model.modules()]
-    reached = Reached(model)
+    remembered = remembered_in_block()
+    reached = remembered.get(("reached", id(model))) or Reached(model)
+    if not traced:
+        remembered["reached", id(model)] = reached
     buffers = [
         (buffer, copy_to_restore(buffer, f"{reached.paths.get(id(module), '')}.{name}".lstrip(".")))
         for module in reached.modules
@@ -350,8 +372,8 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
         if buffer is not None
     ]
     weights = ProtectedParameters(model)
-    grads = [(parameter, parameter.grad, parameter.requires_grad) for parameter in model.parameters()]
-    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    grads = [(parameter, parameter.grad, parameter.requires_grad) for parameter in parameters.values()]
+    devices = sorted({p.device.index or 0 for p in parameters.values() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices), random_as_found():
         try:
             if mode is not None:
@@ -368,22 +390,40 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
             with torch.no_grad():
                 reached.restore()  # a model may have bound new tensors to its names
                 weights.restore()
-                for buffer, saved in buffers:
-                    write_back(buffer, saved)
+                write_all_back(buffers)
             for parameter, grad, trained in grads:
                 parameter.requires_grad = trained
                 parameter.grad = grad
 
 
-def _refuse_inference_weights(model: nn.Module) -> None:
+def _refuse_inference_weights(parameters: Mapping[str, nn.Parameter]) -> None:
     """Refuse weights made in inference mode: autograd takes no gradient through them."""
-    for name, parameter in model.named_parameters():
+    for name, parameter in parameters.items():
         if not is_lazy(parameter) and parameter.is_inference():
             raise InputError(
                 f"the weight `{name}` was made inside of torch.inference_mode(), so torch takes no gradient through it "
                 "and lets nobody write to it: make the model outside of that block, or pass copy.deepcopy(model), made "
                 "outside of it"
             )
+
+
+_remembered: ContextVar[dict[tuple[str, int], Any] | None] = ContextVar("normscope_remembered", default=None)
+
+
+@contextmanager
+def remembering_state() -> Iterator[None]:
+    """Run a block in which nothing but runs that are undone changes a model, so that it is searched once."""
+    token = _remembered.set({})
+    try:
+        yield
+    finally:
+        _remembered.reset(token)
+
+
+def remembered_in_block() -> dict[tuple[str, int], Any]:
+    """Return what is known of models, by what it is and their `id`; outside of `remembering_state` nothing."""
+    remembered = _remembered.get()
+    return {} if remembered is None else remembered
 
 
 _effect_free_model: ContextVar[nn.Module | None] = ContextVar("normscope_effect_free_model", default=None)
@@ -403,7 +443,10 @@ def assume_no_effects(model: nn.Module, mode: str | None) -> Iterator[None]:
 
 def _generators(model: nn.Module) -> list[torch.Generator]:
     """Return the generators that a model draws from unless it holds one of its own."""
-    devices = {parameter.device.index or 0 for parameter in model.parameters() if parameter.device.type == "cuda"}
+    if not torch.cuda.is_initialized():
+        return [torch.default_generator]
+    held = {p.device for module in model.modules() for p in module._parameters.values() if p is not None}
+    devices = {device.index or 0 for device in held if device.type == "cuda"}
     return [torch.default_generator, *(torch.cuda.default_generators[device] for device in sorted(devices))]
 
 
@@ -445,6 +488,7 @@ class ProtectedParameters(TorchDispatchMode):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
+        parameters = []
         for name, parameter in model.named_parameters():
             if parameter.is_nested or parameter.layout is not torch.strided:
                 layout = "nested" if parameter.is_nested else parameter.layout
@@ -452,7 +496,8 @@ class ProtectedParameters(TorchDispatchMode):
                     f"the parameter `{name}` is not a dense tensor ({layout}), and figures of weights need one: store "
                     "it dense, or keep it in a buffer"
                 )
-        parameters = [p for p in model.parameters() if not is_lazy(p) and type(p.data) is Tensor]
+            if not is_lazy(parameter) and type(parameter.data) is Tensor:
+                parameters.append(parameter)
         self._bound = [(parameter, parameter.data) for parameter in parameters]
         self._unwritten: dict[int, list[Tensor]] = {}
         for _, data in self._bound:
@@ -467,7 +512,7 @@ class ProtectedParameters(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, after copying the parameters that it writes into."""
         kwargs = kwargs or {}
-        for tensor in written_tensors(func, args, kwargs):
+        for tensor in written_tensors(func, args, kwargs) if func._schema.is_mutable else ():
             for part in [tensor] if tensor.layout is torch.strided else plain_parts(tensor):
                 for data in self._unwritten.pop(part.untyped_storage().data_ptr(), ()):
                     self._copies.append((data, data.clone()))
@@ -511,7 +556,8 @@ def unobserved() -> Iterator[None]:
 def on_copies(model: nn.Module) -> Iterator[None]:
     """Run a block on copies of the buffers: writes into them can be differentiated, and are lost afterwards."""
     held = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
-    copies = {id(buffer): buffer.detach().clone() for _, _, buffer in held if buffer is not None}
+    with unobserved():
+        copies = {id(buffer): buffer.detach().clone() for _, _, buffer in held if buffer is not None}
     try:
         for module, name, buffer in held:
             if buffer is not None:
@@ -565,22 +611,21 @@ def with_tensors(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[Non
     `torch.func.functional_call` is not used: a module that stands in several places of the model keeps the other
     values after it, as it puts back once per place what it found there, at the second place the other value already.
     """
-    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    others = {id(named[name]): value for name, value in values.items()}
-    places = [
-        (table, name, tensor)
-        for module in model.modules()
+    held = [
+        (table, name, tensor, f"{path}.{name}".lstrip("."))
+        for path, module in (model.named_modules() if values else ())
         for table in (module._parameters, module._buffers)
         for name, tensor in table.items()
-        if id(tensor) in others
     ]
+    others = {id(tensor): values[name] for *_, tensor, name in held if name in values}
+    places = [(table, name, tensor) for table, name, tensor, _ in held if id(tensor) in others]
     try:
         for table, name, tensor in places:
-            table[name] = others[id(tensor)]  # type: ignore[assignment]
+            table[name] = others[id(tensor)]
         yield
     finally:
         for table, name, tensor in places:
-            table[name] = tensor  # type: ignore[assignment]
+            table[name] = tensor
 
 
 def drops(module: nn.Module) -> bool:
@@ -625,6 +670,8 @@ DROPOUTS = ("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 DROPOUT_POSITIONS = {"multi_head_attention_forward": 10, "scaled_dot_product_attention": 4}
 """The position of the argument `dropout_p` in attention functions."""
+APPLY_DROPOUT = frozenset({*DROPOUTS, "native_dropout", *RECURRENT, *DROPOUT_POSITIONS})
+"""All functions of torch that can drop values."""
 PROBABILITIES = re.compile(r"(\w*_)?(p_?)?drop(out)?(_?path)?(_?(p|prob|rate|ratio))?")
 """Attribute names of dropout probabilities: `dropout`, `attn_pdrop`, `drop_path_rate`, `hidden_dropout_prob`, ..."""
 
@@ -640,6 +687,8 @@ class FunctionalDropoutOff(TorchFunctionMode):
 
 def without_dropout(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a torch function, or return what it returns where nothing is dropped."""
+    if name not in APPLY_DROPOUT:
+        return func(*args, **kwargs)
     if name in DROPOUTS:
         return args[0] if args else kwargs["input"]
     if name == "native_dropout":  # it returns its mask as well

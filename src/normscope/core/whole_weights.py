@@ -8,6 +8,7 @@ batch.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -51,7 +52,7 @@ def whole_weights(model: nn.Module) -> Iterator[None]:
     A weight is gathered when a function takes it, and again when the backward does, so that no process holds all
     weights at the same time.
     """
-    if not is_sharded((*model.parameters(), *model.buffers())):
+    if not is_sharded(itertools.chain(model.parameters(), model.buffers())):
         yield
         return
     gathered = _GatheredWeights()

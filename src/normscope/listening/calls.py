@@ -39,6 +39,8 @@ RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rn
 EMBEDDINGS = ("embedding", "embedding_bag")
 """Functions that look rows of a table up."""
 RELUS = ("relu", "relu_", "relu6")
+PLAIN = (Tensor, int, float, str, type(None))
+"""What is no nest of arguments; asking torch's own `tree_leaves` takes longer than most functions."""
 
 
 class FunctionCall(NamedTuple):
@@ -70,6 +72,12 @@ class FunctionCall(NamedTuple):
         values, base = self.input, getattr(self.input, "_base", None)
         whole = values if base is None or base.numel() != values.numel() else base
         return None if isinstance(whole, nn.Parameter) else self.name
+
+    @property
+    def leaves(self) -> list[Any]:
+        """All arguments, without their nesting."""
+        held = (*self.args, *self.kwargs.values())
+        return [leaf for value in held for leaf in ((value,) if isinstance(value, PLAIN) else tree_leaves(value))]
 
     @property
     def input(self) -> Any:
@@ -104,6 +112,8 @@ def _schema(name: str) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 def tensors_in(made: Any) -> list[Tensor]:
     """Return the tensors that a module returned, out of their nest or the object that holds them."""
+    if isinstance(made, Tensor):
+        return [made]
     inner = vars(made) if hasattr(made, "__dict__") and not isinstance(made, Tensor) else made
     try:
         leaves = tree_leaves(inner)

@@ -58,6 +58,12 @@ class ForwardListener(TorchFunctionMode):
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Listen to one forward."""
+        with self.hearing_modules(), self:
+            yield
+
+    @contextmanager
+    def hearing_modules(self) -> Iterator[None]:
+        """Listen to the modules of one forward, and to none of its functions."""
         self._stack, self._runs = [], Counter()
         hooks = [
             register_module_forward_pre_hook(self._enter_module),
@@ -67,7 +73,7 @@ class ForwardListener(TorchFunctionMode):
         depth = max((path.count(".") for path in self.modules), default=0)
         sys.setrecursionlimit(limit + FRAMES_PER_MODULE * depth + LISTENER_FRAMES)  # what runs alone runs here too
         try:
-            with warnings_at_callers(), self:
+            with warnings_at_callers():
                 yield
         finally:
             sys.setrecursionlimit(limit)
@@ -81,9 +87,11 @@ class ForwardListener(TorchFunctionMode):
             self.unheard = True
             return func(*args, **kwargs)
         call = FunctionCall(getattr(func, "__name__", "").split(".")[0], func, args, kwargs)
-        self.before_call(call)
+        with torch._C.DisableTorchFunction():  # what a listener computes is no part of the forward
+            self.before_call(call)
         result = func(*args, **kwargs) if self._dropout else without_dropout(func, call.name, args, kwargs)
-        return self.after_call(call, result)
+        with torch._C.DisableTorchFunction():
+            return self.after_call(call, result)
 
     def before_call(self, call: FunctionCall) -> None:
         """See a call before it runs."""
@@ -118,7 +126,7 @@ class ForwardListener(TorchFunctionMode):
         self._stack.append(self.path if path is None else path)
         if _in_vmap():
             return
-        with torch._C.DisableTorchFunction():  # what a listener computes is no part of the forward
+        with torch._C.DisableTorchFunction():
             self.entered(path, args)
 
     def _leave_module(self, module: nn.Module, args: Any, made: Any) -> None:

@@ -16,7 +16,7 @@ from ...calls.stand_ins import accepts_graph
 from ...core.errors import InputError
 from ...core.provenance import provenance
 from ...core.threads import warnings_at_callers
-from ...core.untouched import Mode, mode_of, outside_inference_mode, unwrapped
+from ...core.untouched import Mode, mode_of, outside_inference_mode, remembering_state, unwrapped
 from ...core.whole_weights import whole_weights
 from ..facts.data import WRONG_BATCH, DataSeen, run_over_data
 from ..facts.examined import Examined, layer_seen
@@ -94,7 +94,7 @@ def check(
     check_optimizers(optimizer)
     asked, mode = mode, mode_of(model, mode)
     model = unwrapped(model)
-    with whole_weights(model):
+    with whole_weights(model), remembering_state():
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         batches, source = read_source(model, data, labels, loader, with_loss=takes_labels(loss))
         function = resolve_loss(loss)

@@ -127,8 +127,8 @@ def _blind_heads(softmax: Tensor, values: Tensor) -> Tensor:
     seen = (softmax > 0).sum(-1)
     even = ((softmax.amax(-1) * seen - 1.0).abs() < SAME_WEIGHT) | (seen < 2)
     alike = (values == values[..., :1, :]).all(-1).all(-1)
-    several = bool((seen > 1).any()) and softmax.dtype in (torch.float32, torch.float64)
-    heads = [_by_head(even.all(-1))] if several else []
+    exact = softmax.dtype in (torch.float32, torch.float64)
+    heads = [_by_head(even.all(-1)) & (seen > 1).any()] if exact else []
     return torch.stack([own.double().mean() for own in (*heads, _by_head(alike))]).amax()
 
 

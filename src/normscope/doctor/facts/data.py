@@ -32,6 +32,7 @@ from .layers_over_data import (
     UnitsTally,
     WeightOverData,
     WeightTally,
+    send_to_host,
 )
 from .loss import find_labels_outside
 
@@ -160,6 +161,7 @@ def _find_columns(call: Call) -> dict[str, WidestColumn]:
 
 def _summaries(tallies: Mapping[Site, Any], lost: set[Site]) -> dict[Site, Any]:
     """Return what each tally saw, without those that saw nothing or could not be kept."""
+    send_to_host(tallies.values())
     seen = {site: tally.seen() for site, tally in tallies.items() if site not in lost}
     return {site: summary for site, summary in seen.items() if summary is not None}
 

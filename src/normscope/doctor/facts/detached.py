@@ -155,7 +155,7 @@ class GraphEnds(Collector):
     def after_call(self, call: FunctionCall, leaves: Sequence[Any], result: Any, path: str) -> None:
         """Note what a call reads that has a graph and returns without one, and what is made of such values."""
         sources = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        made = [result] if isinstance(result, Tensor) else [v for v in tree_leaves(result) if isinstance(v, Tensor)]
         values = [leaf for leaf in made if leaf.dtype != torch.bool]  # a comparison hands no values on
         ends = (values or call.name in DETACHING_FUNCTIONS) and not any(leaf.requires_grad for leaf in made)
         ending = [leaf for leaf in sources if leaf.requires_grad and ends]

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from ...calls.batches import LossFunction
 from ...calls.call import Call, arguments, labels_of, map_leaves
@@ -245,13 +244,13 @@ class _Pass(ForwardListener):
 
     def before_call(self, call: FunctionCall) -> None:
         """Show the call to each collector."""
-        leaves, path = tree_leaves((call.args, call.kwargs)), self.path
+        leaves, path = call.leaves, self.path
         for collector in self._collectors:
             collector.before_call(call, leaves, path)
 
     def after_call(self, call: FunctionCall, result: Any) -> Any:
         """Hear what a layer's function returns; an embedding starts a graph, as a float input does."""
-        leaves, path = tree_leaves((call.args, call.kwargs)), self.path
+        leaves, path = call.leaves, self.path
         if self.follow_cuts and isinstance(result, Tensor) and cuts_graph(call):
             self.parameters.after_call(call, leaves, result, path)
             return self.cut_values.replace(leaves, result)

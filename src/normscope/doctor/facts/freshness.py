@@ -8,6 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from ...core.untouched import remembered_in_block
+from .layers import fetch_numbers
+
 FEWEST_BIASES = 16
 """Of fewer a training may move none beyond the limits between which torch draws them."""
 
@@ -41,26 +44,39 @@ def is_fresh(model: nn.Module) -> bool:
     range of torch's default.
     Normalizers that are all as they were born decide it where everything learns: one step moves them.
     """
-    pairs = [(module._parameters.get("weight"), module._parameters.get("bias")) for module in model.modules()]
-    norms = [(weight, bias) for weight, bias in pairs if weight is not None and bias is not None and weight.ndim == 1]
-    born = all(bool((weight == weight[:1]).all()) and not bool(bias.any()) for weight, bias in norms)
+    remembered = remembered_in_block()
+    key = "is fresh", id(model)
+    if key not in remembered:
+        remembered[key] = _is_fresh(model)
+    return bool(remembered[key])
+
+
+@torch.no_grad()
+def _is_fresh(model: nn.Module) -> bool:
+    held = [(module._parameters.get("weight"), module._parameters.get("bias")) for module in model.modules()]
+    pairs = [(weight, bias) for weight, bias in held if weight is not None and weight.numel()]
+    scales = [(weight, bias) for weight, bias in pairs if weight.ndim == 1]
+    moved = fetch_numbers([(weight != weight[0]).any() for weight, _ in scales])
+    shifted = fetch_numbers([(bias != 0).any() for _, bias in pairs if bias is not None])
+    biases = [bias for _, bias in pairs if bias is not None]
+    has_bias = {id(bias): bool(own) for bias, own in zip(biases, shifted, strict=True)}
+    norms = [k for k, (_, bias) in enumerate(scales) if bias is not None]
+    born = not any(moved[k] or has_bias[id(scales[k][1])] for k in norms)
     if norms and (not born or all(parameter.requires_grad for parameter in model.parameters())):
         return born
-    drawn: list[Tensor] = []  # the biases beside weights beyond the range of torch's default, as shares of theirs
-    for module in model.modules():
-        weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
-        if weight is not None and bias is None and weight.ndim == 1 and bool((weight != weight[0]).any()):
-            return False
-        if weight is None or bias is None or not weight.numel() or weight.is_complex():
-            continue  # what is computed at each reading is left alone, and torch draws no complex weights
-        if weight.ndim == 1:
-            if bool((weight != 1).any()) or bool((bias != 0).any()):
-                return False
-        elif bool((bias != 0).any()):
-            limit = 1.0 / math.sqrt(max(1, math.prod(weight.shape[1:])))
-            if float(weight.detach().abs().max()) > limit * (1 + 1e-6):
-                drawn.append(bias.detach().double().flatten().cpu() / limit)
-    return not drawn or _as_drawn(torch.cat(drawn))
+    if any(moved[k] for k, (_, bias) in enumerate(scales) if bias is None):
+        return False
+    units = fetch_numbers([(scales[k][0] != 1).any() for k in norms])
+    if any(units) or not born:
+        return False
+    drawn = [  # by the limits between which torch draws them
+        (weight, bias, 1.0 / math.sqrt(max(1, math.prod(weight.shape[1:]))))
+        for weight, bias in pairs
+        if weight.ndim != 1 and bias is not None and has_bias[id(bias)] and not weight.is_complex()
+    ]
+    sizes = fetch_numbers([weight.abs().max() for weight, *_ in drawn])
+    beyond = [(bias, limit) for (_, bias, limit), size in zip(drawn, sizes, strict=True) if size > limit * (1 + 1e-6)]
+    return not beyond or _as_drawn(torch.cat([bias.double().flatten().cpu() / limit for bias, limit in beyond]))
 
 
 def _as_drawn(shares: Tensor) -> bool:

@@ -18,6 +18,7 @@ from torch import Tensor
 from ...core.codec import JsonForm, Part
 from ...core.log10 import log10
 from ...core.untouched import unobserved
+from ...core.whole_weights import gather_whole
 from ...listening.calls import WEIGHTS, Site
 from .autograd_graph import Feed, find_feeds, find_makers
 from .layers_over_data import UnitsOverData
@@ -345,9 +346,12 @@ def statistics_of(values: Tensor, saturated: Tensor | None, samples: int) -> Ten
         (torch.count_nonzero(sizes < limit) - zeros).double() / wide.numel()
         for limit in (FLOAT16_NORMAL, BFLOAT16_NORMAL)
     ]
-    unit = greatest / 2 - least / 2
-    unit = torch.where(unit > 0, unit / unit.frexp().mantissa.mul(2), 1.0)
-    scaled, wide_unit = wide / unit, unit.double()
+    if wide.dtype == values.dtype:
+        unit = greatest / 2 - least / 2
+        unit = torch.where(unit > 0, unit / unit.frexp().mantissa.mul(2), 1.0)
+        scaled, wide_unit = wide / unit, unit.double()
+    else:  # float64 holds the squares of all narrower floats
+        scaled, wide_unit = wide, torch.ones_like(least)
     first = scaled.reshape(-1)[0].clone()
     unknown = torch.full_like(wide_unit, math.nan)
     saturation = unknown if saturated is None else saturated.double()
@@ -368,8 +372,22 @@ def norm_of(gradient: Tensor) -> Tensor:
     return torch.linalg.vector_norm(gradient.detach().abs(), dtype=torch.float64)
 
 
+def fetch_numbers(numbers: Sequence[Tensor]) -> list[float]:
+    """Return numbers with one transfer of each type from each device."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    whole = [gather_whole(number) if hasattr(number, "full_tensor") else number for number in numbers]
+    for k, number in enumerate(whole):
+        kinds.setdefault((number.device, number.dtype), []).append(k)
+    fetched = [0.0] * len(whole)
+    for places in kinds.values():
+        for k, number in zip(places, torch.stack([whole[k] for k in places]).tolist(), strict=True):
+            fetched[k] = number
+    return fetched
+
+
 def fetch_all(tensors: Sequence[Tensor]) -> list[list[float]]:
     """Return small vectors as lists of floats, with one transfer from each device."""
+    tensors = [gather_whole(tensor) if hasattr(tensor, "full_tensor") else tensor for tensor in tensors]
     found: list[list[float]] = [[] for _ in tensors]
     for device in dict.fromkeys(tensor.device for tensor in tensors):
         here = [k for k, tensor in enumerate(tensors) if tensor.device == device]

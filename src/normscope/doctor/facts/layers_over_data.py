@@ -6,7 +6,9 @@ Tallies are running statistics: memory of one batch, on the data's device, no wa
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -201,7 +203,7 @@ class ChannelTally:
 
     def __init__(self, site: Site, first: NormalizerSeen) -> None:
         self.site, self.eps, self.weight = site, first.eps, first.gamma
-        self.running = (first.running_mean, first.running_variance)
+        self.running_mean, self.running_variance = first.running_mean, first.running_variance
         self.uses_running = first.stored
         self.entries, self.samples = first.entries, first.samples
         self.batches = self._count = 0
@@ -259,8 +261,8 @@ class ChannelTally:
             channel_mean=self._mean.cpu(),
             channel_variance=variances,
             least_variance=self._batch_least.cpu() if within else variances,
-            running_mean=_kept(self.running[0]),
-            running_variance=_kept(self.running[1]),
+            running_mean=_kept(self.running_mean),
+            running_variance=_kept(self.running_variance),
             batch_spread=spread,
             uses_running=self.uses_running,
         )
@@ -337,6 +339,19 @@ class UnitsTally:
     def seen(self) -> UnitsOverData | None:
         """Return the summary, or None if nothing was counted or the width changed."""
         return None if self._alive is None or self._changed else UnitsOverData(site=self.site, dead=~self._alive.cpu())
+
+
+def send_to_host(tallies: Iterable[Any]) -> None:
+    """Bring what tallies hold to the host, with one transfer for each type of numbers."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[tuple[Any, str, Tensor]]] = {}
+    for tally in tallies:
+        for name, value in vars(tally).items():
+            if isinstance(value, Tensor) and value.device.type != "cpu":
+                kinds.setdefault((value.device, value.dtype), []).append((tally, name, value.detach()))
+    for held in kinds.values():
+        here = torch.cat([value.reshape(-1) for *_, value in held]).cpu()
+        for (tally, name, value), part in zip(held, here.split([value.numel() for *_, value in held]), strict=True):
+            setattr(tally, name, part.view(value.shape))
 
 
 def _kept(tensor: Tensor | None) -> Tensor | None:

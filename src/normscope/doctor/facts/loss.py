@@ -280,6 +280,8 @@ class LossListener(TorchFunctionMode):
         """Run the function, and keep what a loss was given; refuse labels that are none of its classes."""
         function = getattr(func, "__name__", "")
         name, given = _NAMES.get(function), dict[str, Any]()
+        if name is None and not self.in_loss:
+            return func(*args, **(kwargs or {}))
         if name is not None:
             given = {**dict(zip(("input", "target"), args)), **(kwargs or {})}
         if name in CLASSES and self.in_loss:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ...core.codec import JsonForm, Part
+from ...core.untouched import unobserved
+from ...core.whole_weights import gather_whole
 from ...listening.calls import WEIGHTS, FunctionCall
 from .autograd_graph import Reached, find_attributes
 from .collector import Collector
@@ -20,6 +22,8 @@ from .layers import Layers, fetch_all, norm_of, summable
 POWER_STEPS = 4
 """Enough to tell a matrix of rank one: one step finds its direction."""
 
+SAFE_SIZES = 1e-12, 1e12
+"""Of the largest entry of a parameter: between them no square overflows or is lost in single precision."""
 FEWEST_ENTRIES = 4
 """Of lines with fewer entries some may be alike by chance."""
 MOST_OTHER_ZEROS = 1e-3
@@ -161,7 +165,7 @@ class ParameterCollector(Collector):
         """Return one row for each parameter with values."""
         held = [(n, p) for n, p in self._model.named_parameters() if not is_lazy(p) and p.numel() and not p.is_meta]
         none = torch.full((1,), -1.0, dtype=torch.float64)
-        fetched = fetch_all([parameter_statistics(p) for _, p in held])
+        fetched = parameter_statistics([p for _, p in held])
         gradients = (self.gradients.get(id(p)) for _, p in held)
         norms = fetch_all([none if gradient is None else norm_of(gradient).reshape(1) for gradient in gradients])
         return tuple(
@@ -187,44 +191,54 @@ class ParameterCollector(Collector):
 
 
 @torch.no_grad()
-def parameter_statistics(parameter: Tensor) -> Tensor:
-    """Return root mean square, range, deviation between the rows, and the share of the leading singular pair.
+@unobserved()
+def parameter_statistics(parameters: Sequence[Tensor]) -> list[list[float]]:
+    """Return root mean square, range, deviation between the rows, and the share of the leading singular pair of each.
 
     Behind these stand the shares of lines that are zero, and that are copies of others.
     """
-    values = torch.view_as_real(parameter.detach()) if parameter.is_complex() else parameter.detach()
-    values = summable(values)
-    least, greatest = torch.aminmax(values)
-    unit = torch.maximum(least.abs(), greatest.abs())
-    unit = torch.where((unit > 0) & unit.isfinite(), unit, 1.0)
-    values = values / unit  # so that no square overflows or is lost
+    whole = [gather_whole(parameter) for parameter in parameters]
+    reals = [torch.view_as_real(values) if values.is_complex() else values for values in whole]
+    tables = [summable(values) for values in reals]
+    ends = fetch_all(
+        [torch.stack([*map(torch.Tensor.double, v.aminmax()), torch.count_nonzero(v).double()]) for v in tables]
+    )
+    rest = fetch_all([_measure(values, *those) for values, those in zip(tables, ends, strict=True)])
+    return [[size, least, greatest, *more] for (least, greatest, _), (size, *more) in zip(ends, rest, strict=True)]
+
+
+def _measure(values: Tensor, least: float, greatest: float, others: float) -> Tensor:
+    """Return what the statistics of a parameter have beside its range; `others` of its entries are not zero."""
+    largest = max(-least, greatest)
+    unit = 1.0
+    if 0.0 < largest < math.inf and not SAFE_SIZES[0] < largest < SAFE_SIZES[1]:
+        values, unit = values / largest, largest  # so that no square overflows or is lost
+    zeros = values.numel() - int(others)
     table = values.squeeze() if values.ndim > 2 else values  # of positions, in the form of a batch of one
     sides = [table, table.mT] if table.ndim == 2 else [values.flatten(1)] if values.ndim > 1 else []
-    lines = torch.stack([_count_lines(side) for side in sides or [values.reshape(1, -1)]]).amax(0)
-    rows, unit = values.flatten(1) if values.ndim > 1 else values[None], unit.double()
+    counted = [_count_lines(side, zeros) for side in sides or [values.reshape(1, -1)]]
+    lines = counted[0] if len(counted) == 1 else torch.maximum(*counted)
+    rows = values.flatten(1) if values.ndim > 1 else values[None]
     square = rows.square().mean().double()
-    size, ends = unit * square.sqrt(), [least.double(), greatest.double()]
+    size = (unit * square.sqrt()).reshape(1)
     if min(rows.shape) < 2:
-        return torch.stack([size, *ends, *[torch.full_like(size, math.nan)] * 2, *lines])
+        return torch.cat([size, size.new_full((2,), math.nan), lines])
     offsets = rows - rows[:1]  # zero, not rounding, where all rows are the same
     between = unit * offsets.sub_(offsets.mean(0)).square_().mean().double().sqrt()
-    vector = torch.ones(rows.shape[1], dtype=rows.dtype, device=rows.device) + rows.abs().sum(0)
+    vector = torch.linalg.vector_norm(rows, 1, dim=0) + largest / unit
     for _ in range(POWER_STEPS):
         vector = rows.mT @ (rows @ vector)
         vector = vector / torch.linalg.vector_norm(vector).clamp(min=1e-30)
     share = ((rows @ vector).double().square().sum() / (square * rows.numel()).clamp(min=1e-300)).clamp(max=1.0)
-    return torch.stack([size, *ends, between, share, *lines])
+    return torch.cat([size, torch.stack([between, share]), lines])
 
 
-def _count_lines(lines: Tensor) -> Tensor:
+def _count_lines(lines: Tensor, zeros: int) -> Tensor:
     """Return the shares of the lines of a matrix that are zero, where other lines have no zeros, and that are copies.
 
-    Copies have the same products with a few random vectors.
+    Copies have the same products with a few random vectors. `zeros` is how many entries of the matrix are zero.
     """
     count, width = lines.shape
-    zero = torch.linalg.vector_norm(lines, math.inf, dim=1) == 0
-    others = (lines == 0).sum() - zero.sum() * width
-    sparse = others > MOST_OTHER_ZEROS * lines.numel()
     if min(count, width) < 2 or width < FEWEST_ENTRIES:
         return torch.zeros(2, dtype=torch.float64, device=lines.device)
     generator = torch.Generator(lines.device).manual_seed(0)
@@ -233,4 +247,8 @@ def _count_lines(lines: Tensor) -> Tensor:
     marks = marks[marks[:, 0].argsort()]
     same = (marks[1:] - marks[:-1]).abs().amax(1) <= SAME_MARK * marks.abs().amax()
     copies = (same & (marks[1:] != 0).any(1)).sum()
-    return torch.stack([torch.where(sparse, 0, zero.sum()), torch.where(sparse, 0, copies)]).double() / count
+    if not zeros:
+        return torch.stack([torch.zeros_like(copies), copies]).double() / count
+    zero = (torch.linalg.vector_norm(lines, math.inf, dim=1) == 0).sum()
+    sparse = zeros - zero * width > MOST_OTHER_ZEROS * lines.numel()
+    return torch.stack([torch.where(sparse, 0, zero), torch.where(sparse, 0, copies)]).double() / count

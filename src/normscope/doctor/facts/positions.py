@@ -7,6 +7,7 @@ last one. A model that decodes with a cache runs on, too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -68,7 +69,8 @@ def have_moved(before: Tensor, after: Tensor) -> bool:
     """Whether values differ by more than rounding."""
     if before.shape != after.shape or not before.numel():
         return False
-    return bool((after - before).double().abs().amax() > MOVED_SHARE * before.double().abs().amax())
+    change, size = torch.stack([torch.linalg.vector_norm(v, math.inf) for v in (after - before, before)]).tolist()
+    return bool(change > MOVED_SHARE * size)
 
 
 def probe_positions(
@@ -130,12 +132,13 @@ def _probe(
 ) -> tuple[PositionFacts, tuple[Tensor, Tensor] | None]:
     """Run the changed sequences as one batch; return what to decode with a cache as well, and its outputs without."""
     tokens, words = call.leaves[place], _words(call, place)
-    counts = words.sum(1)
-    fewest, most = int(counts.argmin()), int(counts.argmax())
+    totals = words.sum(1)
+    fewest, most = torch.stack([totals.argmin(), totals.argmax()]).tolist()
     rows = torch.tensor([fewest, most if most != fewest else (fewest + 1) % len(tokens)], device=tokens.device)
-    tokens, words, counts = tokens[rows], words[rows], counts[rows]
-    at_end = bool((words == (torch.arange(words.shape[1], device=words.device) < counts[:, None])).all())
-    if not at_end or int(counts.min()) < FEWEST_TOKENS:
+    tokens, words, counts = tokens[rows], words[rows], totals[rows]
+    filled = (words == (torch.arange(words.shape[1], device=words.device) < counts[:, None])).all()
+    is_filled, least, longest = torch.stack([filled, counts.min(), counts[1]]).tolist()
+    if not is_filled or least < FEWEST_TOKENS:
         return replace(facts, reason="the sequences are padded at their beginnings, or too short"), None
     other = _other_tokens(call.leaves[place], _words(call, place) & (call.leaves[place] != _padding_token(model)), rows)
     steps = torch.arange(tokens.shape[1], device=tokens.device)
@@ -155,10 +158,9 @@ def _probe(
     views = [(path, _by_form(made, len(forms), words.shape)) for path, made in outputs]
     steps_out = any(view is not None for path, view in views if not path)
     compared = [(path, view) for path, view in views if view is not None]
-    ahead = [path for path, view in compared if have_moved(view[0][early], view[1][early])]
-    read = [path for path, view in compared if have_moved(view[0][words], view[2][words])]
+    ahead = _moving(compared, 1, early) if facts.causal else None
     end_moved = any(have_moved(made[:2], made[4:6]) for made in ends if made.shape[:1] == (2 * len(forms),))
-    at_last = [(path, view[:, 1, int(counts[1]) - 1]) for path, view in compared]  # of the longer sequence
+    at_last = [(path, view[:, 1, longest - 1]) for path, view in compared]  # of the longer sequence
     meeting = next((own for own in at_last if own[0] and have_moved(own[1][0], own[1][4])), None)
     turns = bool((forms[3] != tokens)[1].any())  # the places of padding are all alike
     unordered = meeting[0] if turns and meeting is not None and not _knows_order(meeting[1]) else None
@@ -166,15 +168,24 @@ def _probe(
     mixes |= any(made.ndim == 3 and made.shape[1] != words.shape[1] for _, made in outputs)  # positions are pooled
     facts = replace(
         facts,
-        reads_ahead=ahead[0] if facts.causal and "" in ahead else None,
-        reads_padding=read[0] if read and not mixes and ("" in read or (end_moved and not steps_out)) else None,
+        reads_ahead=ahead,
+        reads_padding=None if mixes else _moving(compared, 2, words, at_end=not (end_moved and not steps_out)),
         unordered=unordered,
         has_positions=unordered is not None and _has_positions(model),
     )
-    plain = next((view[0][1, : int(counts[1])] for path, view in compared if not path), None)
+    plain = next((view[0][1, :longest] for path, view in compared if not path), None)
     if facts.reads_ahead is None and facts.causal and plain is not None and "use_cache" in parameters_of(model):
-        return facts, (tokens[:, : int(counts[1])], plain)
+        return facts, (tokens[:, :longest], plain)
     return facts, None
+
+
+def _moving(compared: Sequence[tuple[str, Tensor]], form: int, places: Tensor, *, at_end: bool = True) -> str | None:
+    """Return the first module whose output at some places moves with a form; `at_end`, if that of the model does."""
+    at = places.nonzero(as_tuple=True)
+    ends = [one for one in compared if not one[0]] if at_end else compared
+    if not any(have_moved(view[0][at], view[form][at]) for _, view in ends):
+        return None
+    return next(path for path, view in compared if have_moved(view[0][at], view[form][at]))
 
 
 def _words(call: Call, place: int) -> Tensor:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
 
@@ -164,20 +165,23 @@ def _compare(
             except Exception:  # a model may be made for batches of one size
                 few, few_steps = call, steps
                 plain = run(few)
-            repeated = run(few, inside=False)
-            if not any(map(have_moved, _ends(plain), _ends(repeated))):  # no state, no random numbers of its own
+            is_steady = not any(map(have_moved, _ends(plain), _ends(run(few))))
+            if is_steady:  # no state, no random numbers of its own
                 facts = _probe(run, few, plain, call, batch)
                 if run.draws:
-                    facts["unsteady"], facts["draws"] = _first_moved(plain, run(few, draw=True)), True
+                    if any(map(have_moved, _ends(plain), _ends(run(few, draw=True)))):
+                        facts["unsteady"] = _first_moved(run.hear(few), run.hear(few, draw=True))
+                    facts["draws"] = True
                 else:
-                    facts["positions"] = probe_positions(run, model, few, batch, loss)
+                    facts["positions"] = probe_positions(run.hear, model, few, batch, loss)
                 facts |= _look_ahead(run, few, plain, call, batch, few_steps)
                 if pads is not None and few is not call:
                     trimmed = int(pads[longest].sum(1).min())
                     facts["padding_moves"] = _moved_by_padding(run, few, plain, pads.shape[1], trimmed)
-            else:
-                facts["unsteady"] = _first_moved(plain, run(few))
-                facts["ahead_reason"] = None if steps is None else DIFFERENT_RUNS
+        if not is_steady:
+            with untouched(model, "eval"):  # its state as it was before the first run
+                before, _, after = run.hear(few), run(few), run.hear(few)
+            facts = {"unsteady": _first_moved(before, after), "ahead_reason": None if steps is None else DIFFERENT_RUNS}
         if facts.get("idle") and training:  # some arguments are read in training alone
             with untouched(model, "train"):
                 in_training = _idle_arguments(run, few, run(few))
@@ -198,12 +202,12 @@ def _probe(run: _Runs, few: Call, plain: Outputs, call: Call, batch: Any) -> dic
     shift = 0 if run.draws else 1  # noise does not move along
     # All samples at the next place, and the first replaced: the others must not see either of it.
     moved = run(few.changed(partial(_other_first, shift)))
-    mixed = _first_mixed(plain, moved, few.count, call.count, shift)
+    mixed = _first_mixed(run, few, plain, moved, call.count, shift)
     certain = _labels_count_samples(run.model, call, batch)
     idle = {} if few is call else _idle_arguments(run, few, plain, moved if shift else None)
     if mixed is not None and not certain and _has_labels(call, batch):
         certain = _is_order_free(plain, run(few.rolled()))
-    certain = certain or (mixed is not None and _standardises_columns(plain, mixed))
+    certain = certain or (mixed is not None and _standardises_columns(run.hear(few), mixed))
     mixing = None if mixed is None else run.model.get_submodule(mixed)
     if isinstance(mixing, _BatchNorm) or (mixing is not None and quantized(mixing)):
         mixed = None  # statistics of the batch, or a range of integers for the whole batch: it is meant to see it
@@ -213,10 +217,10 @@ def _probe(run: _Runs, few: Call, plain: Outputs, call: Call, batch: Any) -> dic
         "idle": tuple(idle.items()),
         "erased": _find_erased(run, few, plain, call, batch),
     }
-    if _ends(plain) and run.draws:
-        rolled = run(few.rolled())
-        if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.ignores(few, _moving_modules(plain, rolled)):
-            facts["random"] = next(reversed(_moving_modules(plain, rolled)), "")
+    if _ends(plain) and run.draws and _is_random(_ends(plain)[0], _ends(run(few.rolled()))[0]):
+        moving = _moving_modules(run.hear(few), run.hear(few.rolled()))
+        if run.ignores(few, moving):
+            facts["random"] = next(reversed(moving), "")
     return facts
 
 
@@ -228,8 +232,12 @@ def _look_ahead(
         return {}
     if not any(_step_axis(end, few, steps) for end in _ends(plain)):
         return {} if call.leaves[steps.place] is _labels(batch, call) else {"ahead_reason": NO_STEPS}
-    changed = run(_with_other_ends(few, steps.place))
+    other = _with_other_ends(few, steps.place)
+    changed = run(other)
     ahead = _first_ahead(plain, changed, few, steps)
+    if ahead is not None:
+        plain, changed = run.hear(few), run.hear(other)
+        ahead = _first_ahead(plain, changed, few, steps)
     if steps.late or _has_source(call, batch, steps.place):
         return {"reads_ahead": ahead}
     if not steps.is_known:
@@ -270,20 +278,35 @@ class _Runs:
 
     def __init__(self, model: nn.Module) -> None:
         self.model, self.forwards, self.draws = model, 0, False
+        # torch runs these in eval mode without their modules, unless somebody listens to functions
+        fast = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+        self._has_fast_path = any(isinstance(module, fast) for module in model.modules())
 
-    def __call__(self, call: Call, *, inside: bool = True, draw: bool = False) -> Outputs:
-        """Return the outputs of all modules, or where `inside` is false those of the model itself alone.
+    def __call__(self, call: Call, *, draw: bool = False) -> Outputs:
+        """Return the outputs of the model itself; with `draw` it gets other random numbers than in all other runs."""
+        listener = _OutputListener(self.model, {"": self.model})
+        if self._has_fast_path:
+            return self._run(call, listener, draw)
+        hook = self.model.register_forward_hook(lambda model, args, made: listener.left(model, "", made), prepend=True)
+        try:
+            return self._run(call, listener, draw, nullcontext())
+        finally:
+            hook.remove()
 
-        With `draw` the model gets other random numbers than in all other runs.
-        """
+    def hear(self, call: Call, *, draw: bool = False) -> Outputs:
+        """Return the outputs of all modules."""
+        return self._run(call, _OutputListener(self.model), draw)
+
+    def _run(
+        self, call: Call, listener: _OutputListener, draw: bool, around: AbstractContextManager[None] | None = None
+    ) -> Outputs:
         copy = call.changed(torch.clone)  # a model may write to what it is given
-        listener = _OutputListener(self.model, inside=inside)
         self.forwards += 1
         seed_random(self.model)
         if draw:
             torch.rand(1, device=next((leaf.device for leaf in call.leaves if isinstance(leaf, Tensor)), None))
         before = random_state(self.model)
-        with listener.listening():
+        with around or (listener.listening() if self._has_fast_path else listener.hearing_modules()):
             self.model(*copy.args, **copy.kwargs)
         self.draws |= before != random_state(self.model)
         return listener.outputs
@@ -309,16 +332,15 @@ class _Runs:
 
 
 class _OutputListener(ForwardListener):
-    """Keeps what every module of the model returns, or what the model itself does."""
+    """Keeps what modules of the model return."""
 
-    def __init__(self, model: nn.Module, *, inside: bool) -> None:
-        super().__init__(model)
+    def __init__(self, model: nn.Module, modules: Mapping[str, nn.Module] | None = None) -> None:
+        super().__init__(model, modules)
         self.outputs: Outputs = []
-        self._inside = inside
 
     def left(self, module: nn.Module, path: str, made: Any) -> None:
         """Keep a copy: what comes after may write to it."""
-        if self.modules.get(path) is module and (self._inside or not path):
+        if self.modules.get(path) is module:
             self.outputs.extend((path, tensor.detach().clone()) for tensor in as_floats(made))
 
 
@@ -332,28 +354,31 @@ def _other_first(shift: int, leaf: Tensor, other: int = 1) -> Tensor:
     return torch.cat([leaf[other % len(leaf)][None], leaf.roll(shift, 0)[1:]])
 
 
-def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int, shift: int) -> str | None:
+def _first_mixed(run: _Runs, few: Call, plain: Outputs, changed: Outputs, whole: int, shift: int) -> str | None:
     """Return the first module in which other samples than the replaced first one moved; None if no output moved.
 
     Args:
-        plain: the outputs of the samples as they are.
+        run: runs the model.
+        few: the samples as they are.
+        plain: the outputs of these.
         changed: those with all samples moved by `shift` places and the first replaced.
-        samples: how many there are.
-        whole: how many the batch has.
+        whole: how many samples the batch has.
         shift: by how many places the samples were moved.
     """
+    samples = few.count
     ends = [end for end in _ends(plain) if end.ndim]  # a loss that the model computes itself is no row of a sample
     if ends and ends[0].shape[:1] == (whole,) != (samples,):
         return ""  # as many rows as before for fewer samples
     if not ends or any(end.shape[:1] != (samples,) or end.shape[1:2] == (samples,) for end in ends):
         return None  # rows that are no samples, or a table of all pairs
-    counted = [(path, before, after) for (path, before), (_, after) in zip(plain, changed)]
 
     def others_moved(before: Tensor, after: Tensor) -> bool:
         return before.shape[:1] == (samples,) and have_moved(before.roll(shift, 0)[1:], after[1:])
 
-    if not any(others_moved(before, after) for path, before, after in counted if not path):
+    if not any(map(others_moved, _ends(plain), _ends(changed))):
         return None  # as in most models: what lies inside of them need not be looked at
+    pairs = zip(run.hear(few), run.hear(few.changed(partial(_other_first, shift))))
+    counted = [(path, before, after) for (path, before), (_, after) in pairs]
     place = next(place for place, (_, before, after) in enumerate(counted) if others_moved(before, after))
     while place and counted[place - 1][0] and _counts_others(*counted[place - 1][1:], samples):
         place -= 1  # the module before has another first dimension, which it has taken for the samples
@@ -549,9 +574,9 @@ def _first_ahead(plain: Outputs, changed: Outputs, call: Call, steps: LabelledSt
     return next(iter(moved)) if "" in moved else None
 
 
-def _moving_modules(plain: Outputs, rolled: Outputs) -> list[str]:
-    """Return the modules whose output depends on the samples, in their order."""
-    return [path for (path, a), (_, b) in zip(plain, rolled) if path and have_moved(a, b)]
+def _moving_modules(plain: Outputs, changed: Outputs) -> list[str]:
+    """Return the modules whose output depends on what was changed, in their order."""
+    return [path for (path, a), (_, b) in zip(plain, changed) if path and have_moved(a, b)]
 
 
 def _is_random(plain: Tensor, rolled: Tensor) -> bool:
@@ -581,12 +606,11 @@ def _idle_arguments(run: _Runs, call: Call, plain: Outputs, moved: Outputs | Non
         is_idle = any(whole)
         for other in (1, 2):  # a loss may be the same for one other sample by chance
             if is_idle:
-                changed = run(call.changed(partial(_other_first_if, leaf, other)))
-                distances = zip(_distances(plain, changed), whole, strict=True)
+                last = call.changed(partial(_other_first_if, leaf, other))
+                distances = zip(_distances(plain, run(last)), whole, strict=True)
                 is_idle = all(one <= NO_INFLUENCE * every for one, every in distances)
         if is_idle:
-            readers = (path for (path, before), (_, after) in zip(plain, changed) if path and have_moved(before, after))
-            idle[name] = next(readers, "")
+            idle[name] = next(iter(_moving_modules(run.hear(call), run.hear(last))), "")
     return idle
 
 
@@ -597,7 +621,6 @@ def _other_first_if(chosen: Tensor, other: int, tensor: Tensor) -> Tensor:
 
 def _distances(plain: Outputs, changed: Outputs) -> list[float]:
     """Return how far each output of the model moved; large values such as those of a mask count by their logarithm."""
-    return [
-        float((a.double().asinh() - b.double().asinh()).norm())
-        for a, b in zip(_ends(plain), _ends(changed), strict=True)
-    ]
+    ends = zip(_ends(plain), _ends(changed), strict=True)
+    moved = [torch.linalg.vector_norm(a.double().asinh() - b.double().asinh()) for a, b in ends]
+    return torch.stack(moved).tolist() if moved else []

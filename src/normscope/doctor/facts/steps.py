@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,9 +24,9 @@ from ...calls.call import Call
 from ...core.budget import count
 from ...core.codec import JsonForm, Part
 from ...core.errors import InputError, describe_error
-from ...core.untouched import on_copies, seed_random, with_tensors
+from ...core.untouched import FunctionalDropoutOff, on_copies, seed_random, unobserved, with_tensors
 from ...core.whole_weights import without_gathering
-from ...listening.listener import ForwardListener
+from .layers import fetch_numbers
 
 SHORT_STEP = 0.01
 """The fall of the loss that a short step promises, as a share of the loss: far above rounding, and nearly straight."""
@@ -34,6 +34,8 @@ SHORTER, SHORTEST = 0.01, 1e-4
 """By these factors the step is made shorter where the loss rose; still shorter ones would be lost in rounding."""
 LARGE_EPS = 1e-4
 """Of an optimizer; torch's own are at most 1e-6, but for Adagrad's and RMSprop's of 1e-10 and 1e-8."""
+SMALLEST_SURE = 1e-30
+"""Of inner products in single precision: in smaller ones squares may have been lost."""
 REPEATS = 1e-5
 """The share by which the loss of a second run with the same weights may differ."""
 Gradients = Mapping[str, Tensor]
@@ -147,7 +149,7 @@ def try_steps(
     square = _dot(gradients, gradients)
     facts: dict[str, Any] = {"loss": value}
     weights = {name: p for name, p in model.named_parameters() if name in gradients}
-    again = _attempt("steps", lambda: {"again": trial.after({})}, skipped).get("again", math.nan)
+    again = _attempt("steps", lambda: {"again": trial.at({})}, skipped).get("again", math.nan)
     repeats = abs(again - value) <= REPEATS * abs(value)
     if repeats and value > 0.0 and 0.0 < square < math.inf:
         size = math.sqrt(_dot(weights, weights))
@@ -185,7 +187,7 @@ class Trial:
         self.forward_samples += here.count
         seed_random(self.model)
         with on_copies(self.model):
-            with ForwardListener(self.model, dropout=False), with_tensors(self.model, weights):
+            with FunctionalDropoutOff(), with_tensors(self.model, weights):
                 made = self.model(*here.args, **here.kwargs)
             return self.loss_of(made, samples)
 
@@ -197,11 +199,17 @@ class Trial:
         self.backward_samples += self.forward_samples - before
         return {name: g for name, g in zip(trained, gradients, strict=True) if g is not None}
 
-    def after(self, changes: Gradients, factor: float = 1.0) -> float:
+    def after(self, changes: Gradients, factor: float) -> float:
         """Return the loss with changes added to the weights."""
         held = dict(self.model.named_parameters())
+        with torch.no_grad(), unobserved():
+            weights = {name: torch.add(held[name], change, alpha=factor) for name, change in changes.items()}
+        return self.at(weights)
+
+    def at(self, weights: Mapping[str, Tensor]) -> float:
+        """Return the loss at other weights."""
         with torch.no_grad():
-            return float(self.loss({name: held[name] + factor * change for name, change in changes.items()}))
+            return float(self.loss(weights))
 
 
 def _attempt(what: str, measure: Callable[[], dict[str, Any]], skipped: list[tuple[str, str]]) -> dict[str, Any]:
@@ -292,9 +300,11 @@ def _own_step(trial: Trial, gradients: Gradients, optimizer: Optimizer) -> dict[
                 weight.grad = None if gradient is None else gradient.clone()
                 if name is not None:
                     changes[name] = weight, parameter
-        with _no_global_hooks():
+        is_torchs = type(optimizer).__module__.startswith("torch.")
+        with _no_global_hooks(), unobserved() if is_torchs else nullcontext():
             twin.step()
-        moved = {name: (weight - parameter).detach() for name, (weight, parameter) in changes.items()}
+        with torch.no_grad(), unobserved():
+            moved = {name: weight - parameter for name, (weight, parameter) in changes.items()}
     sums = _sums_of(moved, {name: own for name, (_, own) in changes.items()}, gradients)
     matrices = [(row[0], row[1]) for name, row in sums.items() if moved[name].ndim > 1 and row[1]]
     change, size = (sum(pair[k] for pair in matrices) for k in (0, 1))
@@ -303,7 +313,7 @@ def _own_step(trial: Trial, gradients: Gradients, optimizer: Optimizer) -> dict[
     rates = [float(group["lr"]) for group in large if group.get("lr")]
     return {
         "promised_fall": -_dot(gradients, moved),
-        "next_loss": trial.after(moved),
+        "next_loss": trial.at({name: weight for name, (weight, _) in changes.items()}),
         "moved_share": math.sqrt(change / size) if size else None,
         "most_moved": max((math.sqrt(own / whole) for own, whole in matrices), default=None),
         "unmoved": staying / learning if learning else None,
@@ -317,15 +327,18 @@ def _sums_of(moved: Gradients, weights: Gradients, gradients: Gradients) -> dict
     These are entries with a gradient, that change, and with a gradient that do not change. All are fetched at once.
     """
     names = [name for name in moved if name in gradients]
-    if not names:
-        return {}
-    home, rows = moved[names[0]].device, list[Tensor]()
-    for name in names:
-        change, learns = _reals(moved[name]), _reals(gradients[name]) != 0
-        stays = change == 0
-        parts = (change.square(), _reals(weights[name]).square(), learns, ~stays, learns & stays)
-        rows.append(torch.stack([part.sum(dtype=torch.float64) for part in parts]).to(home))
-    return dict(zip(names, torch.stack(rows).tolist(), strict=True))
+    triples = [[_reals(held[name]) for held in (moved, weights, gradients)] for name in names]
+    squares = compute_products((values, values) for k in (0, 1) for values in [triple[k] for triple in triples])
+    counts = fetch_numbers([torch.count_nonzero(triple[k]) for triple in triples for k in (0, 2)])
+    rows = {
+        name: [squares[k], squares[k + len(names)], counts[2 * k + 1], counts[2 * k], 0.0]
+        for k, name in enumerate(names)
+    }
+    at_rest = [k for k, (change, _, _) in enumerate(triples) if counts[2 * k] < change.numel()]
+    learning = [torch.count_nonzero(torch.where(triples[k][0] == 0, triples[k][2], 0)) for k in at_rest]
+    for k, staying in zip(at_rest, fetch_numbers(learning), strict=True):
+        rows[names[k]][4] = staying
+    return rows
 
 
 @contextmanager
@@ -344,11 +357,24 @@ def _no_global_hooks() -> Iterator[None]:
 
 def _dot(one: Gradients, other: Gradients) -> float:
     """Return the inner product over the parameters that both have; of complex ones the real part."""
-    products = [(_reals(one[name]) * _reals(other[name])).sum() for name in one if name in other]
-    return float(torch.stack(products).sum()) if products else 0.0
+    return math.fsum(compute_products((_reals(one[name]), _reals(other[name])) for name in one if name in other))
+
+
+@unobserved()
+def compute_products(pairs: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
+    """Return inner products, in double precision where the squares of single precision might not hold them."""
+    held = [[values.reshape(-1) for values in pair] for pair in pairs]
+    products = fetch_numbers([torch.dot(one, other) for one, other in held])
+    unsure = [k for k, product in enumerate(products) if not SMALLEST_SURE < abs(product) < math.inf]
+    for k, product in zip(
+        unsure, fetch_numbers([torch.dot(*(v.double() for v in held[k])) for k in unsure]), strict=True
+    ):
+        products[k] = product
+    return products
 
 
 def _reals(values: Tensor) -> Tensor:
-    """Return values in double precision, dense, the parts of complex ones side by side."""
-    values = values.to_dense() if values.is_sparse else values
-    return (torch.view_as_real(values.detach().resolve_conj()) if values.is_complex() else values.detach()).double()
+    """Return values in single or double precision, dense, the parts of complex ones side by side."""
+    values = values.to_dense() if values.is_sparse else values.detach()
+    values = torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
+    return values if values.dtype in (torch.float32, torch.float64) else values.float()
