@@ -111,7 +111,8 @@ def watch_units_alike(history: History) -> Iterator[Finding]:
 def check_zero_weights(examined: Examined) -> Iterator[Finding]:
     """`zero-weights` (warning, info): a layer of zeros through which all gradients have to pass (info: a branch or a
     last layer that starts at zero), or whose own gradient is exactly zero, so that it stays so, or that does not
-    train (error: all layers are zero); weights that have decayed to a gain below 0.001
+    train, or of which alone another layer reads (error: all layers are zero, or gradients are no numbers behind it);
+    weights that have decayed to a gain below 0.001
     """
     signal = examined.signal
     if signal is None:
@@ -131,7 +132,9 @@ def check_zero_weights(examined: Examined) -> Iterator[Finding]:
         stuck = row.trainable and row.gradient == 0.0 and (other or is_fresh(examined.model)) and not closed
         stuck = stuck and not opening
         frozen = not row.trainable and any(other.trainable for other in signal.parameters)
-        closed = closed or stuck or frozen
+        reader = "" if closed or stuck or frozen else _find_blind_reader(signal, row.module)
+        closed = closed or stuck or frozen or bool(reader)
+        overflows = bool(reader) and any(other.gradient == math.inf for other in layers)
         nothing_learns = closed and number == 0 and len(layers) > 1 and all(other.is_zero for other in layers)
         where = row.module or row.name
         yield finding(
@@ -145,6 +148,8 @@ def check_zero_weights(examined: Examined) -> Iterator[Finding]:
                 if nothing_learns
                 else ", and so is their gradient."
                 if stuck
+                else f", and `{reader}` has nothing else to go by."
+                if reader
                 else ", and no gradient gets past it to the layers before." * closed
             )
             + ("" if closed else "."),
@@ -152,6 +157,9 @@ def check_zero_weights(examined: Examined) -> Iterator[Finding]:
             if frozen
             else "It is zero because another factor is zero as well: neither of them can open."
             if stuck
+            else "What the input is makes no difference there: branches that begin at zero do so in the layer whose "
+            "output is added to others."
+            if reader
             else "The output does not depend on the input, and the layers before do not learn."
             if closed
             else "This is how residual branches and last layers are often initialised: the branch adds nothing at "
@@ -160,8 +168,25 @@ def check_zero_weights(examined: Examined) -> Iterator[Finding]:
             + (", and call requires_grad_(True) on it." if frozen else ".")
             if closed
             else "Nothing to do for a fresh model. After training it means that the layer got no gradient.",
-            severity=Severity.ERROR if nothing_learns else Severity.WARNING if closed else Severity.INFO,
+            severity=Severity.ERROR if nothing_learns or overflows else Severity.WARNING if closed else Severity.INFO,
         )
+
+
+def _find_blind_reader(signal: PassFacts, path: str) -> str:
+    """Return the layer that reads nothing of the input but what a layer of zeros hands on; empty where there is none.
+
+    An attention may read other values too: it is blind if all of its weights are equal.
+    """
+    behind = {number for number, row in enumerate(signal.rows) if row.path == path and row.kind in WEIGHT_KINDS}
+    for number, (row, feeds) in enumerate(zip(signal.rows, signal.flow.feeds, strict=False)):
+        if number in behind or behind.isdisjoint(feeds):
+            continue
+        alone = behind.issuperset(feeds)
+        if row.kind in (*WEIGHT_KINDS, *RECURRENT, "attention") and (alone or row.blind_heads):
+            return row.path
+        if alone:
+            behind.add(number)
+    return ""
 
 
 def _ranks(signal: PassFacts) -> dict[str, int]:
