@@ -78,7 +78,7 @@ MOST_REPEATED_SHARE, CENTRED_DEVIATIONS = 0.1, 4.0
 
 
 def looks_drawn(module: nn.Module) -> bool:
-    """Whether a layer may be a random draw: its weights differ, and their mean is zero but for chance; its bias is small.
+    """Whether a layer may be a random draw: its weights differ, their mean is zero but for chance, its bias small.
 
     So are many trained layers. Filters and bases that are computed repeat their values, or have another mean.
     """
