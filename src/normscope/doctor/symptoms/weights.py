@@ -25,7 +25,7 @@ from ..monitor.record import Record
 from ..monitor.series import FIRST, LASTING_STEPS
 from .check_readings import LOSS, find_last_linear, is_matrix, least_side, loss_facts_of, parameters_of
 from .graph_order import WEIGHT_KINDS
-from .symptom import FindingWords, Symptom, finding, others_likewise
+from .symptom import FindingWords, Symptom, finding, others_likewise, place
 
 FINDING_WORDS = {
     "equal-units": FindingWords("the units of {where} are all alike", "the units of {count} layers are alike"),
@@ -148,7 +148,7 @@ def check_zero_weights(examined: Examined) -> Iterator[Finding]:
                 if nothing_learns
                 else ", and so is their gradient."
                 if stuck
-                else f", and `{reader}` has nothing else to go by."
+                else f", and {reader} has nothing else to go by."
                 if reader
                 else ", and no gradient gets past it to the layers before." * closed
             )
@@ -173,7 +173,7 @@ def check_zero_weights(examined: Examined) -> Iterator[Finding]:
 
 
 def _find_blind_reader(signal: PassFacts, path: str) -> str:
-    """Return the layer that reads nothing of the input but what a layer of zeros hands on; empty where there is none.
+    """Name the layer that reads nothing of the input but what a layer of zeros hands on; empty where there is none.
 
     An attention may read other values too: it is blind if all of its weights are equal.
     """
@@ -183,7 +183,7 @@ def _find_blind_reader(signal: PassFacts, path: str) -> str:
             continue
         alone = behind.issuperset(feeds)
         if row.kind in (*WEIGHT_KINDS, *RECURRENT, "attention") and (alone or row.blind_heads):
-            return row.path
+            return place(row.path)
         if alone:
             behind.add(number)
     return ""
@@ -494,17 +494,17 @@ def branch_ratios(examined: Examined) -> Iterator[tuple[float, Callable[[], Find
     signal = examined.signal
     if signal is None:
         return
-    for place, seen in examined.normalizers():
+    for normalizer, seen in examined.normalizers():
         before = [
             feed
             for row, feeds in zip(signal.rows, signal.flow.feeds, strict=False)
-            if row.path == place.path
+            if row.path == normalizer.path
             for feed in feeds
         ]
         size = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in before))
         if not seen.uses_running and size and len(set(before)) > 1:
             ratio = 10.0 ** (seen.log10_median / 2.0) / size
-            yield ratio, partial(_multiplied_branch, signal, place.path, before, ratio)
+            yield ratio, partial(_multiplied_branch, signal, normalizer.path, before, ratio)
     for number, (row, feeds) in enumerate(zip(signal.rows, signal.flow.feeds, strict=False)):
         summands = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in feeds))
         mixes = row.kind == "attention" or (row.kind == "relu" and len(feeds) > 1)
