@@ -182,7 +182,7 @@ def _find_blind_reader(signal: PassFacts, path: str) -> str:
         if number in behind or behind.isdisjoint(feeds):
             continue
         alone = behind.issuperset(feeds)
-        if row.kind in (*WEIGHT_KINDS, *RECURRENT, "attention") and (alone or row.blind_heads):
+        if row.blind_heads or (alone and row.kind in (*WEIGHT_KINDS, *RECURRENT, "attention")):
             return place(row.path)
         if alone:
             behind.add(number)
