@@ -36,9 +36,9 @@ from torch.optim.lr_scheduler import LambdaLR
 import normscope as ns
 
 CHECKED = (
-    "torchvision efficientnet_b0", "torchvision googlenet", "timm test_vit", "transformers gpt2 causal 96x4",
+    "torchvision googlenet", "timm test_efficientnet_gn", "timm test_vit", "transformers gpt2 causal 96x4",
     "transformers bert masked 96x4", "transformers llama causal 96x4",
-    "torchvision squeezenet1_1", "torchvision mobilenet_v3_small", "timm convnext_atto",
+    "torchvision squeezenet1_1", "timm test_resnet", "timm test_nfnet",
     "transformers roberta masked 96x4", "transformers mamba causal 96x4", "transformers gpt_neox causal 96x4",
 )  # fmt: skip
 WATCHED = (
