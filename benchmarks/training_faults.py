@@ -1,6 +1,7 @@
 """Count which training faults that other tools define `check` and `watch` name in real architectures, by their cause.
 
-    python benchmarks/training_faults.py [--processes N] [--only NAME ...] [--half tuned|scoring] [--misses]
+    python benchmarks/training_faults.py [--processes N] [--only NAME ...] [--half tuned|scoring]
+                                         [--with check|watch] [--misses]
 
 The problem types are those of AutoTrainer (2021), DeepDiagnosis (2022), TrainCheck (2025) and DynFault's taxonomy,
 planted anew into networks of torchvision, timm and transformers from their definitions, with none of their code. With
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from multiprocessing import get_context
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from population.networks import LISTINGS, Network
@@ -34,6 +36,8 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 import normscope as ns
+from normscope.doctor.monitor import watching
+from normscope.doctor.monitor.schedule import TimeBudget
 
 CHECKED = (
     "torchvision googlenet", "timm test_efficientnet_gn", "timm test_vit", "transformers gpt2 causal 96x4",
@@ -518,7 +522,10 @@ def examine(fault: Fault | None, name: str, in_run: bool) -> Outcome:
 def watch_run(training: Training, optimizer: Optimizer) -> Sequence[Any]:
     """Train for some steps, as a user does, and return the alarms."""
     schedule = LambdaLR(optimizer, training.factor_of_rate) if training.factor_of_rate else None
-    with ns.watch(training.model, optimizer, every=10, panel=False) as run:
+    with (
+        patch.object(watching, "TimeBudget", partial(TimeBudget, clock=time.process_time_ns)),
+        ns.watch(training.model, optimizer, every=10, panel=False) as run,
+    ):
         for _ in range(STEPS):
             batch = training.draw()
             if training.loss is None:
@@ -555,6 +562,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--only", nargs="*", help="parts of names of faults")
     parser.add_argument("--half", choices=("tuned", "scoring"))
+    parser.add_argument("--with", dest="way", choices=("check", "watch"))
     parser.add_argument("--misses", action="store_true", help="name those of the half that rules may be tuned on")
     chosen = parser.parse_args()
     begun = time.perf_counter()
@@ -565,7 +573,7 @@ def main() -> None:
         for in_run, names in ((False, CHECKED), (True, WATCHED))
         for name in names
         for number in (None, *range(len(FAULTS)))
-        if chosen.half in (None, halves[name])
+        if chosen.half in (None, halves[name]) and chosen.way in (None, "watch" if in_run else "check")
         if number is None or FAULTS[number].in_run == in_run
         if number is None or not chosen.only or any(part in FAULTS[number].name for part in chosen.only)
     ]
