@@ -136,18 +136,20 @@ def test_a_frozen_part_of_a_new_network() -> None:
 
 
 def test_a_layer_of_zeros_that_another_reads_alone() -> None:
-    """With a normalizer and an activation between; a branch that begins at zero does so in its last layer."""
+    """With a normalizer and an activation between; a branch begins at zero in its last layer, which a gate may read."""
     images = (torch.randn(16, 3, 12, 12, generator=torch.Generator().manual_seed(1)), CLASSES[:16])
 
     class Residual(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.stem, self.inner, self.outer = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 1), nn.Conv2d(16, 16, 1)
-            self.norm, self.head = nn.BatchNorm2d(16), nn.Linear(16, 4)
+            self.norm, self.gate, self.head = nn.BatchNorm2d(16), nn.Linear(16, 16), nn.Linear(16, 4)
 
         def forward(self, x: Tensor) -> Tensor:
             x = self.stem(x).relu()
-            return self.head((x + self.outer(self.norm(self.inner(x)).relu())).mean((2, 3)))
+            branch = self.outer(self.norm(self.inner(x)).relu())
+            gate = self.gate(branch.mean((2, 3))).sigmoid()[:, :, None, None]
+            return self.head((x + gate * branch).mean((2, 3)))
 
     for name in ("inner", "outer"):
         torch.manual_seed(0)

@@ -175,18 +175,26 @@ def check_zero_weights(examined: Examined) -> Iterator[Finding]:
 def _find_blind_reader(signal: PassFacts, path: str) -> str:
     """Name the layer that reads nothing of the input but what a layer of zeros hands on; empty where there is none.
 
-    An attention may read other values too: it is blind if all of its weights are equal.
+    An attention may read other values too: it is blind if all of its weights are equal. What is added to values that do
+    depend on the input is a branch that begins at zero, also if it is multiplied by a gate of its own before.
     """
-    behind = {number for number, row in enumerate(signal.rows) if row.path == path and row.kind in WEIGHT_KINDS}
+    zeros = {number for number, row in enumerate(signal.rows) if row.path == path and row.kind in WEIGHT_KINDS}
+    behind, reader = set(zeros), ""
     for number, (row, feeds) in enumerate(zip(signal.rows, signal.flow.feeds, strict=False)):
         if number in behind or behind.isdisjoint(feeds):
             continue
-        alone = behind.issuperset(feeds)
-        if row.blind_heads or (alone and row.kind in (*WEIGHT_KINDS, *RECURRENT, "attention")):
+        if row.blind_heads:
             return place(row.path)
-        if alone:
-            behind.add(number)
-    return ""
+        if not behind.issuperset(feeds):
+            if not zeros.isdisjoint(feeds):
+                return ""
+            continue
+        behind.add(number)
+        if row.kind in (*WEIGHT_KINDS, *RECURRENT, "attention"):
+            reader = reader or place(row.path)
+        elif not zeros.isdisjoint(feeds):
+            zeros.add(number)
+    return reader
 
 
 def _ranks(signal: PassFacts) -> dict[str, int]:
@@ -494,17 +502,17 @@ def branch_ratios(examined: Examined) -> Iterator[tuple[float, Callable[[], Find
     signal = examined.signal
     if signal is None:
         return
-    for normalizer, seen in examined.normalizers():
+    for owner, seen in examined.normalizers():
         before = [
             feed
             for row, feeds in zip(signal.rows, signal.flow.feeds, strict=False)
-            if row.path == normalizer.path
+            if row.path == owner.path
             for feed in feeds
         ]
         size = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in before))
         if not seen.uses_running and size and len(set(before)) > 1:
             ratio = 10.0 ** (seen.log10_median / 2.0) / size
-            yield ratio, partial(_multiplied_branch, signal, normalizer.path, before, ratio)
+            yield ratio, partial(_multiplied_branch, signal, owner.path, before, ratio)
     for number, (row, feeds) in enumerate(zip(signal.rows, signal.flow.feeds, strict=False)):
         summands = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in feeds))
         mixes = row.kind == "attention" or (row.kind == "relu" and len(feeds) > 1)
