@@ -194,13 +194,14 @@ def projections(model: nn.Module, name: str) -> list[Tensor]:
 
 @pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj"])
 @torch.no_grad()
-def test_attention_without_queries_keys_or_values_is_told_once(name):
+def test_attention_without_queries_keys_or_values_is_told_by_its_weights(name):
     model = llama()
     for weight in projections(model, name):
         weight.zero_()
     found = [f for f in ns.check(model.train(), tokens()).findings if f.severity > ns.Severity.INFO]
-    assert [(f.code, f.where) for f in found] == [("blind-attention", "model.layers.0.self_attn")]
-    assert "1 other layer likewise" in found[0].seen
+    paths = [f"model.layers.{number}.self_attn" for number in (0, 1)]
+    assert [(f.code, f.where) for f in found] == [("zero-weights", f"{path}.{name}") for path in paths]
+    assert f"`{paths[0]}` has nothing else to go by" in found[0].seen
 
 
 @pytest.mark.parametrize("kernel", ["eager", "sdpa"])
@@ -274,7 +275,9 @@ def test_attention_without_an_axis_of_heads_is_one_head(fused):
     model, batch = OneHead(fused=fused), (torch.randn(16, 5, 6), torch.arange(16) % 3)
     assert "blind-attention" not in warned(model, batch, loss="cross_entropy")
     model.key.weight.data.zero_()
-    assert "blind-attention" in warned(model, batch, loss="cross_entropy")
+    found = warned(model, batch, loss="cross_entropy")
+    assert "blind-attention" not in found, "the weights of its keys say why"
+    assert "zero-weights" in found
 
 
 @torch.no_grad()

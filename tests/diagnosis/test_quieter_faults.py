@@ -89,6 +89,77 @@ def test_a_loss_by_hand_with_the_wrong_sign() -> None:
     assert not warned(mlp(8, 32, 4), (TABLE, CLASSES), loss=lambda o, y: -likelihood(o, y))
 
 
+def test_class_numbers_squared_over_an_output_for_each_class() -> None:
+    """Also in a batch that lacks some classes, and where labels of -100 count in no loss of torch."""
+    some = torch.where(CLASSES == 1, 3, CLASSES)
+    for labels in (some, torch.where(CLASSES == 1, -100, CLASSES)):
+        squares = lambda o, y: (o - y[:, None].float()).square().mean()  # noqa: E731
+        assert ("loss-does-not-fit", "the loss") in warned(mlp(8, 32, 4), (TABLE, labels), loss=squares)
+    numbers = torch.where(CLASSES == 1, -3, CLASSES)
+    assert not warned(mlp(8, 32, 4), (TABLE, numbers), loss=squares)
+
+
+def test_a_step_that_replaces_the_weights_is_too_long_whatever_the_loss_does() -> None:
+    """The loss of an output that a normalizer keeps at its size hardly rises."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4), nn.BatchNorm1d(4, affine=False))
+    optimizer = AdamW([model[0].weight, model[2].weight], lr=3.0)
+    (step,) = [x for x in ns.check(model, (TABLE, NUMBERS.sign()), loss="mse", optimizer=optimizer).findings
+               if x.code == "step-too-long"]  # fmt: skip
+    assert "times their size: AdamW moves each by about the rate" in step.seen
+
+
+def drawn_convolutions() -> nn.Sequential:
+    """Convolutions without biases, drawn from a normal distribution, with a BatchNorm behind each."""
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Conv2d(inner, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+              for inner in (3, 16, 16, 16)]  # fmt: skip
+    for block in blocks:
+        nn.init.normal_(block[0].weight, std=0.1)
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4))
+
+
+def test_a_frozen_part_of_a_new_network() -> None:
+    """Whatever the weights were drawn from, and one layer between others too; not of a trained one, nor of filters."""
+    images = (torch.randn(16, 3, 12, 12, generator=torch.Generator().manual_seed(1)), CLASSES[:16])
+    for frozen in ((0, 1, 2), (2,)):
+        model = drawn_convolutions()
+        for number in frozen:
+            model[number][0].requires_grad_(False)
+        assert warned(model, images, loss="cross_entropy") == [("frozen-layer", f"{frozen[0]}.0")]
+        model[frozen[0]][1].weight.data += 0.1 * torch.rand(16)
+        assert not warned(model, images, loss="cross_entropy")
+    model = drawn_convolutions()
+    model[2][0].requires_grad_(False).weight.copy_(torch.tensor([1.0, -2.0, 1.0]).expand(16, 16, 3, 3))
+    model[2][0].weight[::2] *= torch.linspace(-1.0, 1.0, 8)[:, None, None, None]
+    assert ("frozen-layer", "2.0") not in warned(model, images, loss="cross_entropy")
+
+
+def test_a_layer_of_zeros_that_another_reads_alone() -> None:
+    """With a normalizer and an activation between; a branch begins at zero in its last layer, which a gate may read."""
+    images = (torch.randn(16, 3, 12, 12, generator=torch.Generator().manual_seed(1)), CLASSES[:16])
+
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.inner, self.outer = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 1), nn.Conv2d(16, 16, 1)
+            self.norm, self.gate, self.head = nn.BatchNorm2d(16), nn.Linear(16, 16), nn.Linear(16, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x).relu()
+            branch = self.outer(self.norm(self.inner(x)).relu())
+            gate = self.gate(branch.mean((2, 3))).sigmoid()[:, :, None, None]
+            return self.head((x + gate * branch).mean((2, 3)))
+
+    for name in ("inner", "outer"):
+        torch.manual_seed(0)
+        model = Residual()
+        nn.init.zeros_(model.get_submodule(name).weight)
+        nn.init.zeros_(model.get_submodule(name).bias)
+        told = warned(model, images, loss="cross_entropy")
+        assert told[:1] == ([("zero-weights", "inner")] if name == "inner" else []), told
+
+
 def test_two_units_before_many_classes_and_one_before_a_number_are_no_bottleneck() -> None:
     numbers = torch.arange(128) % 8
     assert not warned(mlp(8, 16, 2, 16, 8), (TABLE, numbers), loss="cross_entropy")

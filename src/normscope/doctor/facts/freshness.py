@@ -89,6 +89,36 @@ def _as_drawn(shares: Tensor) -> bool:
     return shares.numel() >= FEWEST_BIASES and even and float(shares.abs().max()) <= 1 + 1e-6
 
 
+MOST_REPEATED_SHARE, CENTRED_DEVIATIONS = 0.1, 4.0
+"""The share of a weight's values that chance repeats in float32, and how many standard errors its mean lies from 0."""
+
+
+def looks_drawn(module: nn.Module) -> bool:
+    """Whether a layer may be a random draw: its weights differ, their mean is zero but for chance, its bias small.
+
+    So are many trained layers. Filters and bases that are computed repeat their values, or have another mean.
+    """
+    weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
+    if weight is None or weight.ndim < 2 or weight.numel() < FEWEST_BIASES or weight.dtype != torch.float32:
+        return False
+    if bias is not None and float(bias.detach().abs().max()) > 1.0 / math.sqrt(math.prod(weight.shape[1:])):
+        return False
+    values = weight.detach().flatten()
+    spread = float(values.std()) / math.sqrt(len(values))
+    return len(values.unique()) >= (1.0 - MOST_REPEATED_SHARE) * len(values) and (
+        abs(float(values.mean())) <= CENTRED_DEVIATIONS * spread
+    )
+
+
+def has_new_gains(model: nn.Module) -> bool:
+    """Whether a model has normalizers, and the gains and biases of all of them are as they were born."""
+    pairs = [(module._parameters.get("weight"), module._parameters.get("bias")) for module in model.modules()]
+    gains = [(weight, bias) for weight, bias in pairs if weight is not None and weight.ndim == 1]
+    return bool(gains) and all(
+        bool((weight == weight[:1]).all()) and (bias is None or not bool(bias.any())) for weight, bias in gains
+    )
+
+
 FEW_RANDOM = 3
 """Frozen random layers from which on a network of them is no map to random features."""
 

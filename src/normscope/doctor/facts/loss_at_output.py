@@ -15,6 +15,8 @@ from ...core.codec import JsonForm, Part
 MAX_LABELS, MIN_SAMPLES_OF_LABEL, MIN_CLASSES = 10, 8, 3
 """The most different labels that count as names of kinds, not as numbers; the fewest samples of a label that share
 something not by chance; the fewest classes, for two values may be names of any two kinds."""
+IGNORED_LABEL = -100
+"""What torch takes for the class of what counts in no loss."""
 MOVE_FACTOR = 3.0
 """How far outputs are moved, as a multiple of the largest of them and of the targets."""
 SAME_LOSS = 1e-4
@@ -117,9 +119,14 @@ class LossAtOutput:
         if label is None or label.is_complex() or label.ndim > self.output.ndim or not label.numel():
             return 0
         kinds = len(label.unique())
+        per_class = not label.is_floating_point() and label.ndim + 1 == self.output.ndim
+        if per_class and kinds >= MIN_CLASSES and set(label[label < 0].tolist()) <= {IGNORED_LABEL}:
+            kinds = max(kinds, self.output.shape[-1])  # an output for each class: a small batch has not all of them
+        elif int(label.min()):
+            return 0
         named = not label.is_floating_point() or self.output.shape[-1:] == (1,) or self.output.ndim == 1
         whole = bool((label == label.round()).all()) if label.is_floating_point() else True
-        if not named or not whole or kinds < MIN_CLASSES or int(label.min()) or int(label.max()) >= kinds:
+        if not named or not whole or kinds < MIN_CLASSES or int(label.max()) >= kinds:
             return 0
         gradients: list[Tensor] = []
         try:

@@ -44,6 +44,9 @@ the next three constants."""
 REWRITTEN_MATRIX_SHARE, REWRITTEN_SHARE = 1.0, 0.25
 """The change of one matrix, and of all of them, over their size, beyond which a step is long: in fresh networks at
 usual rates both are below a twentieth."""
+REPLACED_SHARE, UNUSUAL_RATE_RATIO = 1.0, 10.0
+"""The change of all matrices over their size, and the rate over the largest in use, beyond which a step replaces the
+weights: at usual rates tables that begin near zero may grow by more than their size."""
 BEYOND_STABLE_RATIO = 2.5
 """A multiple of the rate at which steps along the gradient begin to climb; some runs go well at up to twice as much."""
 LONG_MOMENTUM = 0.995
@@ -70,8 +73,9 @@ def check_next_step(examined: Examined) -> Iterator[Finding]:
     (also at a usual rate, 0.01 or 1 for SGD, where its own is larger), or is added to a gradient that it exceeds
     three times in a fresh model
     `step-too-long` (warning, info): with `optimizer=`: its next step more than doubles the loss, or raises it and
-    changes a matrix by more than its size, or is beyond 2.5 times the stable rate of SGD; a momentum above 0.995, betas
-    or rate and momentum in the wrong order; a step along the gradient (info: of a loss that may be a reward)
+    changes a matrix by more than its size, or changes all by more at a rate above 0.1 (SGD: 10), or is beyond 2.5 times
+    the stable rate of SGD; a momentum above 0.995, betas or rate and momentum in the wrong order; a step along the
+    gradient (info: of a loss that may be a reward)
     `step-too-short` (warning, info): with `optimizer=`: at the pace of the next step the loss takes more than 30,000
     steps to fall to zero; or the step leaves nine in ten weights exactly as they were; or eps is so large that a
     typical weight moves by less than 3 % of the rate, and weights change by less than a thousandth (info: a rate of 0,
@@ -134,7 +138,7 @@ def check_next_step(examined: Examined) -> Iterator[Finding]:
         yield _of_optimizer(
             "step-too-long",
             f"One step of {rate} takes the loss from {figure(steps.loss)} to {figure(steps.next_loss or 0.0)}"
-            + (f", and changes the weights by {percent(steps.moved_share)}." if steps.moved_share else "."),
+            + _describe_move(steps),
             "Training that begins so diverges, or kills units on its way back.",
             "Lower the learning rate, "
             + (f"to less than {figure(limit or 0.0)}" if below else "tenfold to begin with")
@@ -205,6 +209,15 @@ def _too_short(examined: Examined, steps: StepFacts, rate: str) -> Iterator[Find
         )
 
 
+def _describe_move(steps: StepFacts) -> str:
+    """Return the end of a sentence: how far a step moves the weights."""
+    share = steps.moved_share
+    if share is None or not REPLACED_SHARE < share < math.inf:
+        return f", and changes the weights by {percent(share)}." if share else "."
+    own = f": {steps.optimizer} moves each by about the rate" if "Adam" in (steps.optimizer or "") else ""
+    return f", and moves the weights by {figure(share)} times their size{own}."
+
+
 def _is_half(examined: Examined) -> bool:
     """Whether weights have fewer digits than float32."""
     return any(parameter.itemsize < 4 for parameter in examined.model.parameters())
@@ -232,8 +245,12 @@ def compute_decay_at_usual_rate(share: float, rate: float, optimizer: str) -> fl
         rate: the learning rate.
         optimizer: the name of the optimizer's class.
     """
-    usual = LARGEST_USUAL_SGD_RATE if "SGD" in optimizer else LARGEST_USUAL_RATE
-    return share * min(1.0, usual / rate)
+    return share * min(1.0, find_largest_usual_rate(optimizer) / rate)
+
+
+def find_largest_usual_rate(optimizer: str) -> float:
+    """Return the largest rate in use of an optimizer, by the name of its class."""
+    return LARGEST_USUAL_SGD_RATE if "SGD" in optimizer else LARGEST_USUAL_RATE
 
 
 def _is_pulled(steps: StepFacts) -> bool:
@@ -248,7 +265,7 @@ def _are_swapped(steps: StepFacts) -> bool:
 
 def _is_too_long(steps: StepFacts, loss: LossFacts | None) -> bool:
     """Whether the loss rises far, or rises after a step that is too long by its length."""
-    if steps.next_loss is None or not math.isfinite(steps.next_loss):
+    if steps.next_loss is None or not math.isfinite(steps.next_loss) or _replaces_weights(steps):
         return steps.next_loss is not None
     blind = 0.0 if loss is None or loss.blind is None else loss.blind
     if steps.loss > 0.0 and steps.next_loss - steps.loss > (DOUBLED_LOSS_RATIO - 1.0) * max(steps.loss, blind):
@@ -258,6 +275,12 @@ def _is_too_long(steps: StepFacts, loss: LossFacts | None) -> bool:
     return (
         steps.next_loss > HIGHER_LOSS_RATIO * max(steps.loss, 0.0) and steps.loss > NOT_FITTED and (rewritten or climbs)
     )
+
+
+def _replaces_weights(steps: StepFacts) -> bool:
+    """Whether a step at an unusual rate moves weights by more than their size, so that nothing of them is left."""
+    unusual = (steps.rate or 0.0) > UNUSUAL_RATE_RATIO * find_largest_usual_rate(steps.optimizer or "")
+    return unusual and (steps.moved_share or 0.0) > REPLACED_SHARE
 
 
 def check_loss_rises(examined: Examined) -> Iterator[Finding]:

@@ -35,6 +35,7 @@ EXPLAINED_AT_NEXT_LAYER = {
     "expanding-normalizer": ("dead-channels", "dead-layer"),
     "dead-relu": ("dead-channels", "zero-weights", "layer-scale"),
     "output-constant": ("dead-relu",),
+    "blind-attention": ("zero-weights",),
 }
 """A finding is dropped if one of these stands directly before it."""
 _TOTAL = ("dead-layer", "tiny-sets", "dead-relu", "zero-weights")
@@ -59,6 +60,8 @@ EXPLAINED_ANYWHERE = {
     "mask-leaks": ("samples-mixed",),  # changed sequences are looked at side by side in one batch
     "order-unknown": ("blind-attention", "mask-leaks", "eps-scale", "eps-dominated"),
     "blind-attention": ("zero-rows", "copied-rows"),
+    "gradient-not-finite": ("zero-weights",),
+    "gradient-explosion": ("zero-weights",),
     "first-loss": ("targets-scale", "activation-before-loss", "loss-does-not-fit", "input-scale", "layer-scale"),
 }
 """A warning is dropped if one of these, a warning too, stands anywhere."""

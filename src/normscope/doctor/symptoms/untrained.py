@@ -9,7 +9,7 @@ from dataclasses import replace
 from ...core.finding import Finding, Severity, figure, figures
 from ...report.words import listed, pluralise
 from ..facts.examined import Examined
-from ..facts.freshness import choose_unmeant, looks_fresh
+from ..facts.freshness import choose_unmeant, has_new_gains, looks_drawn, looks_fresh
 from ..facts.pass_facts import find_discriminator_layers
 from ..monitor.history import History
 from ..monitor.parameter_state import FAINT_ENTRIES, SLOW_GROUP_SHARE
@@ -85,21 +85,35 @@ def check_frozen_layer(examined: Examined) -> Iterator[Finding]:
             severity=Severity.ERROR,
         )
     followed = {row.path for row in signal.layers if row.log10_gradient is not None or row.kind == "embedding"}
-    random = choose_unmeant(
-        {
-            path: modules[path]
-            for path in held
-            if path in followed and not any(trains[path]) and looks_fresh(modules[path])
-        }
-    )
+    still = [path for path in held if not any(trains[path])]
+    fresh = {path for path in still if looks_fresh(modules[path])}
+    if _has_new_gain_before(examined, still):
+        fresh.update(path for path in still if looks_drawn(modules[path]))
+    candidates = {path: modules[path] for path in still if path in followed and path in fresh}
+    inner = [path for path in frozen if any(any(trains[behind]) for behind in held[held.index(path) :])]
+    unmeant = choose_unmeant(candidates)
+    random = [path for path in candidates if path in unmeant or path in inner]
     if find_discriminator_layers(signal) and (signal.loss is None or signal.loss.is_constant):
         random = []  # a generator, and the discriminator that judges it
-    if any(not any(trains[path]) and not looks_fresh(modules[path]) for path in held):
+    if not fresh.issuperset(still):
         random = []  # a trained network that is being adapted
     if random and any(row.trainable for row in signal.parameters):
         yield describe_frozen_random(random)
     elif frozen and any(any(trains[path]) for path in held):
         yield describe_frozen_behind(frozen, len(held))
+
+
+def _has_new_gain_before(examined: Examined, frozen: Sequence[str]) -> bool:
+    """Whether all normalizers of a model are new, and one of them runs before the last of the frozen layers.
+
+    A trained network without normalizers may be frozen in front of a new part that has some.
+    """
+    signal = examined.signal
+    if signal is None or not frozen or not has_new_gains(examined.model):
+        return False
+    paths = [row.path for row in signal.layers]
+    gains = {row.module for row in signal.parameters if len(row.shape) == 1 and row.name.endswith("weight")}
+    return not gains.isdisjoint(paths[: paths.index(frozen[-1])])
 
 
 def describe_frozen_random(paths: Sequence[str]) -> Finding:

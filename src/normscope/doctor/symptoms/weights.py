@@ -25,7 +25,7 @@ from ..monitor.record import Record
 from ..monitor.series import FIRST, LASTING_STEPS
 from .check_readings import LOSS, find_last_linear, is_matrix, least_side, loss_facts_of, parameters_of
 from .graph_order import WEIGHT_KINDS
-from .symptom import FindingWords, Symptom, finding, others_likewise
+from .symptom import FindingWords, Symptom, finding, others_likewise, place
 
 FINDING_WORDS = {
     "equal-units": FindingWords("the units of {where} are all alike", "the units of {count} layers are alike"),
@@ -111,7 +111,8 @@ def watch_units_alike(history: History) -> Iterator[Finding]:
 def check_zero_weights(examined: Examined) -> Iterator[Finding]:
     """`zero-weights` (warning, info): a layer of zeros through which all gradients have to pass (info: a branch or a
     last layer that starts at zero), or whose own gradient is exactly zero, so that it stays so, or that does not
-    train (error: all layers are zero); weights that have decayed to a gain below 0.001
+    train, or of which alone another layer reads (error: all layers are zero, or gradients are no numbers behind it);
+    weights that have decayed to a gain below 0.001
     """
     signal = examined.signal
     if signal is None:
@@ -131,7 +132,9 @@ def check_zero_weights(examined: Examined) -> Iterator[Finding]:
         stuck = row.trainable and row.gradient == 0.0 and (other or is_fresh(examined.model)) and not closed
         stuck = stuck and not opening
         frozen = not row.trainable and any(other.trainable for other in signal.parameters)
-        closed = closed or stuck or frozen
+        reader = "" if closed or stuck or frozen else _find_blind_reader(signal, row.module)
+        closed = closed or stuck or frozen or bool(reader)
+        overflows = bool(reader) and any(other.gradient == math.inf for other in layers)
         nothing_learns = closed and number == 0 and len(layers) > 1 and all(other.is_zero for other in layers)
         where = row.module or row.name
         yield finding(
@@ -145,6 +148,8 @@ def check_zero_weights(examined: Examined) -> Iterator[Finding]:
                 if nothing_learns
                 else ", and so is their gradient."
                 if stuck
+                else f", and {reader} has nothing else to go by."
+                if reader
                 else ", and no gradient gets past it to the layers before." * closed
             )
             + ("" if closed else "."),
@@ -152,6 +157,9 @@ def check_zero_weights(examined: Examined) -> Iterator[Finding]:
             if frozen
             else "It is zero because another factor is zero as well: neither of them can open."
             if stuck
+            else "What the input is makes no difference there: branches that begin at zero do so in the layer whose "
+            "output is added to others."
+            if reader
             else "The output does not depend on the input, and the layers before do not learn."
             if closed
             else "This is how residual branches and last layers are often initialised: the branch adds nothing at "
@@ -160,8 +168,33 @@ def check_zero_weights(examined: Examined) -> Iterator[Finding]:
             + (", and call requires_grad_(True) on it." if frozen else ".")
             if closed
             else "Nothing to do for a fresh model. After training it means that the layer got no gradient.",
-            severity=Severity.ERROR if nothing_learns else Severity.WARNING if closed else Severity.INFO,
+            severity=Severity.ERROR if nothing_learns or overflows else Severity.WARNING if closed else Severity.INFO,
         )
+
+
+def _find_blind_reader(signal: PassFacts, path: str) -> str:
+    """Name the layer that reads nothing of the input but what a layer of zeros hands on; empty where there is none.
+
+    An attention may read other values too: it is blind if all of its weights are equal. What is added to values that do
+    depend on the input is a branch that begins at zero, also if it is multiplied by a gate of its own before.
+    """
+    zeros = {number for number, row in enumerate(signal.rows) if row.path == path and row.kind in WEIGHT_KINDS}
+    behind, reader = set(zeros), ""
+    for number, (row, feeds) in enumerate(zip(signal.rows, signal.flow.feeds, strict=False)):
+        if number in behind or behind.isdisjoint(feeds):
+            continue
+        if row.blind_heads:
+            return place(row.path)
+        if not behind.issuperset(feeds):
+            if not zeros.isdisjoint(feeds):
+                return ""
+            continue
+        behind.add(number)
+        if row.kind in (*WEIGHT_KINDS, *RECURRENT, "attention"):
+            reader = reader or place(row.path)
+        elif not zeros.isdisjoint(feeds):
+            zeros.add(number)
+    return reader
 
 
 def _ranks(signal: PassFacts) -> dict[str, int]:
@@ -470,17 +503,17 @@ def branch_ratios(examined: Examined) -> Iterator[tuple[float, Callable[[], Find
     signal = examined.signal
     if signal is None:
         return
-    for place, seen in examined.normalizers():
+    for owner, seen in examined.normalizers():
         before = [
             feed
             for row, feeds in zip(signal.rows, signal.flow.feeds, strict=False)
-            if row.path == place.path
+            if row.path == owner.path
             for feed in feeds
         ]
         size = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in before))
         if not seen.uses_running and size and len(set(before)) > 1:
             ratio = 10.0 ** (seen.log10_median / 2.0) / size
-            yield ratio, partial(_multiplied_branch, signal, place.path, before, ratio)
+            yield ratio, partial(_multiplied_branch, signal, owner.path, before, ratio)
     for number, (row, feeds) in enumerate(zip(signal.rows, signal.flow.feeds, strict=False)):
         summands = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in feeds))
         mixes = row.kind == "attention" or (row.kind == "relu" and len(feeds) > 1)
