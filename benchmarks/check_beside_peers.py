@@ -1,6 +1,6 @@
 """False alarms, mutants found and cost of `ns.check` and `ns.watch` beside the tools of others that diagnose models.
 
-    python benchmarks/check_beside_peers.py [--networks 60] [--mutants 60] [--processes N] [--kinds]
+    python benchmarks/check_beside_peers.py [--networks 60] [--mutants 60] [--processes N] [--out FILE] [--kinds]
 
 Healthy networks are fresh ones of `benchmarks/population`, of the half of its families on which no rule of Normscope
 was tuned, by turns from each package that is installed, on batches of at most 8. One is passed over if its forward and
@@ -12,7 +12,8 @@ Each tool runs as its documentation begins, with its defaults, on a model of its
 warning is. A tool that watches a training gets 30 steps of the population's healthy training (a warm-up of 10 steps,
 clipped gradients); a mutant trains on one batch all the time. The cost is processor time in forward and backward
 passes. That of a watcher holds its 30 steps, which "the training alone" has too. `--kinds` names each tool's most
-frequent warnings of healthy networks. A peer that is not installed is skipped. The peers, each without dependencies:
+frequent warnings of healthy networks; `--out` keeps the answers in a file, and a later run adds what it lacks. A peer
+that is not installed is skipped. The peers, each without dependencies:
 
     pip install --no-deps torch-audit torchmortem torchtest2 torchdiag neuraldbg trainpulse
         training-doctor defaultplusplus torcheck stabilityguard weightwatcher powerlaw
@@ -25,6 +26,7 @@ import contextlib
 import hashlib
 import io
 import itertools
+import json
 import logging
 import multiprocessing
 import re
@@ -35,7 +37,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -65,7 +67,7 @@ from benchmarks.population.measuring import (
 from benchmarks.population.networks import Network, _rank_by_name, enumerate_networks, stable_number
 
 STEPS = 30
-MAX_PASS_SECONDS = 0.15
+MAX_PASS_SECONDS = 0.2
 MAX_BATCH_SIZE = 8
 """The smallest of the population, which the time of all tools together asks for."""
 MAX_TOOL_SECONDS = 120
@@ -293,8 +295,8 @@ TOOLS: dict[str, tuple[str, Callable[[Setup], set[str]], str]] = {
 SUBJECTS: list[Network | tuple[int, str]] = []
 """The networks and mutants, which processes inherit since networks cannot be sent to them."""
 
-Answer = tuple[set[str] | str, float]
-"""The kinds of a tool's warnings, or why it gave none, and its cost in passes."""
+Answer = tuple[list[str] | str, float]
+"""The kinds of a tool's warnings, or why it cannot run, and its cost in passes."""
 
 
 def set_up_network(network: Network) -> Setup:
@@ -319,6 +321,12 @@ def set_up_mutant(mutant: tuple[int, str]) -> Setup:
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     batch = foreign_faults.build_batch(kind)
     return Setup(model=model, optimizer=optimizer, batch=batch, draw=lambda: batch)
+
+
+def describe_subject(subject: Network | tuple[int, str]) -> str:
+    if isinstance(subject, Network):
+        return f"{subject.package} {subject.name}"
+    return " ".join((*foreign_faults.FAULTS[subject[0]][:2], subject[1]))
 
 
 def ask_all_tools(place: int) -> dict[str, Answer] | None:
@@ -350,7 +358,7 @@ def ask(tool: Callable[[Setup], set[str]], setup: Setup, passes: float) -> Answe
     signal.setitimer(signal.ITIMER_PROF, MAX_TOOL_SECONDS)
     started = time.process_time()
     try:
-        kinds: set[str] | str = tool(setup)
+        kinds: list[str] | str = sorted(tool(setup))
     except Exception as error:
         kinds = f"{type(error).__name__}: {str(error).strip()[:100]}"
     finally:
@@ -418,6 +426,7 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=60)
     parser.add_argument("--mutants", type=int, default=60)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="a file that keeps the answers")
     parser.add_argument("--kinds", action="store_true", help="name the warnings that healthy networks get most often")
     chosen = parser.parse_args()
     begun = time.perf_counter()
@@ -426,17 +435,29 @@ def main() -> None:
     models: list[tuple[int, str]] = [(0, kind) for kind in foreign_faults.ALL] + mutants
     SUBJECTS.extend(models)
     SUBJECTS.extend(choose_networks())
+    kept = dict(map(json.loads, chosen.out.read_text().splitlines())) if chosen.out and chosen.out.exists() else {}
     with multiprocessing.get_context("fork").Pool(chosen.processes, prepare_process) as pool:
-        of_models: list[Any] = pool.map(ask_all_tools, range(len(models)), chunksize=1)
-        healthy, of_mutants = dict(zip(foreign_faults.ALL, of_models)), of_models[len(foreign_faults.ALL) :]
+
+        def ask_of(places: Iterable[int]) -> list[Any]:
+            names = {place: describe_subject(SUBJECTS[place]) for place in places}
+            new = [place for place, name in names.items() if name not in kept]
+            for place, answers in zip(new, pool.imap(ask_all_tools, new)):
+                kept[names[place]] = answers
+                if chosen.out:
+                    with chosen.out.open("a") as file:
+                        file.write(json.dumps((names[place], answers)) + "\n")
+            return [kept[name] for name in names.values()]
+
+        of_models = ask_of(range(len(models)))
         networks, packages, passed_over = list[dict[str, Answer]](), Counter[str](), 0
         candidates = iter(range(len(models), len(SUBJECTS)))
         while len(networks) < chosen.networks and (places := list(itertools.islice(candidates, 4 * chosen.processes))):
-            for place, answers in zip(places, pool.map(ask_all_tools, places, chunksize=1)):
+            for place, answers in zip(places, ask_of(places)):
                 passed_over += answers is None
                 if answers is not None and len(networks) < chosen.networks:
                     networks.append(answers)
                     packages[SUBJECTS[place].package] += 1
+    healthy, of_mutants = dict(zip(foreign_faults.ALL, of_models)), of_models[len(foreign_faults.ALL) :]
     of_packages = ", ".join(f"{package} {count}" for package, count in packages.most_common())
     print(f"{len(networks)} healthy networks ({of_packages}), {passed_over} passed over")
     operators = {foreign_faults.FAULTS[row][0] for row, _ in mutants}
@@ -454,7 +475,7 @@ def main() -> None:
         for (_, kind), answers in zip(mutants, of_mutants, strict=True):
             (kinds, cost), (usual, _) = answers[name], healthy[kind][name]
             if not isinstance(usual, str) and not isinstance(kinds, str):
-                found.append(bool(kinds - usual))
+                found.append(not set(kinds) <= set(usual))
                 costs.append(cost)
         spent = [cost for kinds, cost in of_networks if not isinstance(kinds, str)]
         cost, cost_of_mutants = (f"{median(one):.1f}" if one else "" for one in (spent, costs))
