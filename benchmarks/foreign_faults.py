@@ -510,7 +510,7 @@ def main() -> None:
         }
         for what, group in groups.items():
             counts = [sum(part[mutant] >= grade for mutant in group) for grade in (1, 2, 3)]
-            shares = " ".join(f"{f'{count} ({count / len(group):.0%})':>11}" for count in counts)
+            shares = " ".join(f"{f'{count} ({count / max(1, len(group)):.0%})':>11}" for count in counts)
             print(f"{f'{name}: {what}':<48} {len(group):>5} {shares}")
         print(f"{name}: {sum(isinstance(results[mutant], str) for mutant in part)} raised.")
     for (row, kind), grade in grades.items() if chosen.misses else ():

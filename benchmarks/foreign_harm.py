@@ -32,6 +32,10 @@ LEARNED_SHARE = 0.05
 ROUNDING, MOVED_SHARE = 1e-5, 1e-3
 """Differences over the largest value: float32 stays below the first; the second is that of a leak."""
 TOKENS, SYMBOLS, EVALUATED = 16, 16, 128
+TITLE = (
+    "python benchmarks/foreign_faults.py --harm: what mutants do, and their losses on unseen data after a training of "
+    f"{STEPS} steps (benchmarks/foreign_harm.py)."
+)
 HEADER = "# operator | form | model | changes, leaks, harms, - | mean final loss | that of the healthy model"
 
 
@@ -159,7 +163,7 @@ def measure(row: int, kind: str) -> tuple[bool, bool, list[tuple[float, float]]]
 def write_harm(executor: Executor, mutants: list[tuple[int, str]]) -> None:
     """Measure all mutants, and write a line of each."""
     measured = dict(zip(mutants, executor.map(measure, *zip(*mutants))))
-    lines = ["python benchmarks/foreign_faults.py --harm: what mutants do that were trained for 150 steps.", "", HEADER]
+    lines = [TITLE, "", HEADER]
     for (row, kind), (changes, leaks, losses) in measured.items():
         operator, form, *_ = faults.FAULTS[row]
         healthy = measured[0, kind][2]
