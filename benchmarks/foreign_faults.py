@@ -1,13 +1,16 @@
 """Count which faults of a fault injector by others `check` finds in tiny GPT-2, LLaMA, BERT and ViT models.
 
-    python benchmarks/foreign_faults.py [--processes N] [--misses]
+    python benchmarks/foreign_faults.py [--processes N] [--misses | --harm]
 
 The operators are those that DEForm defines (the injector of the package `defaultplusplus` 0.4.1). They are implemented
 here anew from their definitions, with none of its code, and bear its three-letter names. A mutant is one form of an
-operator in one model. It is found if `check` gives a warning or an error whose code the healthy model does not show. An
-operator belongs to the half that rules may be tuned on or to the half for scoring by the hash of its name. A few
-operators of the scoring half were seen while this was tried out, so the others are also counted without them.
-`--misses` names the missed mutants of the tuned half alone. Needs `transformers`.
+operator in one model. It is found if `check` gives a warning or an error whose code the healthy model does not show;
+the cause is right if such a code is one that `EXPECTED` names for the operator, and the place if that finding names a
+module that the operator changes. All are counted, and apart those that change anything, and those that harm a training
+or leak the future (`foreign_harm.py`, which `--harm` runs). An operator belongs to the half that rules may be tuned on
+or to the half for scoring by the hash of its name. A few operators of the scoring half were seen while this was tried
+out, so the others are also counted without them. `--misses` names what of the tuned half alone is not found, or not by
+its cause and place. Needs `transformers`.
 """
 
 import argparse
@@ -79,8 +82,8 @@ ALL_ATTENTION_FUNCTIONS.register("with_faults", attention_with_faults)
 ALL_MASK_ATTENTION_FUNCTIONS.register("with_faults", eager_mask)
 
 
-def build_model(kind: str, attention: str = "with_faults") -> nn.Module:
-    torch.manual_seed(0)
+def build_model(kind: str, attention: str = "with_faults", seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
     config = {"hidden_size": WIDTH, "intermediate_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4}
     if kind == "vit":
         config |= {"image_size": 24, "patch_size": 6, "num_labels": 10}
@@ -398,8 +401,59 @@ FAULTS: list[tuple[str, str, Plant, tuple[str, ...]]] = [
 ]
 
 
-def check_mutant(row: int, kind: str) -> set[str] | str:
-    """Return the codes of the warnings and errors of a mutant, or what `check` raised."""
+ATTENTION, BLOCK, NORM = r"attn|attention", r"\b(h|layers?)\.\d", r"\bln_|norm|LayerNorm"
+FEED_FORWARD = r"^(?!.*attention).*(mlp|intermediate|output)"
+TOKENS, POSITIONS_HELD, OUTPUT = r"wte|embed", r"wpe|position|rotary|embeddings", r"lm_head|classifier|predictions"
+CACHE = r"^the model$|^(model|transformer)$"
+EXPECTED: dict[str, tuple[str, str]] = {
+    "MZM": ("mask-leaks", ATTENTION),
+    "MIM": ("mask-leaks blind-attention input-ignored", ATTENTION),
+    "MRM": ("mask-leaks samples-mixed", ATTENTION),
+    "MCB": ("mask-leaks", ATTENTION),
+    "QZQ": ("zero-weights zero-rows blind-attention", ATTENTION),
+    "QZK": ("zero-weights zero-rows blind-attention", ATTENTION),
+    "QZV": ("zero-weights zero-rows blind-attention", ATTENTION),
+    "QSW": ("", ATTENTION),
+    "QTH": ("copied-rows", ATTENTION),
+    "QFG": ("frozen-layer", ATTENTION),
+    "SDS": ("attention-scale attention-saturated", ATTENTION),
+    "SPD": ("strong-dropout eval-differs", ATTENTION),
+    "SUC": ("half-precision", ATTENTION),
+    "POE": ("order-unknown", POSITIONS_HELD),
+    "PSI": ("order-unknown", POSITIONS_HELD),
+    "PTL": ("order-unknown", POSITIONS_HELD),
+    "KMD": ("strong-dropout eval-differs", ATTENTION),
+    "VSH": ("blind-attention unused-parameter no-gradient dead-channels copied-rows equal-units", ATTENTION),
+    "VEC": ("input-ignored mask-leaks", ATTENTION),
+    "CST": ("cache-differs", CACHE),
+    "COB": ("cache-differs", CACHE),
+    "CTR": ("cache-differs", CACHE),
+    "CLK": ("cache-differs eval-differs", CACHE),
+    "ETZ": ("zero-rows", TOKENS),
+    "ESW": ("", TOKENS),
+    "ESS": ("layer-scale branch-dominates", TOKENS),
+    "FSW": ("layer-scale branch-dominates", FEED_FORWARD),
+    "FDN": ("zero-rows dead-relu dead-channels", FEED_FORWARD),
+    "FCA": ("saturated-units", FEED_FORWARD),
+    "FWI": ("zero-weights equal-units rank-one-weights layer-scale", FEED_FORWARD),
+    "NSG": ("normalizer-start layer-scale branch-dominates", NORM),
+    "NZG": ("dead-layer zero-weights", NORM),
+    "NSB": ("normalizer-start layer-scale", NORM),
+    "NCE": ("eps-scale eps-dominated", NORM),
+    "RRS": ("skip-scale gradient-vanishing output-constant dead-layer no-gradient unused-parameter", BLOCK),
+    "RSR": ("skip-scale branch-dominates gradient-explosion gradient-vanishing", BLOCK),
+    "RIN": ("eval-differs strong-dropout", BLOCK),
+    "OSL": ("first-loss layer-scale loss-does-not-fit", OUTPUT),
+    "OZR": ("zero-rows zero-weights equal-units", OUTPUT),
+    "ORI": ("untied-weights zero-weights first-loss layer-scale", OUTPUT),
+    "OOD": ("loss-does-not-fit", OUTPUT),
+}
+"""For each operator, by its definition alone: the codes that name its cause (no code tells some), and what the path of
+a module matches that it changes."""
+
+
+def check_mutant(row: int, kind: str) -> set[tuple[str, str]] | str:
+    """Return code and place of each warning and error of a mutant, or what `check` raised."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
@@ -412,35 +466,58 @@ def check_mutant(row: int, kind: str) -> set[str] | str:
         result = ns.check(model, build_batch(kind), optimizer=torch.optim.AdamW(trained, lr=1e-3))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    return {finding.code for finding in result.findings if finding.severity > ns.Severity.INFO}
+    serious = [finding for finding in result.findings if finding.severity > ns.Severity.INFO]
+    return {(finding.code, where) for finding in serious for where in (finding.where, *finding.others)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--misses", action="store_true", help="name those of the half that rules may be tuned on")
+    parser.add_argument("--harm", action="store_true", help="measure what mutants do instead, and keep it in a file")
     chosen = parser.parse_args()
+    import foreign_harm  # which imports this file
+
     begun = time.perf_counter()
     mutants = [(row, kind) for row, fault in enumerate(FAULTS) for kind in fault[3]]
     with ProcessPoolExecutor(chosen.processes, get_context("spawn")) as processes:
+        if chosen.harm:
+            return foreign_harm.write_harm(processes, mutants)
         results = dict(zip(mutants, processes.map(check_mutant, *zip(*mutants))))
     healthy = {kind: results.pop((0, kind)) for kind in ALL}
-    for kind, codes in healthy.items():
-        print(f"healthy {kind}: {', '.join(sorted(codes)) or 'no warning'}")
-    operators = {fault[0] for fault in FAULTS[1:]}
-    tuned = {operator for operator in operators if hashlib.sha256(operator.encode()).digest()[0] % 2 == 0}
-    scoring = operators - tuned
+    for kind, findings in healthy.items():
+        print(f"healthy {kind}: {', '.join(sorted({code for code, _ in findings})) or 'no warning'}")
+    effects = dict(foreign_harm.read_harm())
+    grades = dict[tuple[int, str], int]()  # 0 missed, 1 found, 2 with a right cause, 3 with it at a right place
+    for (row, kind), findings in results.items():
+        codes, places = EXPECTED[FAULTS[row][0]]
+        usual = {code for code, _ in healthy[kind]}
+        new = set() if isinstance(findings, str) else {one for one in findings if one[0] not in usual}
+        right = [where for code, where in new if code in codes.split()]
+        grades[row, kind] = 3 if any(re.search(places, where) for where in right) else 2 if right else int(bool(new))
+    tuned = {fault[0] for fault in FAULTS if hashlib.sha256(fault[0].encode()).digest()[0] % 2 == 0}
+    scoring = {fault[0] for fault in FAULTS[1:]} - tuned
     halves = {"tuned": tuned, "scoring": scoring, "scoring, never looked at": scoring - SEEN_WHILE_TRIED}
+    print(f"{'mutants':<48} {'count':>5} {'found':>11} {'right cause':>11} {'and place':>11}")
     for name, half in halves.items():
-        part = [(codes, kind) for (row, kind), codes in results.items() if FAULTS[row][0] in half]
-        found = sum(not isinstance(codes, str) and bool(codes - healthy[kind]) for codes, kind in part)
-        raised = sum(isinstance(codes, str) for codes, _ in part)
-        found_share = f"{found} found ({found / len(part):.0%})"
-        print(f"{name}: {len(half)} operators, {len(part)} mutants: {found_share}, {raised} raised.")
-    for (row, kind), codes in results.items() if chosen.misses else ():
+        part = {mutant: grade for mutant, grade in grades.items() if FAULTS[mutant[0]][0] in half}
+        does = {(row, kind): effects[*FAULTS[row][:2], kind] for row, kind in part}
+        groups = {
+            "all": list(part),
+            "change something": [mutant for mutant in part if does[mutant]],
+            "harm or leak": [mutant for mutant in part if does[mutant] - {"changes"}],
+            "neither harm nor leak": [mutant for mutant in part if not does[mutant] - {"changes"}],
+        }
+        for what, group in groups.items():
+            counts = [sum(part[mutant] >= grade for mutant in group) for grade in (1, 2, 3)]
+            shares = " ".join(f"{f'{count} ({count / max(1, len(group)):.0%})':>11}" for count in counts)
+            print(f"{f'{name}: {what}':<48} {len(group):>5} {shares}")
+        print(f"{name}: {sum(isinstance(results[mutant], str) for mutant in part)} raised.")
+    for (row, kind), grade in grades.items() if chosen.misses else ():
         operator, form, *_ = FAULTS[row]
-        if operator in tuned and (isinstance(codes, str) or not codes - healthy[kind]):
-            print(f"missed {operator} {form} {kind}" + f": {codes}" * isinstance(codes, str))
+        if operator in tuned and grade < 3:
+            what = ("missed", "wrong cause", "wrong place")[grade]
+            print(what, operator, form, kind, sorted(effects[operator, form, kind]), results[row, kind] or "")
     print(f"{time.perf_counter() - begun:.0f} s.")
 
 

@@ -24,6 +24,9 @@ SATURATING = ("sigmoid", "tanh", "softmax", "hardsigmoid", "hardtanh")
 ACTIVATIONS = (*SATURATING, "gelu", "silu", "mish", "elu", "selu", "celu", "leaky_relu", "prelu", "rrelu", "softplus",
                "hardswish", "glu", "log_softmax", "log_sigmoid", "softsign")  # fmt: skip
 PRODUCTS = ("matmul", "bmm", "__matmul__", "mm")
+SCALING = ("mul", "rmul", "imul", "multiply", "div", "truediv", "rtruediv", "itruediv", "divide", "true_divide",
+           "baddbmm")  # fmt: skip
+"""Functions that may multiply by a number, without the underscores around their names."""
 ATTENTION_ROWS = 64
 """Queries of a fused attention whose rows are looked at."""
 HIDDEN_BELOW = 1e4
@@ -64,9 +67,22 @@ class Softmaxes(Collector):
         self._axes: dict[int, tuple[Tensor, int, int]] = {}  # what a softmax returned, over which axis, and its row
         self._widths = dict[int, int]()
         self._leaks, self._blind = dict[int, Tensor](), dict[int, Tensor]()
+        self._called = dict[str, set[str]]()  # by module: functions, and whether anything is multiplied by a number
+
+    @property
+    def unscaled(self) -> tuple[str, ...]:
+        """Modules that take a softmax and a product of tensors, and in which nothing is multiplied by a number."""
+        scaled = [f"{path}." for path, names in self._called.items() if "a number" in names]
+        attends = [path for path, names in self._called.items() if "softmax" in names and {*PRODUCTS, "einsum"} & names]
+        return tuple(path for path in attends if not any(place.startswith(f"{path}.") for place in scaled))
 
     def before_call(self, call: FunctionCall, leaves: Sequence[Any], path: str) -> None:
-        """Look at a product with the shares of a softmax."""
+        """Look at a product with the shares of a softmax, and at factors that are numbers."""
+        multiplies = call.name.strip("_") in SCALING and any(
+            leaf.numel() == 1 if isinstance(leaf, Tensor) else isinstance(leaf, int | float) and leaf not in (0, 1)
+            for leaf in leaves
+        )
+        self._called.setdefault(path, set()).add("a number" if multiplies else call.name)
         if call.name in PRODUCTS and len(call.args) == 2:
             for operand, from_end in zip(call.args, (1, 2), strict=True):
                 softmax, axis, number = self._axes.get(id(operand), (None, 0, 0))
@@ -162,6 +178,8 @@ def _saturated(family: str, made: Tensor, dim: Any, call: FunctionCall) -> Tenso
         return ((made <= limits.get("min_val", -1.0)) | (made >= limits.get("max_val", 1.0))).double().mean()
     if family == "softmax":
         dim = dim if isinstance(dim, int) else -1
+        if made.shape[dim] == 1:
+            return None
         several = _may_choose(call.input, dim)
         return ((made.amax(dim) > 1.0 - FLAT) & several).double().sum() / several.sum().clamp(min=1)
     return flat_share(made, -1.0 if family == "tanh" else 0.0)

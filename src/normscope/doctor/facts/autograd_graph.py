@@ -235,23 +235,23 @@ def cosine_factor(made: Tensor) -> float | None:
 
     A bias may have been added to them. None for a tensor that is made in another way.
     """
-    function, factor = _skip_factors(made.grad_fn)
+    function, factor = _find_skips(made.grad_fn)
     if function is not None and operator_name(function) == "Add":
         summands = [node for node, _ in function.next_functions if node is not None and node.next_functions]
-        function, inner = _skip_factors(summands[0]) if len(summands) == 1 else (None, 1.0)
+        function, inner = _find_skips(summands[0]) if len(summands) == 1 else (None, 1.0)
         factor *= inner
     if function is not None and operator_name(function) == "Sum":  # cosine_similarity
         function = function.next_functions[0][0]
     if function is None or operator_name(function) not in ("Mm", "Bmm", "Mul"):
         return None
-    before = [_skip_factors(node, beyond="Div") for node, _ in function.next_functions]
+    before = [_find_skips(node, beyond="Div") for node, _ in function.next_functions]
     divided = len(before) == 2 and all(node is not None and operator_name(node) == "Div" for node, _ in before)
     return factor * math.prod(inner for _, inner in before) if divided else None
 
 
 def output_limits(made: Tensor) -> tuple[float, float] | None:
     """Return the limits between which a last activation or clamp, times constant factors, holds a tensor."""
-    function, factor = _skip_factors(made.grad_fn)
+    function, factor = _find_skips(made.grad_fn)
     name = "" if function is None else operator_name(function)
     if name in ("Clamp", "ClampMin", "ClampMax", "Hardtanh"):
         low, high = (
@@ -266,7 +266,7 @@ def output_limits(made: Tensor) -> tuple[float, float] | None:
     return low, high
 
 
-def _skip_factors(function: Any, beyond: str = "") -> tuple[Any, float]:
+def _find_skips(function: Any, beyond: str = "") -> tuple[Any, float]:
     """Return the first node before a tensor that does more than move its entries and multiply them by one number.
 
     The product of these numbers comes with it. Nodes of one kind (`beyond`) may be told not to count as factors.
@@ -274,13 +274,60 @@ def _skip_factors(function: Any, beyond: str = "") -> tuple[Any, float]:
     factor = 1.0
     function = skip_rearranging(function)
     while function is not None and operator_name(function) in {"Mul", "Div"} - {beyond}:
-        other, multiplied = getattr(function, "_saved_other", None), function.next_functions
-        if not isinstance(other, Tensor) or other.numel() != 1 or other.requires_grad or other.is_complex():
+        number = _constant_factor(function)
+        if number is None:
             break
-        number = float(torch.ones((), dtype=torch.float64) * other)  # a plain number is no tensor to read from
-        factor *= number if operator_name(function) == "Mul" else 1.0 / number if number else math.inf
-        function = skip_rearranging(multiplied[0][0])
+        factor *= number
+        function = skip_rearranging(function.next_functions[0][0])
     return function, factor
+
+
+def _constant_factor(node: Any) -> float | None:
+    """Return the number by which a product or quotient multiplies what it reads; None where it is not one number."""
+    other = getattr(node, "_saved_other", None)
+    if not isinstance(other, Tensor) or other.numel() != 1 or other.requires_grad or other.is_complex():
+        return None
+    number = float(torch.ones((), dtype=torch.float64) * other)  # a plain number is no tensor to read from
+    return number if operator_name(node) == "Mul" else 1.0 / number if number else math.inf
+
+
+def find_skip(made: Edge, given: Edge) -> float | None:
+    """Return how many times a result holds an earlier one, where it adds something to it that is computed from it.
+
+    It holds what it reads by way of additions and products with numbers alone; None where there is no such way.
+    """
+    factors, others, begin = {made: 1.0}, list[Any](), given[0]._sequence_nr()
+    while any(edge != given for edge in factors):
+        edge = max((edge for edge in factors if edge != given), key=lambda edge: edge[0]._sequence_nr())
+        factor, summands = factors.pop(edge), _summands(edge[0])
+        if not summands:
+            others.append(edge[0])
+        for before, times in summands:
+            if before[0] is not None and not hasattr(before[0], "variable") and before[0]._sequence_nr() >= begin:
+                factors[before] = factors.get(before, 0.0) + factor * times
+    if given not in factors:
+        return None
+    seen = {None, *others}
+    while others:
+        before = others.pop().next_functions
+        if given in before:
+            return factors[given]
+        new = {node for node, _ in before} - seen
+        seen |= new
+        others += [node for node in new if not hasattr(node, "variable") and node._sequence_nr() >= begin]
+    return None
+
+
+def _summands(node: Any) -> list[tuple[Edge, float]]:
+    """Return what a node adds up, and how many times each; nothing where it does something else."""
+    name, before = operator_name(node), node.next_functions
+    if name in ("View", "UnsafeView", "ReshapeAlias", "Clone", "Alias", "ToCopy"):
+        return [(before[0], 1.0)]
+    if name in ("Add", "Sub"):
+        alpha = float(getattr(node, "_saved_alpha", 1.0))
+        return list(zip(before, (1.0, alpha if name == "Add" else -alpha)))
+    factor = -1.0 if name == "Neg" else _constant_factor(node) if name in ("Mul", "Div") else None
+    return [] if factor is None else [(before[0], factor)]
 
 
 def skip_rearranging(function: Any) -> Any:

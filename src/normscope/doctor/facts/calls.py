@@ -46,6 +46,7 @@ class CallFacts(Part):
         wrong_axis: a softmax whose shares are added up over another axis than its own: where, its axis, and the other.
         rounded: where a cast to a narrower float loses much of what varies: the module, the type, and the error as a
             share of the deviation.
+        unscaled: modules that take a softmax and a product of tensors, and in which nothing is multiplied by a number.
         raises: where a plain forward and backward raises, what it raises, and the line of code behind it, if known.
         unheard: whether some layers run inside of `torch.vmap`, where nobody can look at their values.
     """
@@ -56,6 +57,7 @@ class CallFacts(Part):
     draws: bool = False
     wrong_axis: tuple[str, int, int] | None = None
     rounded: tuple[str, str, float] | None = None
+    unscaled: tuple[str, ...] = ()
     raises: tuple[str, str, str] | None = None
     unheard: bool = False
 

@@ -38,6 +38,9 @@ class Collector:
     def heard(self, number: int, made: Tensor) -> None:
         """See the values of any new row that a gradient will come back to."""
 
+    def module_entered(self, path: str, args: Sequence[Any]) -> None:
+        """See the arguments of a module before it runs."""
+
     def module_returned(self, path: str, made: Sequence[Tensor]) -> None:
         """See the float tensors that a module returns."""
 

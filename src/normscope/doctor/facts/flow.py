@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...core.codec import JsonForm, Part
 from ...listening.calls import WEIGHTS, FunctionCall
-from .autograd_graph import Effect, Reached, effect_of, find_feeds, find_gates, find_kinds, nodes_before
+from .autograd_graph import Effect, Reached, effect_of, find_feeds, find_gates, find_kinds, find_skip, nodes_before
 from .collector import Collector
 from .detached import GraphEnds
 from .layers import GATE, Layers
@@ -34,6 +34,8 @@ class FlowFacts(Part):
         bends: whether the forward has anything but weights, normalizers, poolings and rearrangements, or may have it
             where its graph is cut.
         derives: whether the outputs hold derivatives of the model itself.
+        skips: modules whose output is their input times a number other than 1, plus something computed from it: the
+            path, the row of the output, and the number.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(sparse=(...,), left_out=("added_feeds",))
@@ -44,6 +46,7 @@ class FlowFacts(Part):
     shared: tuple[int, ...] = ()
     bends: bool = True
     derives: bool = False
+    skips: tuple[tuple[str, int, float], ...] = ()
 
 
 class FlowCollector(Collector):
@@ -55,6 +58,21 @@ class FlowCollector(Collector):
         self._reads = Counter[int]()  # functions that read what a row handed on, by its id
         self._bends, self._derives = True, False
         self._added: tuple[tuple[int, ...], ...] = ()
+        self._entered = list[Any]()  # of each module that runs: where its first tensor comes from, and its shape
+        self._skips = dict[str, tuple[int, float]]()  # with the id of the output
+
+    def module_entered(self, path: str, args: Sequence[Any]) -> None:
+        """Note where the first tensor with a graph comes from that a module is given."""
+        first = next((leaf for leaf in args if isinstance(leaf, Tensor) and leaf.grad_fn is not None), None)
+        self._entered.append(None if first is None else ((first.grad_fn, first.output_nr), first.shape))
+
+    def module_returned(self, path: str, made: Sequence[Tensor]) -> None:
+        """Compare what a module returns with what it was given."""
+        given = self._entered.pop()
+        if given is not None and made and made[0].grad_fn is not None and made[0].shape == given[1]:
+            factor = find_skip((made[0].grad_fn, made[0].output_nr), given[0])
+            if factor is not None and factor != 1.0:
+                self._skips[path] = id(made[0]), factor
 
     def before_call(self, call: FunctionCall, leaves: Sequence[Any], path: str) -> None:
         """Note which rows a function reads."""
@@ -105,6 +123,7 @@ class FlowCollector(Collector):
 
     def facts(self) -> FlowFacts:
         """Return what was noted."""
+        rows = {layer.key: number for number, layer in enumerate(self.layers.heard)}
         return FlowFacts(
             feeds=self._feeds_up_to(Effect.ANY),
             linear_feeds=self._feeds_up_to(Effect.REARRANGED),
@@ -112,4 +131,5 @@ class FlowCollector(Collector):
             shared=tuple(number for number, layer in enumerate(self.layers.heard) if self._reads[layer.key] > 1),
             bends=self._bends,
             derives=self._derives,
+            skips=tuple((path, rows[key], factor) for path, (key, factor) in self._skips.items() if key in rows),
         )

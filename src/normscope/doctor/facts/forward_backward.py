@@ -267,6 +267,11 @@ class _Pass(ForwardListener):
             collector.after_layer(number, call, result, made)
         return result
 
+    def entered(self, path: str | None, args: Any) -> None:
+        """Show the arguments of a module to each collector."""
+        for collector in self._collectors:
+            collector.module_entered(self.path, args)
+
     def left(self, module: nn.Module, path: str, made: Any) -> None:
         """Hear what a module returns, unless a layer that was heard returned it."""
         floats = float_tensors(made)
@@ -374,6 +379,7 @@ class _Pass(ForwardListener):
             draws=self.draws,
             wrong_axis=self.softmaxes.wrong_axis,
             rounded=self.casts.rounded(),
+            unscaled=self.softmaxes.unscaled,
             raises=raises,
             unheard=self.unheard,
         )

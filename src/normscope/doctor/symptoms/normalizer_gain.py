@@ -18,12 +18,14 @@ from ..facts.examined import Examined, ExaminedRow
 from ..facts.layers_over_data import NormalizerOverData
 from ..monitor.history import History
 from ..monitor.layer_record import LayerRecord
+from .check_readings import parameters_of
 from .symptom import FindingWords, Symptom, finding, others_likewise
 
 FINDING_WORDS = {
     "eps-scale": FindingWords(
         "the eps of {where} does not fit its input", "the eps of {norms} does not fit their input"
     ),
+    "normalizer-start": FindingWords("the normalizers do not begin with gains of 1 and biases of 0"),
     "eps-dominated": FindingWords(
         "eps outweighs what {where} normalizes",
         "eps outweighs what {norms} normalize",
@@ -157,6 +159,27 @@ def written_normalizers(examined: Examined) -> Iterator[tuple[str, float, float,
         read, made = signal.rows[feeds[0]].root_mean_square or 0.0, row.root_mean_square or 0.0
         gains = [p.root_mean_square for p in signal.parameters if p.module == row.path and "bias" not in p.name]
         yield row.path, eps, read, made, max(gains, default=1.0)
+
+
+def check_normalizer_start(examined: Examined) -> Iterator[Finding]:
+    """`normalizer-start` (warning): the gains of all normalizers are one number other than 1 (but for those of zero),
+    or their biases are one number other than 0
+    """
+    paths = {path for path, module in examined.model.named_modules() if "Norm" in type(module).__name__}
+    vectors = [row for row in parameters_of(examined) if row.module in paths and row.used and len(row.shape) == 1]
+    biases = [row for row in vectors if "bias" in row.name]
+    gains = [row for row in vectors if row not in biases and not row.is_zero]
+    for what, rows, usual in (("gain", gains, 1.0), ("bias", biases, 0.0)):
+        values = {value for row in rows for value in (row.least, row.greatest)}
+        if len(rows) > 1 and len(values) == 1 and usual not in values:
+            yield finding(
+                "normalizer-start",
+                rows[0].module,
+                f"Every {what} of `{rows[0].module}` and of all other normalizers is {figure(rows[0].least)}.",
+                f"Normalizers begin with a {what} of {usual:g}, and no training gives all of them one other number.",
+                f"Look at what writes to them after they were made, and set each {what} to {usual:g}.",
+                figures(value=rows[0].least),
+            )
 
 
 EXPANDING_SETS = 0.5

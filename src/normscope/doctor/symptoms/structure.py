@@ -1,4 +1,4 @@
-"""How layers stand together: no activation between two of them, a bottleneck, a softmax out of place."""
+"""How layers stand together: activations, bottlenecks, softmaxes out of place, skips, scales and shared weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from ...core.finding import Finding, figures
+from ...core.finding import Finding, figure, figures
 from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
 from ..facts.activations import ACTIVATIONS
@@ -23,6 +23,9 @@ from .symptom import FindingWords, finding
 FINDING_WORDS = {
     "hidden-softmax": FindingWords("a softmax stands between two layers in {where}"),
     "softmax-axis": FindingWords("the softmax of {where} works over another axis than the sum behind it"),
+    "attention-scale": FindingWords("{where} does not use its scale", "{count} attentions do not use their scale"),
+    "untied-weights": FindingWords("{where} is to share a weight, and does not"),
+    "skip-scale": FindingWords("the skip around {where} multiplies what it carries"),
     "missing-activation": FindingWords(
         "no activation stands before {where}", "no activation stands before {count} layers"
     ),
@@ -203,6 +206,74 @@ def check_softmax_axis(examined: Examined) -> Iterator[Finding]:
         "and keys that is dim=-1.",
         figures(axis=axis, summed=summed),
     )
+
+
+LEAST_DOUBLED = 2.0
+"""Times that a block adds its input: groups of blocks with a skip of their own hold it less than twice."""
+
+
+def check_skip_scale(examined: Examined) -> Iterator[Finding]:
+    """`skip-scale` (warning): blocks of one kind whose output holds their input twice or more, with no normalizer right
+    behind that undoes it
+    """
+    signal, kinds = examined.signal, {path: type(module) for path, module in examined.model.named_modules()}
+    if signal is None:
+        return
+    scaled = [skip for skip in signal.flow.skips if abs(skip[-1]) >= LEAST_DOUBLED]
+    alike = Counter(kinds[path] for path, *_ in scaled)
+    for path, number, factor in scaled:
+        readers = [row for row, feeds in zip(signal.rows, signal.flow.feeds, strict=False) if number in feeds]
+        if alike[kinds[path]] < 2 or (readers and all("norm" in row.kind.lower() for row in readers)):
+            continue
+        yield finding(
+            "skip-scale",
+            path,
+            f"`{path}` returns {figure(factor)} times its input, plus what it computes from it, as "
+            f"{alike[kinds[path]]} blocks of its kind do.",
+            "Through several blocks that is a power: what the first ones read drowns what the later ones add.",
+            "Add the input once: look for a skip around a block that has one already, or a factor behind the sum.",
+            figures(factor=factor),
+        )
+
+
+SCALE_NAMES = ("scale", "scaling", "softmax_scale", "norm_factor", "inv_norm_factor")
+"""How modules of attention name the number that their scores are to be multiplied or divided by."""
+
+
+def check_attention_scale(examined: Examined) -> Iterator[Finding]:
+    """`attention-scale` (warning): a module of attention holds a scale for its scores, takes a softmax of products, and
+    multiplies nothing by any number
+    """
+    for path in () if examined.signal is None else examined.signal.calls.unscaled:
+        held = vars(examined.model.get_submodule(path))
+        scale = next((held[name] for name in SCALE_NAMES if isinstance(held.get(name), float)), 1.0)
+        if scale != 1.0:
+            yield finding(
+                "attention-scale",
+                path or "the model",
+                f"`{path}` holds a scale of {figure(scale)}, and multiplies no queries, keys or scores by any number.",
+                "Scores grow with the root of the width of a head: without the scale the softmax of a wide one puts "
+                "all weight on one position, and its gradient vanishes.",
+                "Multiply the scores by the scale before the softmax: softmax(scale * q @ k.mT).",
+                figures(scale=scale),
+            )
+
+
+def check_untied_weights(examined: Examined) -> Iterator[Finding]:
+    """`untied-weights` (warning): a model of transformers says that two parameters are one, and they are not"""
+    for path, module in examined.model.named_modules():
+        ties = vars(module).get("all_tied_weights_keys")  # of post_init in transformers
+        held = dict(module.named_parameters(prefix=path, remove_duplicate=False)) if ties else {}
+        for names in ties.items() if isinstance(ties, dict) else ():
+            name, source = (f"{path}.{name}".lstrip(".") for name in names)
+            if name in held and source in held and held[name] is not held[source]:
+                yield finding(
+                    "untied-weights",
+                    name.rpartition(".")[0],
+                    f"The model says that `{name}` is the same weight as `{source}`, and it is another.",
+                    "The two learn apart, and a checkpoint that holds one of them for both loads as another model.",
+                    "Call model.tie_weights() after a weight is replaced or moved, or set tie_word_embeddings=False.",
+                )
 
 
 def _is_factorization(examined: Examined, first: LayerRow, second: LayerRow) -> bool:
