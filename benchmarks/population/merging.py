@@ -76,10 +76,19 @@ def write_population(folder: Path) -> None:
             if values:
                 quantiles = {f"{share:g}": values[round(share * (len(values) - 1))] for share in QUANTILES}
                 extremes = [figure if math.isfinite(figure) else str(figure) for figure in values[:EXTREMES]]
-                told = {"networks": len(values), "quantiles": quantiles, "extremes": extremes}
-                sizes.setdefault(name, {})[state] = told
+                sizes.setdefault(name, {})[state] = {
+                    "having": len(values),
+                    "quantiles": quantiles,
+                    "extremes": extremes,
+                }
     packages = Counter(package for package, _ in {name_of(row) for row in rows})
-    told = {"packages": dict(packages.most_common()), "families": len({row["family"] for row in rows}), "sizes": sizes}
+    fresh = {name_of(row) for row in rows if row["state"] == FRESH}
+    told = {
+        "packages": dict(packages.most_common()),
+        "families": len({row["family"] for row in rows}),
+        "networks": {FRESH: len(fresh), ANY_STATE: packages.total()},
+        "sizes": sizes,
+    }
     text = json.dumps(told, indent=None, separators=(",", ":")).replace('},"', '},\n"')
     FILE.write_text(text + "\n")
 

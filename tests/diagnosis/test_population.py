@@ -30,8 +30,8 @@ def test_the_extremes_of_a_size_come_in_order_and_reach_beyond_the_rare_share(na
     for state in POPULATION["sizes"][name].values():
         extremes = [float(figure) for figure in state["extremes"]]
         assert extremes == sorted(extremes, reverse=size.worst == "largest")
-        assert len(extremes) == min(state["networks"], 25)
-        assert len(extremes) > population.RARE_SHARE * state["networks"]
+        assert len(extremes) == min(state["having"], 25)
+    assert population.RARE_SHARE * max(POPULATION["networks"].values()) < 25
 
 
 def test_every_code_that_rests_on_a_size_is_one_of_the_doctor():
@@ -89,14 +89,15 @@ def test_a_size_that_healthy_networks_show_is_a_note():
 
 
 def test_a_size_beyond_healthy_networks_is_a_warning_that_says_so():
-    networks = POPULATION["sizes"]["large scale of a layer"]["fresh"]["networks"]
+    networks = POPULATION["networks"]["fresh"]
     told = stand(1e6)
     assert told.severity is Severity.WARNING
-    assert told.seen.endswith(f"That is larger than in {networks:,} of {networks:,} healthy networks of others.")
+    assert told.seen.endswith(f"Of {networks:,} healthy networks of others none show as much.")
 
 
 def test_a_size_is_looked_for_at_the_end_that_is_bad():
-    assert "smaller than" in stand(1e-9).seen
+    assert stand(1e-9).severity is Severity.WARNING
+    assert stand(0.9).severity is Severity.INFO
 
 
 def test_a_finding_that_rests_on_no_size_stays_as_it_is():

@@ -132,23 +132,32 @@ def check_gradient_jump(examined: Examined) -> Iterator[Finding]:
     ends = [level for level, _ in (min(ordered, key=operator.itemgetter(1)), max(ordered, key=operator.itemgetter(1)))]
     if abs(ends[0] - ends[1]) < JUMP_DECADES / 2.0:
         return  # a branch that starts small, as by a layer scale of a millionth: the gradient comes another way
+    jump, place, neighbour = find_jump(ordered)
+    where, other = rows[place].path, rows[neighbour].path
+    yield finding(
+        "gradient-jump",
+        where,
+        f"The gradient at `{where}` is {power(jump)} times that at `{other}`.",
+        "Layers whose gradients lie so far apart cannot learn at one learning rate: some do not move, or others "
+        "diverge.",
+        f"Look between `{where}` and `{other}` for a factor, a hook on a gradient or a backward of your own "
+        "that changes its scale, and for weights of another size; rescale them, or put a normalizer between.",
+        figures(log10_gradient=jump),
+    )
+
+
+def find_jump(ordered: Sequence[tuple[float, int]]) -> tuple[float, int, int]:
+    """Return by how many decades the last of the gradients that lie apart differs from its neighbour, and their places.
+
+    They are those on the side with fewer of them of the widest gap.
+    """
     gaps = [after[0] - before[0] for before, after in itertools.pairwise(ordered)]
     cut = gaps.index(max(gaps)) + 1
     low, high = ordered[:cut], ordered[cut:]
     few, many = (low, high) if len(low) <= len(high) else (high, low)
     level, place = max(few, key=operator.itemgetter(1))
     near, neighbour = min(many, key=lambda other: abs(other[1] - place))
-    where, other = rows[place].path, rows[neighbour].path
-    yield finding(
-        "gradient-jump",
-        where,
-        f"The gradient at `{where}` is {power(level - near)} times that at `{other}`.",
-        "Layers whose gradients lie so far apart cannot learn at one learning rate: some do not move, or others "
-        "diverge.",
-        f"Look between `{where}` and `{other}` for a factor, a hook on a gradient or a backward of your own "
-        "that changes its scale, and for weights of another size; rescale them, or put a normalizer between.",
-        figures(log10_gradient=level - near),
-    )
+    return level - near, place, neighbour
 
 
 def sort_gradients(examined: Examined) -> tuple[list[LayerRow], list[tuple[float, int]]]:

@@ -6,7 +6,7 @@ import inspect
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -77,7 +77,7 @@ def check_unused_parameters(examined: Examined) -> Iterator[Finding]:
         chosen = (
             "expert" in module or drawn or len(ran) > 1
         )  # one of several that the samples, or random numbers, choose from
-        chosen = chosen or _is_cross_attention(examined, module) or _is_called_somewhere(examined.model, module)
+        chosen = chosen or _is_cross_attention(examined, module) or _is_called_somewhere(examined.model, module, used)
         yield finding(
             "unused-parameter",
             module or rows[0].name,
@@ -95,12 +95,17 @@ DOES_NOT_RUN = re.compile("init|reset|repr|embeddings|tie|prune")
 """How methods are called that name layers and do not run them."""
 
 
-def _is_called_somewhere(model: nn.Module, path: str) -> bool:
-    """Whether a method of the module that holds a layer names it, and may run it for other inputs or options."""
-    holder, owner, name = model, type(model), ""
-    for part in path.split(".") if path else ():
+def _is_called_somewhere(model: nn.Module, path: str, used: Collection[str]) -> bool:
+    """Whether a method of the module that holds a layer names it, and may run it for other inputs or options.
+
+    That a method names a list of layers says nothing of one of them, where others of the list run.
+    """
+    holder, owner, name, parts = model, type(model), "", path.split(".") if path else []
+    for depth, part in enumerate(parts):
         if not isinstance(holder, nn.Sequential | nn.ModuleList | nn.ModuleDict):
             owner, name = type(holder), part
+        elif any(other.startswith(".".join(parts[:depth]) + ".") for other in used):
+            return False
         holder = holder.get_submodule(part)
     own = {"forward", *dir(owner)} - (set(dir(nn.Module)) - {"forward"})
     methods = (inspect.getattr_static(owner, key) for key in own if not DOES_NOT_RUN.search(key))

@@ -31,14 +31,12 @@ class Standing:
     Attributes:
         size: its name.
         value: the size of the model.
-        worst: which end of the sizes is the bad one.
-        networks: how many healthy networks have the size.
+        networks: how many healthy networks there are.
         beyond: how many of them are as extreme as this model, or more.
     """
 
     size: str
     value: float
-    worst: str
     networks: int
     beyond: int
 
@@ -48,8 +46,8 @@ class Standing:
         return self.beyond <= RARE_SHARE * self.networks
 
     def __str__(self) -> str:
-        less, of = self.networks - self.beyond, f"{self.networks:,} healthy networks of others"
-        return f"That is {'larger' if self.worst == 'largest' else 'smaller'} than in {less:,} of {of}."
+        shown = f"{self.beyond} shows" if self.beyond == 1 else f"{self.beyond or 'none'} show"
+        return f"Of {self.networks:,} healthy networks of others {shown} as much."
 
 
 def demote_usual(found: Sequence[Finding], examined: Examined) -> list[Finding]:
@@ -79,14 +77,14 @@ def _shows(finding: Finding, size: Size) -> bool:
 
 def _stand(name: str, finding: Finding, examined: Examined) -> Standing | None:
     """Return where a size of a model lies, or that of the layer of the finding, where it tells it."""
-    size, known = SIZES[name], _population()["sizes"].get(name, {})
+    size, known = SIZES[name], _population()["sizes"].get(name)
     value = finding.numbers[size.codes[finding.code]] if size.told else measure_size(name, examined)
-    healthy = known.get(FRESH if is_fresh(examined.model) else ANY_STATE) or known.get(ANY_STATE)
-    if value is None or healthy is None:
+    if value is None or known is None:
         return None
-    extremes = [float(figure) for figure in healthy["extremes"]]
+    state = FRESH if is_fresh(examined.model) and FRESH in known else ANY_STATE
+    extremes = [float(figure) for figure in known[state]["extremes"]]
     beyond = sum(figure >= value if size.worst == "largest" else figure <= value for figure in extremes)
-    return Standing(size=name, value=value, worst=size.worst, networks=healthy["networks"], beyond=beyond)
+    return Standing(size=name, value=value, networks=_population()["networks"][state], beyond=beyond)
 
 
 @functools.cache

@@ -18,7 +18,6 @@ from ..facts.loss import LossFacts
 from ..facts.loss_call import BINARY, CLASSES
 from ..facts.pass_facts import PassFacts
 from ..facts.steps import StepFacts
-from .batch_statistics import variance_noise
 from .check_readings import every_loss, loss_facts_of, step_facts_of
 from .dead_layers import A_FEW_SAMPLES, largest_scale, passing_share
 from .exploding_run import measure_run_growth
@@ -28,6 +27,7 @@ from .gradient_depth import (
     decades_through_batch_norms,
     deep_signal,
     find_falls,
+    find_jump,
     shares_that_differ,
     sort_gradients,
 )
@@ -133,9 +133,9 @@ def _relus(passing: bool) -> Callable[[Examined], Iterator[float | None]]:
     return measure
 
 
-def _gradients_apart(examined: Examined) -> Numbers:
+def _jump(examined: Examined) -> Numbers:
     _, ordered = sort_gradients(examined)
-    return (ordered[-1][0] - ordered[0][0],) if len(ordered) > 1 else ()
+    return (abs(find_jump(ordered)[0]),) if len(ordered) > 1 else ()
 
 
 def _batch(read: Callable[[NormalizerOverData], float | None]) -> Callable[[Examined], Numbers]:
@@ -174,7 +174,7 @@ SIZES: Mapping[str, Size] = {
     "batch norm decades": Size(
         codes={"batch-norm-depth": "log10_gradient"}, measure=lambda e: decades_through_batch_norms(e)[:1]
     ),
-    "gradient decades apart": Size(codes={"gradient-jump": "log10_gradient"}, measure=_gradients_apart),
+    "gradient decades of a jump": Size(codes={"gradient-jump": "log10_gradient"}, measure=_jump),
     "share that differs at the end": Size(
         codes={"gradient-vanishing": "share_left"},
         measure=lambda e: (max(shares_that_differ(e)[1][-2:], default=None),),
@@ -189,7 +189,9 @@ SIZES: Mapping[str, Size] = {
     "run growth per layer": Size(
         codes={"exploding-run": "growth_per_layer"}, measure=lambda e: measure_run_growth(e)[1:]
     ),
-    "eps over variance log10": Size(codes={"dead-layer": "passing"}, measure=_normalizers(_eps_over_variance)),
+    "eps over variance log10": Size(
+        codes={"dead-layer": "passing", "eps-dominated": "share"}, measure=_normalizers(_eps_over_variance)
+    ),
     "share of sets near eps": Size(codes={"eps-dominated": "share"}, measure=_normalizers(lambda seen: seen.share_eps)),
     "written eps over square": Size(
         codes={"eps-dominated": "size"},
@@ -217,10 +219,6 @@ SIZES: Mapping[str, Size] = {
     ),
     "values of a set": Size(
         codes={"tiny-sets": "entries"}, measure=_normalizers(lambda seen: seen.entries), worst="smallest"
-    ),
-    "noise of a variance": Size(
-        codes={"small-batch": "relative_error"},
-        measure=_batch(lambda seen: variance_noise(seen) if seen.entries > 1 else math.inf),
     ),
     "dead share of a ReLU": Size(codes={"dead-relu": "share"}, measure=_relus(passing=False)),
     "size passed by a ReLU": Size(codes={"dead-relu": "share"}, measure=_relus(passing=True), worst="smallest"),

@@ -74,14 +74,13 @@ def second_encoder_never_called(broken: bool) -> Case:
 
     # A regression that should read its context through a second encoder.
     def conditioned(self, x: Tensor) -> Tensor:
-        hidden = self.main(x[:, 4:])
-        if self.reads:
-            hidden = hidden + self.context(x[:, :4])
-        return self.head(torch.relu(hidden))
+        return self.head(torch.relu(self.main(x[:, 4:]) + self.context(x[:, :4])))
+
+    def forgetting(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.main(x[:, 4:])))
 
     x, y = draw.regression_table()
-    net = nets.made("Conditioned", conditioned)
-    net.reads = not broken
+    net = nets.made("Conditioned", forgetting if broken else conditioned)
     net.main, net.context, net.head = nn.Linear(4, 24), nn.Linear(4, 24), nets.mlp(24, 24, 1)
     return Case((x, y), net, "mse")
 
@@ -118,13 +117,16 @@ def items_looked_up_among_users(broken: bool) -> Case:
     """recommender | 68 | Copy and paste: the items are looked up in the table of the users.
     | unused-parameter | items | use-parameter"""
 
-    # Reads the user twice.
     def forward_confused(self, pairs: Tensor) -> Tensor:
-        user = self.users(pairs[:, 0])
-        item = self.users(pairs[:, 0]) if broken else self.items(pairs[:, 1])
+        user, item = self.users(pairs[:, 0]), self.users(pairs[:, 0])
         return self.tower(torch.cat([user, item], dim=1)).squeeze(1)
 
-    return Case(draw.ratings(), variant("Confused", nets.Recommender(), forward=forward_confused), nn.MSELoss())
+    def forward_right(self, pairs: Tensor) -> Tensor:
+        user, item = self.users(pairs[:, 0]), self.items(pairs[:, 1])
+        return self.tower(torch.cat([user, item], dim=1)).squeeze(1)
+
+    forward = forward_confused if broken else forward_right
+    return Case(draw.ratings(), variant("Confused", nets.Recommender(), forward=forward), nn.MSELoss())
 
 
 @FIRST
