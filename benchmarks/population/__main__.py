@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/population"))
     parser.add_argument("--shard", default="0/1", help="which part of the networks, of how many")
     parser.add_argument("--only", default="", help="networks whose package, family and name match this")
+    parser.add_argument("--half", choices=("fit", "held-out"), help="the families of one half alone")
     parser.add_argument("--most", type=int, default=10**9, help="stop after so many networks")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no network after this time")
     parser.add_argument("--seconds", type=float, default=60.0, help="the limit of one network")
@@ -71,6 +72,7 @@ def main() -> None:
     part, parts = map(int, arguments.shard.split("/"))
     networks, missing = enumerate_networks()
     networks = [n for n in networks if re.search(arguments.only, f"{n.package} {n.family} {n.name}")]
+    networks = [n for n in networks if arguments.half in (None, n.half)]
     if arguments.list:
         print(dict(Counter(n.package for n in networks)), len({n.family for n in networks}), "families", missing)
         return
