@@ -10,7 +10,7 @@ from torch import nn
 
 import normscope as ns
 from normscope.core.finding import Finding
-from normscope.doctor.symptoms import precedence
+from normscope.doctor.symptoms import population, precedence
 from normscope.doctor.symptoms.registry import FINDING_WORDS, diagnose_model
 
 from .seen import INFO, WARNING, Untraced, codes, examined, normalizer, randn, weight
@@ -41,7 +41,8 @@ def test_one_fault_is_one_finding_however_many_layers_show_it():
     assert [finding.where for finding in few] == ["n0", "n1", "n2"]
 
 
-def test_a_module_that_runs_twice_is_one_finding_and_the_worse_one():
+def test_a_module_that_runs_twice_is_one_finding_and_the_worse_one(monkeypatch):
+    monkeypatch.setattr(population, "demote_usual", lambda found, examined: found)
     found = codes(normalizer("n", share_eps=0.05, log10=-3.0), normalizer("n", share_eps=0.5, log10=-4.2))
     assert found == [("eps-dominated", "n", WARNING)]
 

@@ -43,7 +43,6 @@ from . import (
     validation,
     weights,
 )
-from .population import demote_usual
 from .precedence import EXPLAINED_BY_RAISED, INPUTS_LOST, LOSS_EXPLAINED, unexplained
 from .symptom import FindingWords, place
 
@@ -248,7 +247,11 @@ def diagnose_model(
         consequences of another finding are left out. Many of one code and severity are one, that of the worst layer.
     """
     checks = [check for rule in RULES if rule.check for check in (*more.get(rule.check, ()), rule.check)]
-    found = demote_usual([finding for check in checks for finding in check(examined)], examined)
+    found = [finding for check in checks for finding in check(examined)]
+    if any(finding.severity > Severity.INFO for finding in found):
+        from .population import demote_usual  # a healthy model does without the population
+
+        found = demote_usual(found, examined)
     order = {code: rank for rank, code in enumerate(dict.fromkeys(finding.code for finding in found))}
     depth = _depths(examined)
     kept = unexplained(_once(found), examined)
