@@ -314,9 +314,7 @@ def set_up_network(network: Network) -> Setup:
 
 def set_up_mutant(mutant: tuple[int, str]) -> Setup:
     row, kind = mutant
-    _, form, plant, _ = foreign_faults.FAULTS[row]
-    model = foreign_faults.build_model(kind, "sdpa" if form == "sdpa" else "with_faults")
-    plant(model, kind)
+    model = foreign_faults.build_mutant(row, kind)
     torch.manual_seed(1)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     batch = foreign_faults.build_batch(kind)

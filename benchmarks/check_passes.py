@@ -3,9 +3,9 @@
     python benchmarks/check_passes.py [--device cpu|cuda] [--models resnet18 gpt-12x768 ...]
 
 A pass is one forward and backward of the same batch in train mode: the least of five. `check` is the least of two calls
-after a first. Memory is the peak of the device beyond what stood there before, as a multiple of that of one step of
-AdamW with a forward and backward. On a CPU the time is that of one thread. Vision models are left out where torchvision
-is not installed.
+after a first, whose time stands apart. "ms beyond 8" is by how much a check takes longer than eight passes. Memory is
+the peak of the device beyond what stood there before, as a multiple of that of one step of AdamW with a forward and
+backward. On a CPU the time is that of one thread. Vision models are left out where torchvision is not installed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ import normscope as ns
 
 
 class Gpt(nn.Module):
-    """A causal transformer with learned positions; it computes its own loss."""
+    """A causal transformer with learned positions."""
 
     def __init__(self, depth: int, width: int, length: int, words: int = 8192) -> None:
         super().__init__()
@@ -42,66 +43,61 @@ class Gpt(nn.Module):
         return self.head(self.blocks(x, mask=mask, is_causal=True)).mT
 
 
-def text(depth: int, width: int, batch: int, length: int) -> Callable[[], tuple[nn.Module, Any]]:
-    """Return what makes a transformer and its batch."""
-
-    def make() -> tuple[nn.Module, Any]:
-        tokens = torch.randint(8192, (batch, length + 1))
-        return Gpt(depth, width, length), (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
-
-    return make
+def build_transformer(depth: int, width: int, batch: int, length: int) -> tuple[nn.Module, Any]:
+    """Return a transformer and its batch."""
+    tokens = torch.randint(8192, (batch, length + 1))
+    return Gpt(depth, width, length), (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
-def picture(name: str, batch: int, size: int) -> Callable[[], tuple[nn.Module, Any]]:
-    """Return what makes a classifier of torchvision and its batch."""
+def build_classifier(name: str, batch: int, size: int) -> tuple[nn.Module, Any]:
+    """Return a classifier of torchvision and its batch."""
+    from torchvision import models
 
-    def make() -> tuple[nn.Module, Any]:
-        from torchvision import models
-
-        options = {"image_size": size} if name.startswith("vit") else {}
-        model = models.get_model(name, weights=None, num_classes=100, **options)
-        return model, (torch.randn(batch, 3, size, size), torch.randint(100, (batch,)))
-
-    return make
+    options = {"image_size": size} if name.startswith("vit") else {}
+    model = models.get_model(name, weights=None, num_classes=100, **options)
+    return model, (torch.randn(batch, 3, size, size), torch.randint(100, (batch,)))
 
 
 CASES = {
     "cpu": {
-        "resnet18": picture("resnet18", 16, 64),
-        "resnet50": picture("resnet50", 8, 96),
-        "efficientnet_b0": picture("efficientnet_b0", 8, 96),
-        "vit_b_16": picture("vit_b_16", 2, 96),
-        "gpt-4x128": text(4, 128, 8, 64),
-        "gpt-12x256": text(12, 256, 8, 128),
+        "resnet18": partial(build_classifier, "resnet18", 16, 64),
+        "resnet50": partial(build_classifier, "resnet50", 8, 96),
+        "efficientnet_b0": partial(build_classifier, "efficientnet_b0", 8, 96),
+        "vit_b_16": partial(build_classifier, "vit_b_16", 2, 96),
+        "gpt-4x128": partial(build_transformer, 4, 128, 8, 64),
+        "gpt-12x256": partial(build_transformer, 12, 256, 8, 128),
     },
     "cuda": {
-        "resnet18": picture("resnet18", 128, 224),
-        "resnet50": picture("resnet50", 64, 224),
-        "efficientnet_b0": picture("efficientnet_b0", 64, 224),
-        "vit_b_16": picture("vit_b_16", 32, 224),
-        "vit_l_16": picture("vit_l_16", 16, 224),
-        "gpt-12x768": text(12, 768, 16, 512),
-        "gpt-1b": text(20, 2048, 4, 512),
+        "resnet18": partial(build_classifier, "resnet18", 128, 224),
+        "resnet50": partial(build_classifier, "resnet50", 64, 224),
+        "efficientnet_b0": partial(build_classifier, "efficientnet_b0", 64, 224),
+        "vit_b_16": partial(build_classifier, "vit_b_16", 32, 224),
+        "vit_l_16": partial(build_classifier, "vit_l_16", 16, 224),
+        "gpt-12x768": partial(build_transformer, 12, 768, 16, 512),
+        "gpt-1b": partial(build_transformer, 20, 2048, 4, 512),
     },
 }
 
 
-def least(call: Callable[[], Any], times: int, device: str) -> float:
-    """Return the least seconds of some calls, of the processor or, on a GPU, of the wall."""
+def read_clock(device: str) -> float:
+    """Return the seconds so far: of the processor, or, on a GPU, of the wall after all that was asked of it."""
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def time_calls(call: Callable[[], Any], times: int, device: str) -> float:
+    """Return the least seconds of some calls."""
     seconds = list[float]()
     for _ in range(times):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        clock = time.perf_counter if device == "cuda" else time.process_time
-        began = clock()
+        began = read_clock(device)
         call()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(clock() - began)
+        seconds.append(read_clock(device) - began)
     return min(seconds)
 
 
-def peak(call: Callable[[], Any]) -> int:
+def peak_memory(call: Callable[[], Any]) -> int:
     """Return the peak memory of the GPU during a call, beyond what stood there before."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -110,30 +106,30 @@ def peak(call: Callable[[], Any]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def row(name: str, device: str) -> str:
+def measure_row(name: str, device: str) -> str:
     """Measure one model and return its line of the table."""
     torch.manual_seed(0)
     model, (x, y) = CASES[device][name]()
     model, x, y = model.to(device).train(), x.to(device), y.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
-    def both_ways() -> None:
+    def run_pass() -> None:
         F.cross_entropy(model(x), y).backward()
 
     def train() -> None:
-        both_ways()
+        run_pass()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
     def check() -> Any:
         return ns.check(model, (x, y), loss="cross_entropy", optimizer=optimizer)
 
-    both_ways()
-    unit = least(both_ways, 5, device)
+    run_pass()
+    unit = time_calls(run_pass, 5, device)
     model.zero_grad(set_to_none=True)
-    first = least(check, 1, device)
-    seconds = least(check, 2, device)
-    memory = f"{peak(check) / peak(train):8.2f}" if device == "cuda" else ""
+    first = time_calls(check, 1, device)
+    seconds = time_calls(check, 2, device)
+    memory = f"{peak_memory(check) / peak_memory(train):8.2f}" if device == "cuda" else ""
     count = sum(parameter.numel() for parameter in model.parameters())
     beyond = 1e3 * (seconds - 8.0 * unit)
     line = f"{name:18}{count:14,}{1e3 * unit:10.1f}{1e3 * first:10.0f}{1e3 * seconds:10.0f}{seconds / unit:8.1f}"
@@ -152,7 +148,7 @@ def main() -> None:
     print(f"{'model':18}{'parameters':>14}{heads}")
     for name in options.models or CASES[options.device]:
         try:
-            print(row(name, options.device), flush=True)
+            print(measure_row(name, options.device), flush=True)
         except (ImportError, torch.OutOfMemoryError) as error:
             print(f"{name:18} left out: {error}", flush=True)
 

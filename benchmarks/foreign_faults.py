@@ -1,4 +1,4 @@
-"""Count which faults of a fault injector by others `check` finds in tiny GPT-2, LLaMA, BERT and ViT models.
+"""Plant faults of an injector by others into tiny GPT-2, LLaMA, BERT and ViT models; count those that `check` finds.
 
     python benchmarks/foreign_faults.py [--processes N] [--misses | --harm]
 
@@ -6,8 +6,8 @@ The operators are those that DEForm defines (the injector of the package `defaul
 here anew from their definitions, with none of its code, and bear its three-letter names. A mutant is one form of an
 operator in one model. It is found if `check` gives a warning or an error whose code the healthy model does not show;
 the cause is right if such a code is one that `EXPECTED` names for the operator, and the place if that finding names a
-module that the operator changes. All are counted, and apart those that change anything, and those that harm a training
-or leak the future (`foreign_harm.py`, which `--harm` runs). An operator belongs to the half that rules may be tuned on
+module that the operator changes. Mutants that change anything, and those that harm a training or leak the future, are
+also counted apart (`foreign_harm.py`, which `--harm` runs). An operator belongs to the half that rules may be tuned on
 or to the half for scoring by the hash of its name. A few operators of the scoring half were seen while this was tried
 out, so the others are also counted without them. `--misses` names what of the tuned half alone is not found, or not by
 its cause and place. Needs `transformers`.
@@ -49,6 +49,7 @@ ALL_BUT_LLAMA = ("gpt2", "bert", "vit")
 """LLaMA has fewer keys than queries, and norms without a bias."""
 PROJECTIONS = ("query", "key", "value")
 SEEN_WHILE_TRIED = {"MZM", "POE", "CLK", "MRM", "RIN"}
+"""Operators of the scoring half whose results were seen while the benchmark was tried out."""
 WIDTH, HEAD_WIDTH, VOCABULARY, POSITIONS = 96, 24, 160, 48
 BLOCKED = torch.finfo(torch.float32).min
 
@@ -399,7 +400,7 @@ FAULTS: list[tuple[str, str, Plant, tuple[str, ...]]] = [
     ("ORI", "kaiming", partial(change_output_weight, nn.init.kaiming_uniform_), ALL),
     ("OOD", "roll", partial(change_logits, lambda logits: logits.roll(1, -1)), ALL),
 ]
-
+"""Operator, form, what plants it, and the models that it is planted into; the first row is the healthy model."""
 
 ATTENTION, BLOCK, NORM = r"attn|attention", r"\b(h|layers?)\.\d", r"\bln_|norm|LayerNorm"
 FEED_FORWARD = r"^(?!.*attention).*(mlp|intermediate|output)"
@@ -452,14 +453,20 @@ EXPECTED: dict[str, tuple[str, str]] = {
 a module matches that it changes."""
 
 
+def build_mutant(row: int, kind: str, seed: int = 0) -> nn.Module:
+    """Return a model of a kind with the fault of a row."""
+    _, form, plant, _ = FAULTS[row]
+    model = build_model(kind, "sdpa" if form == "sdpa" else "with_faults", seed)
+    plant(model, kind)
+    return model
+
+
 def check_mutant(row: int, kind: str) -> set[tuple[str, str]] | str:
     """Return code and place of each warning and error of a mutant, or what `check` raised."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    _, form, plant, _ = FAULTS[row]
-    model = build_model(kind, "sdpa" if form == "sdpa" else "with_faults")
-    plant(model, kind)
+    model = build_mutant(row, kind)
     torch.manual_seed(1)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
@@ -473,7 +480,7 @@ def check_mutant(row: int, kind: str) -> set[tuple[str, str]] | str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--misses", action="store_true", help="name those of the half that rules may be tuned on")
+    parser.add_argument("--misses", action="store_true", help="name what is not right in the tuned half")
     parser.add_argument("--harm", action="store_true", help="measure what mutants do instead, and keep it in a file")
     chosen = parser.parse_args()
     import foreign_harm  # which imports this file

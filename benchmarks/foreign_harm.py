@@ -28,9 +28,9 @@ PATH = Path(__file__).parents[1] / "docs" / "results" / "foreign_harm.txt"
 STEPS, WARM_UP_STEPS, RATE = 150, 20, 1e-3
 SEEDS, HEALTHY_SEEDS = 2, 4
 LEARNED_SHARE = 0.05
-"""The share of what a healthy model learns that a harmful mutant is behind, beyond the range of healthy seeds."""
+"""A harmful mutant falls behind by the range of healthy seeds and by this share of what a healthy model learns."""
 ROUNDING, MOVED_SHARE = 1e-5, 1e-3
-"""Differences over the largest value: float32 stays below the first; the second is that of a leak."""
+"""Differences as shares of the largest value: rounding stays below the first, and a leak lies above the second."""
 TOKENS, SYMBOLS, EVALUATED = 16, 16, 128
 TITLE = (
     "python benchmarks/foreign_faults.py --harm: what mutants do, and their losses on unseen data after a training of "
@@ -67,12 +67,6 @@ def build_task(kind: str, generator: torch.Generator, count: int) -> dict[str, T
     return {"input_ids": torch.where(hidden, 5, tokens), "attention_mask": mask, "labels": labels}
 
 
-def build_mutant(row: int, kind: str, seed: int = 0) -> Any:
-    model = faults.build_model(kind, "sdpa" if faults.FAULTS[row][1] == "sdpa" else "with_faults", seed)
-    faults.FAULTS[row][2](model, kind)
-    return model
-
-
 @torch.no_grad()
 def decode(model: Any, batch: dict[str, Tensor]) -> Tensor:
     """Return the logits of a decoder that is given the second half of each sequence with the cache of the first.
@@ -91,23 +85,26 @@ def decode(model: Any, batch: dict[str, Tensor]) -> Tensor:
 
 
 def outputs_and_gradients(model: Any, kind: str) -> list[Tensor]:
-    """Return all that a change of a mutant can show in, in one order for all mutants of a kind."""
-    batch, made = faults.build_batch(kind), []
+    """Return the logits, then, of decoders, those of decoding with a cache and those with other later tokens.
+
+    Behind them stand the gradients of all parameters.
+    """
+    batch, outputs = faults.build_batch(kind), []
     torch.manual_seed(1)
     model(**batch).loss.backward()
-    gradients = [torch.zeros_like(own) if own.grad is None else own.grad for own in model.parameters()]
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
     model.eval()
     torch.manual_seed(1)
     with torch.no_grad():
-        made.append(model(**batch).logits)
+        outputs.append(model(**batch).logits)
     if kind in faults.DECODERS:
-        made.append(decode(model, batch))
+        outputs.append(decode(model, batch))
         later = {**batch, "input_ids": batch["input_ids"].clone()}
         later["input_ids"][:, 12:] = later["input_ids"][:, 12:].flip(0)
         torch.manual_seed(1)
         with torch.no_grad():
-            made.append(model(**later).logits)
-    return made + gradients
+            outputs.append(model(**later).logits)
+    return outputs + gradients
 
 
 def differ(one: Tensor, other: Tensor, share: float) -> bool:
@@ -116,8 +113,8 @@ def differ(one: Tensor, other: Tensor, share: float) -> bool:
 
 def train(row: int, kind: str, seed: int) -> tuple[float, float]:
     """Return the first and the final loss of a mutant on unseen data; the final one is the worse of two ways to ask."""
-    model, generator = build_mutant(row, kind, seed), torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW([own for own in model.parameters() if own.requires_grad], lr=RATE)
+    model, generator = faults.build_mutant(row, kind, seed), torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RATE)
     unseen = build_task(kind, torch.Generator().manual_seed(99), EVALUATED)
 
     def evaluate() -> float:
@@ -137,11 +134,11 @@ def train(row: int, kind: str, seed: int) -> tuple[float, float]:
         scores, labels = decode(model, unseen)[:, :-1], unseen["labels"][:, 1:]
         if scores.shape[1] != labels.shape[1]:
             return first, math.inf
-        final = max(final, float(F.cross_entropy(scores.flatten(0, 1), labels.flatten())), key=_worse)
+        final = max(final, float(F.cross_entropy(scores.flatten(0, 1), labels.flatten())), key=nan_as_infinite)
     return first, final
 
 
-def _worse(loss: float) -> float:
+def nan_as_infinite(loss: float) -> float:
     return loss if math.isfinite(loss) else math.inf
 
 
@@ -151,7 +148,7 @@ def measure(row: int, kind: str) -> tuple[bool, bool, list[tuple[float, float]]]
     torch.set_num_threads(1)
     faults.transformers.logging.set_verbosity_error()
     healthy = faults.build_model(kind, "sdpa" if faults.FAULTS[row][1] == "sdpa" else "with_faults")
-    mutant = build_mutant(row, kind)
+    mutant = faults.build_mutant(row, kind)
     with nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
         as_it_is, changed = outputs_and_gradients(healthy, kind), outputs_and_gradients(mutant, kind)
     changes = len(as_it_is) != len(changed) or any(differ(b, a, ROUNDING) for a, b in zip(as_it_is, changed))
@@ -170,7 +167,7 @@ def write_harm(executor: Executor, mutants: list[tuple[int, str]]) -> None:
         finals = [final for _, final in healthy]
         usual = statistics.fmean(finals[:SEEDS])
         margin = max(finals) - min(finals) + LEARNED_SHARE * (statistics.fmean(first for first, _ in healthy) - usual)
-        final = statistics.fmean(_worse(final) for _, final in losses) if losses else usual
+        final = statistics.fmean(nan_as_infinite(final) for _, final in losses) if losses else usual
         words = {"changes": changes, "leaks": leaks, "harms": row > 0 and final > usual + margin}
         said = ", ".join(word for word, holds in words.items() if holds) or "-"
         lines.append(f"{operator} | {form} | {kind} | {said} | {final:.3f} | {usual:.3f}")

@@ -1,4 +1,4 @@
-"""Count which training faults that other tools define `check` and `watch` name in real architectures, by their cause.
+"""Plant training faults that other tools define into real networks; count those that `check` and `watch` name.
 
     python benchmarks/training_faults.py [--processes N] [--only NAME ...] [--half tuned|scoring]
                                          [--with check|watch] [--misses]
@@ -63,20 +63,20 @@ def list_networks() -> dict[str, Network]:
 
 
 class Scores(nn.Module):
-    """A model of transformers that returns its scores alone."""
+    """A model of transformers for text that returns its scores alone."""
 
-    def __init__(self, net: nn.Module, argument: str) -> None:
+    def __init__(self, net: nn.Module) -> None:
         super().__init__()
-        self.net, self.argument = net, argument
+        self.net = net
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.net(**{self.argument: x}).logits
+        return self.net(input_ids=x).logits
 
 
 class Training:
     """A network, its batches, its loss and its optimizer, as a user has them; faults are planted into it.
 
-    A model of transformers reads its labels and returns its loss itself, until a fault needs `use_own_loss`.
+    A model of transformers reads its labels and returns its loss itself, until a fault needs `take_loss_out`.
     """
 
     def __init__(self, name: str) -> None:
@@ -130,24 +130,23 @@ class Training:
     def is_causal(self) -> bool:
         return "causal" in self.name
 
-    def use_own_loss(self) -> None:
-        """Let scores be compared with labels outside of the model."""
+    def take_loss_out(self) -> None:
+        """Let the model return its scores, which are compared with the labels outside of it."""
         if self.loss is not None:
             return
-        draw, argument = self.draw, "input_ids"
-        self.model = Scores(self.model, argument)
+        draw, self.model = self.draw, Scores(self.model)
 
         def draw_pair() -> tuple[Tensor, Tensor]:
             batch = draw()
             labels = batch["labels"]
             if self.is_causal:
                 labels = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], 1)
-            return batch[argument], labels
+            return batch["input_ids"], labels
 
         self.draw = draw_pair
         self.loss = lambda scores, labels: F.cross_entropy(scores.transpose(1, -1), labels)
 
-    def set_rate(self, kind: type[Optimizer], **settings: Any) -> None:
+    def set_optimizer(self, kind: type[Optimizer], **settings: Any) -> None:
         self.build_optimizer = lambda model: kind(model.parameters(), **settings)
 
     def change_batches(self, edit: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
@@ -164,7 +163,7 @@ class Training:
         self.draw = draw_edited
 
 
-class NotHere(Exception):
+class NoPlace(Exception):
     """A network has no place for a fault."""
 
 
@@ -226,7 +225,7 @@ def shut_activation(training: Training) -> Places:
     """Set the bias in front of an activation in the middle to -10."""
     biased = [pair for pair in training.activations if getattr(training.module(pair[0]), "bias", None) is not None]
     if not biased:
-        raise NotHere
+        raise NoPlace
     pair = biased[len(biased) // 2]
     training.module(pair[0]).bias.data.fill_(-10.0)
     return pair
@@ -235,7 +234,7 @@ def shut_activation(training: Training) -> Places:
 def replace_activations(make: Callable[[], nn.Module], factor: float, training: Training) -> Places:
     """Replace all activations, with larger weights in front of them."""
     if not training.activations:
-        raise NotHere
+        raise NoPlace
     for before, name in training.activations:
         parent, _, own = name.rpartition(".")
         setattr(training.module(parent), own, make())
@@ -276,17 +275,17 @@ def recreate_last_layer(training: Training) -> Places:
 def untie_weights(training: Training) -> Places:
     """Copy the weights that the output layer shares with the embedding."""
     if is_image(training):
-        raise NotHere
+        raise NoPlace
     last, table = training.module(training.layers[-1]), training.model.get_input_embeddings()
     if last.weight is not table.weight:
-        raise NotHere
+        raise NoPlace
     last.weight = nn.Parameter(last.weight.data.clone())
     return [training.layers[-1]]
 
 
 def use_bfloat16(training: Training) -> None:
     training.model.bfloat16()
-    training.set_rate(AdamW, lr=1e-5)
+    training.set_optimizer(AdamW, lr=1e-5)
     if is_image(training):
         training.change_batches(lambda x, y: (x.bfloat16(), y))
 
@@ -296,13 +295,13 @@ def use_bfloat16(training: Training) -> None:
 
 def feed_bytes(training: Training) -> None:
     if not is_image(training):
-        raise NotHere
+        raise NoPlace
     training.change_batches(lambda x, y: (((x - x.min()) / (x.max() - x.min()) * 255.0).round(), y))
 
 
 def feed_not_a_number(training: Training) -> None:
     if not is_image(training):
-        raise NotHere
+        raise NoPlace
 
     def edit(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         x = x.clone()
@@ -319,7 +318,7 @@ def shift_labels(training: Training) -> None:
     elif training.is_causal:
         training.change_batches(lambda x, y: (x, torch.cat([y[:, 1:], torch.full_like(y[:, :1], -100)], 1)))
     else:
-        raise NotHere
+        raise NoPlace
 
 
 def shuffle_labels(training: Training) -> None:
@@ -332,7 +331,7 @@ def shuffle_labels(training: Training) -> None:
 def sort_batches(training: Training) -> None:
     """Bring the samples in the order of their classes."""
     if not is_image(training):
-        raise NotHere
+        raise NoPlace
     batches = [training.draw() for _ in range(STEPS + 1)]
     x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
     order = y.argsort()
@@ -345,12 +344,12 @@ def repeat_batch(training: Training) -> None:
 
 
 def change_loss(edit: Callable[[Callable[..., Tensor]], Callable[..., Tensor]], training: Training) -> None:
-    training.use_own_loss()
+    training.take_loss_out()
     assert training.loss is not None
     training.loss = edit(training.loss)
 
 
-def one_in_front(function: Callable[[Tensor], Tensor]) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+def apply_before(function: Callable[[Tensor], Tensor]) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     return lambda loss: lambda scores, labels: loss(function(scores), labels)
 
 
@@ -359,10 +358,7 @@ def square_class_numbers(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def sum_losses(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def summed(scores: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(scores.transpose(1, -1), labels, reduction="sum")
-
-    return summed
+    return lambda scores, labels: F.cross_entropy(scores.transpose(1, -1), labels, reduction="sum")
 
 
 def take_log_likelihood_of_scores(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -379,7 +375,7 @@ class AlwaysDropout(nn.Module):
 def keep_dropout_on(training: Training) -> Places:
     dropouts = [name for name, module in training.model.named_modules() if isinstance(module, nn.Dropout)]
     if not dropouts:
-        raise NotHere
+        raise NoPlace
     for name in dropouts:
         parent, _, own = name.rpartition(".")
         setattr(training.module(parent), own, AlwaysDropout())
@@ -390,12 +386,12 @@ def keep_dropout_on(training: Training) -> Places:
 # -------------------------------------------------------------------------------------------------------------- runs
 
 
-def set_schedule(factor: Callable[[int], float], training: Training) -> None:
-    training.factor_of_rate = factor
+def leave_in_eval_mode(training: Training) -> None:
+    training.model.eval()
 
 
 def clip_to_nothing(training: Training) -> None:
-    training.set_rate(SGD, lr=0.01)
+    training.set_optimizer(SGD, lr=0.01)
     training.largest_gradient = 1e-6
 
 
@@ -403,8 +399,8 @@ def set_attribute(name: str, value: Any, training: Training) -> None:
     setattr(training, name, value)
 
 
-def of_rate(kind: type[Optimizer], **settings: Any) -> Callable[[Training], None]:
-    return lambda training: training.set_rate(kind, **settings)
+def use_optimizer(kind: type[Optimizer], **settings: Any) -> Callable[[Training], None]:
+    return lambda training: training.set_optimizer(kind, **settings)
 
 
 VANISHING = "gradient-vanishing layer-scale output-constant dead-layer eps-dominated zero-weights no-loss-gradient"
@@ -421,21 +417,21 @@ FAULTS: tuple[Fault, ...] = tuple(
             ("weights ten times usual", partial(scale_weights, 10.0), EXPLODING),
             ("sigmoids as activations", partial(replace_activations, nn.Sigmoid, 1.0), VANISHING + " saturated-units"),
             ("bias of -10 before an activation", shut_activation, DEAD),
-            ("SGD at 100", of_rate(SGD, lr=100.0), FAST),
-            ("SGD at 1e-7", of_rate(SGD, lr=1e-7), SLOW),
+            ("SGD at 100", use_optimizer(SGD, lr=100.0), FAST),
+            ("SGD at 1e-7", use_optimizer(SGD, lr=1e-7), SLOW),
             ("constant weights", partial(fill_weights, 0.01), "equal-units"),
         )),
         ("AutoTrainer", True, (
-            ("SGD at 100 in a run", of_rate(SGD, lr=100.0), FAST_RUN),
-            ("SGD at 1e-7 in a run", of_rate(SGD, lr=1e-7), SLOW_RUN),
+            ("SGD at 100 in a run", use_optimizer(SGD, lr=100.0), FAST_RUN),
+            ("SGD at 1e-7 in a run", use_optimizer(SGD, lr=1e-7), SLOW_RUN),
         )),
         ("DeepDiagnosis", False, (
             ("tanh at its limits", partial(replace_activations, nn.Tanh, 100.0), "saturated-units layer-scale"),
             ("a layer a thousand times as large", partial(scale_middle, 1000.0), EXPLODING + " attention-saturated"),
             ("a middle layer frozen", lambda t: freeze(t, [t.middle]), "frozen-layer"),
-            ("softmax before the loss", partial(change_loss, one_in_front(partial(F.softmax, dim=-1))),
+            ("softmax before the loss", partial(change_loss, apply_before(partial(F.softmax, dim=-1))),
              "activation-before-loss"),
-            ("ReLU before the loss", partial(change_loss, one_in_front(F.relu)), "activation-before-loss"),
+            ("ReLU before the loss", partial(change_loss, apply_before(F.relu)), "activation-before-loss"),
             ("likelihood of raw scores", partial(change_loss, take_log_likelihood_of_scores), "loss-does-not-fit"),
             ("not a number in the data", feed_not_a_number, "non-finite-activations loss-not-finite"),
             ("images from 0 to 255", feed_bytes, "input-scale"),
@@ -453,10 +449,10 @@ FAULTS: tuple[Fault, ...] = tuple(
             ("optimizer of a copied model, run", keep_optimizer_of_old_model, "not-trained no-step weights-still"),
             ("last layer made anew, run", recreate_last_layer, "not-trained"),
             ("first half frozen, run", freeze_first_half, "frozen-layer"),
-            ("eval mode left on", lambda t: set_attribute("mode", t.model.eval(), t), "eval-mode"),
-            ("schedule down to zero", partial(set_schedule, lambda step: max(0.0, 1.0 - step / 10)),
+            ("eval mode left on", leave_in_eval_mode, "eval-mode"),
+            ("schedule down to zero", partial(set_attribute, "factor_of_rate", lambda step: max(0.0, 1.0 - step / 10)),
              "rate-zero rate-decayed"),
-            ("warm-up that never rises", partial(set_schedule, lambda step: 0.0), "rate-zero"),
+            ("warm-up that never rises", partial(set_attribute, "factor_of_rate", lambda step: 0.0), "rate-zero"),
             ("one batch again and again", repeat_batch, "same-batch"),
             ("clipped to nothing", clip_to_nothing, "weights-still"),
         )),
@@ -464,17 +460,17 @@ FAULTS: tuple[Fault, ...] = tuple(
             ("class numbers squared", partial(change_loss, lambda loss: square_class_numbers), "loss-does-not-fit"),
             ("losses added up", partial(change_loss, sum_losses), "loss-does-not-fit step-too-long"),
             ("labels shifted", shift_labels, "targets-out-of-range labels-are-inputs"),
-            ("AdamW at 3", of_rate(AdamW, lr=3.0), FAST),
-            ("AdamW at 1", of_rate(AdamW, lr=1.0), FAST),
-            ("AdamW at 1e-6", of_rate(AdamW, lr=1e-6), SLOW),
-            ("betas swapped", of_rate(AdamW, lr=1e-3, betas=(0.999, 0.9)), FAST),
-            ("momentum of 0.999", of_rate(SGD, lr=0.01, momentum=0.999), FAST),
-            ("decay of 30", of_rate(AdamW, lr=1e-3, weight_decay=30.0), "decay-too-strong"),
+            ("AdamW at 3", use_optimizer(AdamW, lr=3.0), FAST),
+            ("AdamW at 1", use_optimizer(AdamW, lr=1.0), FAST),
+            ("AdamW at 1e-6", use_optimizer(AdamW, lr=1e-6), SLOW),
+            ("betas swapped", use_optimizer(AdamW, lr=1e-3, betas=(0.999, 0.9)), FAST),
+            ("momentum of 0.999", use_optimizer(SGD, lr=0.01, momentum=0.999), FAST),
+            ("decay of 30", use_optimizer(AdamW, lr=1e-3, weight_decay=30.0), "decay-too-strong"),
             ("a middle layer of zeros", zero_middle, "zero-weights dead-layer"),
         )),
         ("DynFault", True, (
-            ("AdamW at 1 in a run", of_rate(AdamW, lr=1.0), FAST_RUN),
-            ("AdamW at 3 in a run", of_rate(AdamW, lr=3.0), FAST_RUN),
+            ("AdamW at 1 in a run", use_optimizer(AdamW, lr=1.0), FAST_RUN),
+            ("AdamW at 3 in a run", use_optimizer(AdamW, lr=3.0), FAST_RUN),
             ("labels shuffled", shuffle_labels, "no-better-than-constant"),
             ("data in the order of classes", sort_batches, "sorted-batches"),
         )),
@@ -485,7 +481,14 @@ FAULTS: tuple[Fault, ...] = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What was said of one training: codes of warnings and errors with the names that each gives, in order."""
+    """What was said of one training.
+
+    Attributes:
+        told: the codes of warnings and errors in their order, each with the names of modules that it gives.
+        places: the modules at fault.
+        raised: what `check` or the run raised.
+        is_here: whether the network has a place for the fault.
+    """
 
     told: tuple[tuple[str, frozenset[str]], ...] = ()
     places: tuple[str, ...] = ()
@@ -500,7 +503,7 @@ def examine(fault: Fault | None, name: str, in_run: bool) -> Outcome:
     training = Training(name)
     try:
         places = tuple((fault and fault.plant(training)) or ())
-    except NotHere:
+    except NoPlace:
         return Outcome(is_here=False)
     torch.manual_seed(1)
     optimizer = training.build_optimizer(training.model)
@@ -563,7 +566,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="parts of names of faults")
     parser.add_argument("--half", choices=("tuned", "scoring"))
     parser.add_argument("--with", dest="way", choices=("check", "watch"))
-    parser.add_argument("--misses", action="store_true", help="name those of the half that rules may be tuned on")
+    parser.add_argument("--misses", action="store_true", help="name what is not right in the tuned half")
     chosen = parser.parse_args()
     begun = time.perf_counter()
     networks = list_networks()

@@ -2,7 +2,7 @@
 
     python -m benchmarks.population --out FOLDER --shard 0/16        one line of JSON for each network and state
     python -m benchmarks.population --out FOLDER --merge             the lines of all shards together, and tables
-    python -m benchmarks.population --out FOLDER --merge --write     and the file of thresholds in the package
+    python -m benchmarks.population --out FOLDER --merge --write     and the file of sizes in the package
     python -m benchmarks.population --list                           how many networks there are, by package
 
 A network that cannot be measured, or takes too long or too much memory, leaves a line with the reason. Networks that
@@ -45,6 +45,7 @@ def write_reason(network: Network, reason: str, path: Path) -> None:
 
 def main() -> None:
     """Run a shard, or merge shards."""
+    usual = Limits()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/population"))
     parser.add_argument("--shard", default="0/1", help="which part of the networks, of how many")
@@ -54,12 +55,14 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no network after this time")
     parser.add_argument("--seconds", type=float, default=60.0, help="the limit of one network")
     parser.add_argument("--gibibytes", type=float, default=6.0, help="the memory of one network")
-    parser.add_argument("--step-seconds", type=float, default=Limits.__dataclass_fields__["step_seconds"].default)
-    parser.add_argument("--training-seconds", type=float, default=6.0, help="the limit of all steps of a training")
-    parser.add_argument("--parameters", type=float, default=4e7, help="the most parameters of a network")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--step-seconds", type=float, default=usual.step_seconds)
+    parser.add_argument(
+        "--training-seconds", type=float, default=usual.training_seconds, help="the limit of all steps of a training"
+    )
+    parser.add_argument("--parameters", type=float, default=usual.parameters, help="the most parameters of a network")
+    parser.add_argument("--device", default=usual.device)
     parser.add_argument("--merge", action="store_true")
-    parser.add_argument("--write", action="store_true", help="with --merge: write the sizes into the package")
+    parser.add_argument("--write", action="store_true", help="with --merge: write the file of sizes in the package")
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
     if arguments.merge:

@@ -18,7 +18,7 @@ FIRST_WORD, HIDDEN_WORD, END_OF_TEXT, VOCABULARY = 8, 5, 2, 512
 
 
 @functools.cache
-def _stored() -> tuple[Tensor, Tensor]:
+def _load_images() -> tuple[Tensor, Tensor]:
     """Return the images, standardised, and their classes; smooth noise of ten colours where there is no file."""
     path = os.environ.get(IMAGES)
     if path:
@@ -32,14 +32,9 @@ def _stored() -> tuple[Tensor, Tensor]:
     return (x - x.mean((0, 2, 3), keepdim=True)) / x.std((0, 2, 3), keepdim=True), y
 
 
-def is_real() -> bool:
-    """Whether images are real ones."""
-    return bool(os.environ.get(IMAGES))
-
-
 def images(count: int, generator: torch.Generator, *, size: int = 96, channels: int = 3) -> tuple[Tensor, Tensor]:
     """Draw images, half of them mirrored, at a size, and their classes."""
-    x, y = _stored()
+    x, y = _load_images()
     places = torch.randint(len(x), (count,), generator=generator)
     drawn = x[places]
     drawn = torch.where(torch.rand(count, 1, 1, 1, generator=generator) < 0.5, drawn, drawn.flip(3))
@@ -72,23 +67,23 @@ def tokens(count: int, generator: torch.Generator, *, length: int = LENGTH) -> T
     follows = torch.rand(count, length, generator=generator) < 0.5
     for place in range(1, length):
         drawn[:, place] = torch.where(follows[:, place], _followers()[drawn[:, place - 1]], drawn[:, place])
-    return drawn % (VOCABULARY - FIRST_WORD) + FIRST_WORD
+    return drawn + FIRST_WORD
 
 
 def causal(count: int, generator: torch.Generator) -> Mapping[str, Tensor]:
-    """Draw words, each of which is to be told from those before."""
+    """Draw words, each of which is to be predicted from those before."""
     ids = tokens(count, generator)
     return {"input_ids": ids, "labels": ids.clone()}
 
 
 def causal_shifted(count: int, generator: torch.Generator) -> Mapping[str, Tensor]:
-    """The same for models that do not move the labels themselves."""
+    """The same for models that do not shift the labels themselves."""
     ids = tokens(count, generator, length=LENGTH + 1)
     return {"input_ids": ids[:, :-1].contiguous(), "labels": ids[:, 1:].contiguous()}
 
 
 def masked(count: int, generator: torch.Generator) -> Mapping[str, Tensor]:
-    """Draw words, three in ten of which are hidden and to be told."""
+    """Draw words, three in ten of which are hidden and to be predicted."""
     ids = tokens(count, generator)
     hidden = torch.rand(ids.shape, generator=generator) < 0.3
     labels = torch.where(hidden, ids, -100)
@@ -99,13 +94,13 @@ def masked(count: int, generator: torch.Generator) -> Mapping[str, Tensor]:
 def translated(count: int, generator: torch.Generator) -> Mapping[str, Tensor]:
     """Draw words and, as their translation, the words that most often follow each of them, and the end of a text."""
     ids = tokens(count, generator)
-    labels = _followers()[(ids - FIRST_WORD) % WORDS] % (VOCABULARY - FIRST_WORD) + FIRST_WORD
+    labels = _followers()[ids - FIRST_WORD] + FIRST_WORD
     labels[:, -1] = END_OF_TEXT
     return {"input_ids": ids, "labels": labels}
 
 
 def labelled_text(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw words, and whether the first half of a text has the commoner ones."""
+    """Draw words, and whether the first half of each text has the rarer ones."""
     ids = tokens(count, generator)
     half = ids.shape[1] // 2
     return ids, (ids[:, :half].sum(1) > ids[:, half:].sum(1)).long()

@@ -41,8 +41,8 @@ class Limits:
     """What one network may take, and where it runs.
 
     Attributes:
-        step_seconds: of a forward and backward.
-        training_seconds: of all steps of its training.
+        step_seconds: the most seconds of a forward and backward.
+        training_seconds: the seconds after which its training ends.
         parameters: how many it may have.
         device: where it runs.
     """
@@ -128,7 +128,7 @@ def loss_of(model: nn.Module, loss: str | None, batch: Any) -> Tensor:
 
 
 def time_passes(model: nn.Module, loss: str | None, batch: Any, limits: Limits) -> float:
-    """Return the seconds of one forward and backward: the least of two after the first, or the first if it is slow.
+    """Return the seconds of one forward and backward: the least of three, or of as many as begin within 3 s.
 
     Buffers are put back: a fresh model keeps its running statistics.
     """
@@ -213,7 +213,7 @@ def describe(model: nn.Module) -> Row:
     """Return the kind of a network, how many parameters it has, and a digest of what it is made of."""
     leaves = [module for module in model.modules() if not any(True for _ in module.children())]
     names = {type(module).__name__ for module in model.modules()}
-    sees_neighbours = sum(
+    convolutions = sum(
         max(getattr(module, "kernel_size", (1,))) > 1
         and getattr(module, "kernel_size", 0) != getattr(module, "stride", 0)
         for module in leaves
@@ -224,9 +224,9 @@ def describe(model: nn.Module) -> Row:
     elif any(isinstance(module, nn.RNNBase) for module in leaves) or any(map(STATE_SPACE.search, names)):
         kind = "recurrent"
     elif any(map(ATTENTION.search, names)):
-        kind = "convolution and attention" if sees_neighbours > 3 else "transformer"
+        kind = "convolution and attention" if convolutions > 3 else "transformer"
     else:
-        kind = "convolutional" if sees_neighbours else "perceptron"
+        kind = "convolutional" if convolutions else "perceptron"
     made_of = [tuple(p.shape) for p in model.parameters()], sorted(type(module).__name__ for module in leaves)
     return {
         "kind": kind,

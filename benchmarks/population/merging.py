@@ -21,12 +21,8 @@ STATES = ("fresh", "training", "trained")
 
 def read(folder: Path) -> list[Row]:
     """Return the lines of all shards; of networks that are built alike only the first one."""
-    rows = [
-        json.loads(line)
-        for path in sorted(folder.glob("shard-*.jsonl"))
-        for line in path.read_text().splitlines()
-        if line
-    ]
+    paths = sorted(folder.glob("shard-*.jsonl"))
+    rows = [json.loads(line) for path in paths for line in path.read_text().splitlines() if line]
     first: dict[str, tuple[str, str]] = {}
     for row in rows:
         if "digest" in row:
@@ -56,12 +52,12 @@ def merge(folder: Path) -> str:
     return "\n".join(lines)
 
 
-EXTREMES = 25
-"""How many networks of each end the package keeps: more than 0.5 % of any population that fits on these machines."""
+MAX_EXTREMES = 25
+"""How many of the most extreme values the file of the package has: more than `RARE_SHARE` of the networks."""
 
 
 def write_population(folder: Path) -> None:
-    """Write the file of the package: how many healthy networks of the half to fit on have a size, and the extremes."""
+    """Write the file of the package: how many healthy networks of the half `fit` have each size, and the extremes."""
     rows = [row for row in read(folder) if "error" not in row and row["healthy"] and row["half"] == "fit"]
     sizes: dict[str, dict[str, Any]] = {}
     for name, size in SIZES.items():
@@ -74,22 +70,20 @@ def write_population(folder: Path) -> None:
                     worst[name_of(row)] = choose(value, worst.get(name_of(row), value))
             values = sorted(worst.values(), reverse=size.worst == "largest")
             if values:
-                quantiles = {f"{share:g}": values[round(share * (len(values) - 1))] for share in QUANTILES}
-                extremes = [figure if math.isfinite(figure) else str(figure) for figure in values[:EXTREMES]]
                 sizes.setdefault(name, {})[state] = {
                     "having": len(values),
-                    "quantiles": quantiles,
-                    "extremes": extremes,
+                    "quantiles": {f"{part:g}": values[round(part * (len(values) - 1))] for part in QUANTILES},
+                    "extremes": [value if math.isfinite(value) else str(value) for value in values[:MAX_EXTREMES]],
                 }
     packages = Counter(package for package, _ in {name_of(row) for row in rows})
     fresh = {name_of(row) for row in rows if row["state"] == FRESH}
-    told = {
+    content = {
         "packages": dict(packages.most_common()),
         "families": len({row["family"] for row in rows}),
         "networks": {FRESH: len(fresh), ANY_STATE: packages.total()},
         "sizes": sizes,
     }
-    text = json.dumps(told, indent=None, separators=(",", ":")).replace('},"', '},\n"')
+    text = json.dumps(content, separators=(",", ":")).replace('},"', '},\n"')
     FILE.write_text(text + "\n")
 
 
@@ -108,8 +102,8 @@ def is_warned(row: Row) -> bool:
     return any(finding["severity"] in LOUD for finding in row["findings"])
 
 
-def share(rows: Sequence[Row]) -> str:
-    """Return how many of some lines have a warning."""
+def describe_share(rows: Sequence[Row]) -> str:
+    """Return how many lines have a warning, of how many, and the percentage."""
     warned = sum(map(is_warned, rows))
     return f"{warned}/{len(rows)} ({100 * warned / len(rows):.0f} %)" if rows else "-"
 
@@ -123,7 +117,7 @@ def warned_by(key: str, rows: Sequence[Row]) -> Iterable[str]:
         groups["all"].append(row)
     for name, group in sorted(groups.items(), key=lambda item: -len(item[1])):
         cells = [[r for r in group if (r["state"], r["half"]) == (s, h)] for s in STATES for h in ("fit", "held-out")]
-        yield f"{name:28} " + " ".join(f"{share(cell):>19}" for cell in cells)
+        yield f"{name:28} " + " ".join(f"{describe_share(cell):>19}" for cell in cells)
     yield ""
 
 

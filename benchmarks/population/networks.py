@@ -69,7 +69,7 @@ def enumerate_networks() -> tuple[list[Network], dict[str, str]]:
     return networks, missing
 
 
-def _size_of_batch(name: str) -> int:
+def _choose_batch_size(name: str) -> int:
     return BATCH_SIZES[stable_number(name) % len(BATCH_SIZES)]
 
 
@@ -88,29 +88,29 @@ class Chosen(nn.Module):
 class Denoiser(Chosen):
     """A model that finds the noise in images, given their times."""
 
-    told: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
 
-    def find(self, noisy: Tensor, times: Tensor, *told: Tensor) -> Tensor:
-        """Return the noise."""
-        return self.net(noisy, timestep=times, **dict(zip(self.told, told, strict=True))).sample
+    def find(self, noisy: Tensor, times: Tensor, *given: Tensor) -> Tensor:
+        """Return the noise, given what `conditions` names besides."""
+        return self.net(noisy, timestep=times, **dict(zip(self.conditions, given, strict=True))).sample
 
     def forward(self, noisy: Tensor, times: Tensor) -> Tensor:
         return self.find(noisy, times)
 
 
-class ToldDenoiser(Denoiser):
+class TextDenoiser(Denoiser):
     """The same, given a text besides."""
 
-    told = ("encoder_hidden_states",)
+    conditions = ("encoder_hidden_states",)
 
     def forward(self, noisy: Tensor, times: Tensor, text: Tensor) -> Tensor:
         return self.find(noisy, times, text)
 
 
-class TwiceToldDenoiser(Denoiser):
+class TextAndSummaryDenoiser(Denoiser):
     """The same, given a text and its summary besides."""
 
-    told = ("encoder_hidden_states", "pooled_projections")
+    conditions = ("encoder_hidden_states", "pooled_projections")
 
     def forward(self, noisy: Tensor, times: Tensor, text: Tensor, summary: Tensor) -> Tensor:
         return self.find(noisy, times, text, summary)
@@ -127,7 +127,7 @@ SMALLEST_FIRST = (
 RESOLUTIONS = (196, 224, 240, 256, 288, 336, 384, 448, 512)
 """Numbers in names that are sizes of images, not of networks."""
 IMAGE_SIZES = (96, 128, 64, 112, 160, 192, 224, 240, 256)
-MOST_OF_FAMILY = 12
+MAX_OF_FAMILY = 12
 
 
 def _rank_by_name(name: str) -> tuple[int, int, int, str]:
@@ -137,15 +137,15 @@ def _rank_by_name(name: str) -> tuple[int, int, int, str]:
     return (max(words) if words else SMALLEST_FIRST.index(""), width, len(name), name)
 
 
-def _spread(names: Sequence[str], most: int) -> list[str]:
-    """Return up to so many names of a family: of the smaller third, evenly."""
+def _choose_names(names: Sequence[str], most: int) -> list[str]:
+    """Return up to `most` names of a family, spread evenly over its smaller third."""
     ordered = sorted(names, key=_rank_by_name)
     small = ordered[: max(most, len(ordered) // 3)]
     return [small[k * len(small) // most] for k in range(most)] if len(small) > most else small
 
 
 def _runs(model: nn.Module, draw: Draw) -> bool:
-    """Whether a model takes images of a size."""
+    """Whether a model returns a row of scores for each image that is drawn."""
     try:
         with torch.no_grad():
             output = model.eval()(draw(2, torch.Generator().manual_seed(0))[0])
@@ -187,9 +187,9 @@ def list_timm() -> Iterator[Network]:
     for name in timm.list_models():
         families[module_of[name]].append(name)
     for family, names in families.items():
-        for name in _spread(names, MOST_OF_FAMILY):
+        for name in _choose_names(names, MAX_OF_FAMILY):
             build = functools.partial(_classifier, functools.partial(_timm_model, name))
-            yield Network(package="timm", family=family, name=name, build=build, batch_size=_size_of_batch(name))
+            yield Network(package="timm", family=family, name=name, build=build, batch_size=_choose_batch_size(name))
 
 
 def _torchvision_model(name: str, size: int) -> nn.Module:
@@ -208,7 +208,7 @@ def list_torchvision() -> Iterator[Network]:
     for name in models.list_models(module=models):
         family = models.get_model_builder(name).__module__.rpartition(".")[2]
         build = functools.partial(_classifier, functools.partial(_torchvision_model, name))
-        yield Network(package="torchvision", family=family, name=name, build=build, batch_size=_size_of_batch(name))
+        yield Network(package="torchvision", family=family, name=name, build=build, batch_size=_choose_batch_size(name))
     for name in models.list_models(module=models.segmentation):
         family = models.get_model_builder(name).__module__.rpartition(".")[2]
 
@@ -283,23 +283,19 @@ IMAGE_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "mobilevit": {"image_size": 128},
     "mobilevitv2": {"image_size": 128},
 }
-KEEPS_WIDTHS = ("resnet", "regnet", "mobilenet_v1", "mobilenet_v2", "poolformer", "levit", "cvt", "mobilevit", "bit",
-                "mobilevitv2", "pvt", "pvt_v2", "segformer", "swiftformer", "efficientnet", "convnext", "convnextv2",
-                "focalnet", "swin", "swinv2", "donut-swin", "van", "efficientformer", "hiera", "hgnet_v2")  # fmt: skip
+WIDTH_LISTS = ("resnet", "regnet", "mobilenet_v1", "mobilenet_v2", "poolformer", "levit", "cvt", "mobilevit", "bit",
+               "mobilevitv2", "pvt", "pvt_v2", "segformer", "swiftformer", "efficientnet", "convnext", "convnextv2",
+               "focalnet", "swin", "swinv2", "donut-swin", "van", "efficientformer", "hiera", "hgnet_v2")  # fmt: skip
 """Types of image models with a list of widths, which the fields for a single width would contradict."""
 
 
 def tiny_config(kind: type, options: Mapping[str, Any]) -> Any:
-    """Return a configuration of a class of transformers with these values for those fields that it has."""
+    """Return a configuration of a class of transformers with these values for its fields that are no lists."""
     base = kind()
-    names = {
-        *base.to_dict(),
-        *getattr(kind, "attribute_map", {}),
-        *(("num_labels",) if hasattr(base, "num_labels") else ()),
-    }
-    chosen = {name: value for name, value in options.items() if name in names}
-    known = base.to_dict()
-    chosen = {name: value for name, value in chosen.items() if not isinstance(known.get(name), list | tuple)}
+    fields = base.to_dict()
+    names = {*fields, *getattr(kind, "attribute_map", {}), *(["num_labels"] if hasattr(base, "num_labels") else [])}
+    lists = {name for name, value in fields.items() if isinstance(value, list | tuple)}
+    chosen = {name: value for name, value in options.items() if name in names - lists}
     for name, part in getattr(kind, "sub_configs", {}).items():
         try:
             chosen[name] = tiny_config(part, options).to_dict()
@@ -353,12 +349,12 @@ TASKS: tuple[tuple[str, str, Draw, int], ...] = (
 """Tasks of transformers: the table of its classes, what is drawn, and how many networks a type gets."""
 
 
-LEFT_TO = {"text": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "masked": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"}
-"""Types that a task leaves out: those of another table, for whose models its batches are not made."""
+LEFT_OUT_TYPES = {"text": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "masked": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"}
+"""By task the table of the types that it leaves out, for whose models its batches are not made."""
 DO_NOT_WORK = {"mra": "its attention is a kernel of its own, without which it hands on nothing"}
 """Types that are no healthy networks on these machines, and why."""
-LEAVE_LABELS = re.compile("bart|pegasus|blenderbot|marian|mvp|trocr|prophetnet|speech_to_text|whisper")
-"""Types whose causal models take the word to be told as the label of a step, and do not move the labels."""
+DO_NOT_SHIFT_LABELS = re.compile("bart|pegasus|blenderbot|marian|mvp|trocr|prophetnet|speech_to_text|whisper")
+"""Types whose causal models take the next word as the label of a step, and do not shift the labels themselves."""
 
 
 def list_transformers() -> Iterator[Network]:
@@ -366,22 +362,22 @@ def list_transformers() -> Iterator[Network]:
     from transformers.models.auto import modeling_auto
 
     for task, classes, draw, variants in TASKS:
-        known = set(getattr(modeling_auto, LEFT_TO.get(task, ""), ()))
+        known = set(getattr(modeling_auto, LEFT_OUT_TYPES.get(task, ""), ()))
         for type_ in getattr(modeling_auto, classes, {}):
             if type_ in known or type_ in DO_NOT_WORK:
                 continue
-            lists = task == "image" and type_ in KEEPS_WIDTHS
-            for hidden, layers, heads in SHAPES[: 1 if lists else variants]:
+            has_widths = task == "image" and type_ in WIDTH_LISTS
+            for hidden, layers, heads in SHAPES[: 1 if has_widths else variants]:
                 options = _tiny_options(hidden, layers, heads)
-                options = {"num_labels": batches.CLASSES, "image_size": 96} if lists else options
+                options = {"num_labels": batches.CLASSES, "image_size": 96} if has_widths else options
                 options = options | dict(IMAGE_OPTIONS.get(type_, {}) if task == "image" else {})
                 options = options | ({"num_labels": 2} if task == "text" else {})
                 options = options | ({"is_decoder": True} if task == "causal" else {})
                 drawn = functools.partial(_pixels, size=options["image_size"]) if task == "image" else draw
-                drawn = batches.causal_shifted if task == "causal" and LEAVE_LABELS.search(type_) else drawn
+                drawn = batches.causal_shifted if task == "causal" and DO_NOT_SHIFT_LABELS.search(type_) else drawn
                 if type_ == "audio-spectrogram-transformer":
                     drawn, options = _spectrum, options | {"max_length": 128}
-                name = f"{type_} {task} {hidden}x{layers}" if not lists else f"{type_} {task}"
+                name = f"{type_} {task} {hidden}x{layers}" if not has_widths else f"{type_} {task}"
                 build = functools.partial(_from_config, classes, type_, options, drawn)
                 yield Network(
                     package="transformers",
@@ -389,7 +385,7 @@ def list_transformers() -> Iterator[Network]:
                     name=name,
                     build=build,
                     loss=None,
-                    batch_size=_size_of_batch(name) if task != "audio" else 8,
+                    batch_size=_choose_batch_size(name) if task != "audio" else 8,
                 )
 
 
@@ -425,13 +421,13 @@ def list_segmentation() -> Iterator[Network]:
 def _noisy(
     count: int, generator: torch.Generator, *, size: int, channels: int = 3, more: tuple[tuple[int, ...], ...] = ()
 ) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Draw noisy images, their times, what the network is told besides, and the noise, which is to be found."""
+    """Draw noisy images, their times, other inputs of the shapes in `more`, and the noise, which is to be found."""
     x, _ = batches.images(count, generator, size=size, channels=channels)
     noise = torch.randn(x.shape, generator=generator)
     times = torch.randint(1, 1000, (count,), generator=generator)
     kept = torch.cos(times / 1000.0 * torch.pi / 2.0).view(-1, 1, 1, 1)
-    told = [torch.randn(count, *shape, generator=generator) for shape in more]
-    return (kept * x + (1.0 - kept**2).sqrt() * noise, times, *told), noise
+    others = [torch.randn(count, *shape, generator=generator) for shape in more]
+    return (kept * x + (1.0 - kept**2).sqrt() * noise, times, *others), noise
 
 
 def list_diffusers() -> Iterator[Network]:
@@ -451,16 +447,16 @@ def list_diffusers() -> Iterator[Network]:
                                "up_block_types": ("UpBlock2D", "ResnetUpsampleBlock2D")},
             {"size": 32},
         )  # fmt: skip
-        told = {"size": 16, "more": ((8, 32),)}
+        drawn = {"size": 16, "more": ((8, 32),)}
         cross = {"down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"), "attention_head_dim": 8}
         cross |= {"up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"), "cross_attention_dim": 32}
         cross |= {"in_channels": 3, "out_channels": 3}
-        plain[f"UNet2DConditionModel {width}x{layers}"] = ("UNet2DConditionModel", blocks | groups | cross, told)
+        plain[f"UNet2DConditionModel {width}x{layers}"] = ("UNet2DConditionModel", blocks | groups | cross, drawn)
         simple = {"down_block_types": ("SimpleCrossAttnDownBlock2D", "ResnetDownsampleBlock2D")}
         simple |= {"up_block_types": ("ResnetUpsampleBlock2D", "SimpleCrossAttnUpBlock2D")}
         simple |= {"mid_block_type": "UNetMidBlock2DSimpleCrossAttn"}
         plain[f"UNet2DConditionModel simple {width}x{layers}"] = (
-            "UNet2DConditionModel", blocks | groups | cross | simple, told,
+            "UNet2DConditionModel", blocks | groups | cross | simple, drawn,
         )  # fmt: skip
     heads = {"num_attention_heads": 4, "attention_head_dim": 16, "in_channels": 3, "out_channels": 3}
     for layers in (2, 4):
@@ -499,7 +495,7 @@ def list_diffusers() -> Iterator[Network]:
             cls: str = cls, options: dict[str, Any] = options, drawn: dict[str, Any] = drawn
         ) -> tuple[nn.Module, Draw]:
             net = getattr(diffusers, cls)(**options)
-            kind = (Denoiser, ToldDenoiser, TwiceToldDenoiser)[len(drawn.get("more", ()))]
+            kind = (Denoiser, TextDenoiser, TextAndSummaryDenoiser)[len(drawn.get("more", ()))]
             return kind(net, "sample"), functools.partial(_noisy, **drawn)
 
         yield Network(package="diffusers", family=cls, name=name, build=denoise, loss="mse", batch_size=8)
@@ -525,7 +521,7 @@ def list_diffusers() -> Iterator[Network]:
 
 
 class _OnGraph(nn.Module):
-    """A network of a graph whose edges come as a second argument."""
+    """A network of torch_geometric that is called with the features of the nodes and the edges alone."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -569,21 +565,21 @@ def list_graphs() -> Iterator[Network]:
 
 
 class _OfSounds(nn.Module):
-    """A model of torchaudio that takes lengths, reduced to one score per class and clip."""
+    """A model of torchaudio, its scores (or their logarithms) averaged over time to one per class and clip."""
 
-    def __init__(self, net: nn.Module, lengths: int | None, axis: int, *, logarithms: bool = False) -> None:
+    def __init__(self, net: nn.Module, *, logarithms: bool = False) -> None:
         super().__init__()
-        self.net, self.lengths, self.axis, self.logarithms = net, lengths, axis, logarithms
+        self.net, self.logarithms = net, logarithms
 
     def forward(self, x: Tensor) -> Tensor:
-        told = () if self.lengths is None else (torch.full((len(x),), self.lengths, device=x.device),)
-        output = self.net(x, *told)
+        output = self.net(x)
         output = output[0] if isinstance(output, tuple) else output
-        return (
-            output.logsumexp(self.axis) - math.log(output.shape[self.axis])
-            if self.logarithms
-            else output.mean(self.axis)
-        )
+        return output.logsumexp(1) - math.log(output.shape[1]) if self.logarithms else output.mean(1)
+
+
+def _spectra_as_images(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    x, y = batches.spectra(count, generator)
+    return x.unsqueeze(1), y
 
 
 def list_torchaudio() -> Iterator[Network]:
@@ -591,8 +587,8 @@ def list_torchaudio() -> Iterator[Network]:
     models = importlib.import_module("torchaudio.models")
     layers = [(32, 10, 5), (32, 3, 2), (32, 3, 2), (32, 2, 2)]
 
-    def waves(net: Callable[[], nn.Module], axis: int = 1) -> Callable[[], tuple[nn.Module, Draw]]:
-        return lambda: (_OfSounds(net(), None, axis), batches.tones)
+    def waves(net: Callable[[], nn.Module]) -> Callable[[], tuple[nn.Module, Draw]]:
+        return lambda: (_OfSounds(net()), batches.tones)
 
     for mode, norm_first, depth in itertools.product(("group_norm", "layer_norm"), (False, True), (2, 6)):
         make = functools.partial(
@@ -618,12 +614,12 @@ def list_torchaudio() -> Iterator[Network]:
             family="conformer",
             name=name,
             build=lambda depth=depth, group_norm=group_norm: (ConformerClassifier(depth, group_norm), batches.spectra),
-            batch_size=_size_of_batch(name),
+            batch_size=_choose_batch_size(name),
         )
     for width in (64, 128):
 
         def speech(width: int = width) -> tuple[nn.Module, Draw]:
-            return _OfSounds(models.DeepSpeech(64, width, batches.CLASSES), None, 1, logarithms=True), _as_channel(1)
+            return _OfSounds(models.DeepSpeech(64, width, batches.CLASSES), logarithms=True), _spectra_as_images
 
         yield Network(
             package="torchaudio",
@@ -654,14 +650,6 @@ def list_torchaudio() -> Iterator[Network]:
             loss="mse",
             batch_size=8,
         )
-
-
-def _as_channel(axis: int) -> Draw:
-    def draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        x, y = batches.spectra(count, generator)
-        return x.unsqueeze(axis), y
-
-    return draw
 
 
 LISTINGS: Mapping[str, Callable[[], Iterator[Network]]] = {

@@ -289,7 +289,7 @@ def write_back(tensor: torch.Tensor, copied: torch.Tensor) -> None:
 
 
 def write_all_back(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Give tensors the values of their copies where they have changed; those on a device are compared in one go."""
+    """Give tensors the values of their copies where they have changed; those on a GPU are compared in one transfer."""
     flags: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]] = {}
     for tensor, copied in pairs:
         if tensor.device.type == "cpu" or tensor.layout is not torch.strided or tensor.shape != copied.shape:
@@ -412,7 +412,7 @@ _remembered: ContextVar[dict[tuple[str, int], Any] | None] = ContextVar("normsco
 
 @contextmanager
 def remembering_state() -> Iterator[None]:
-    """Run a block in which nothing but runs that are undone changes a model, so that it is searched once."""
+    """Run a block in which a model changes only in runs that are undone: what is once known of it stays true."""
     token = _remembered.set({})
     try:
         yield
@@ -421,7 +421,7 @@ def remembering_state() -> Iterator[None]:
 
 
 def remembered_in_block() -> dict[tuple[str, int], Any]:
-    """Return what is known of models, by what it is and their `id`; outside of `remembering_state` nothing."""
+    """Return what is known of models, by a word for it and their `id`; an empty dict outside of `remembering_state`."""
     remembered = _remembered.get()
     return {} if remembered is None else remembered
 

@@ -40,7 +40,7 @@ EMBEDDINGS = ("embedding", "embedding_bag")
 """Functions that look rows of a table up."""
 RELUS = ("relu", "relu_", "relu6")
 PLAIN = (Tensor, int, float, str, type(None))
-"""What is no nest of arguments; asking torch's own `tree_leaves` takes longer than most functions."""
+"""Types of arguments that hold no others. Calling torch's own `tree_leaves` takes longer than most functions."""
 
 
 class FunctionCall(NamedTuple):
@@ -114,7 +114,7 @@ def tensors_in(made: Any) -> list[Tensor]:
     """Return the tensors that a module returned, out of their nest or the object that holds them."""
     if isinstance(made, Tensor):
         return [made]
-    inner = vars(made) if hasattr(made, "__dict__") and not isinstance(made, Tensor) else made
+    inner = vars(made) if hasattr(made, "__dict__") else made
     try:
         leaves = tree_leaves(inner)
     except RecursionError:

@@ -235,23 +235,23 @@ def cosine_factor(made: Tensor) -> float | None:
 
     A bias may have been added to them. None for a tensor that is made in another way.
     """
-    function, factor = _find_skips(made.grad_fn)
+    function, factor = _skip_factors(made.grad_fn)
     if function is not None and operator_name(function) == "Add":
         summands = [node for node, _ in function.next_functions if node is not None and node.next_functions]
-        function, inner = _find_skips(summands[0]) if len(summands) == 1 else (None, 1.0)
+        function, inner = _skip_factors(summands[0]) if len(summands) == 1 else (None, 1.0)
         factor *= inner
     if function is not None and operator_name(function) == "Sum":  # cosine_similarity
         function = function.next_functions[0][0]
     if function is None or operator_name(function) not in ("Mm", "Bmm", "Mul"):
         return None
-    before = [_find_skips(node, beyond="Div") for node, _ in function.next_functions]
+    before = [_skip_factors(node, beyond="Div") for node, _ in function.next_functions]
     divided = len(before) == 2 and all(node is not None and operator_name(node) == "Div" for node, _ in before)
     return factor * math.prod(inner for _, inner in before) if divided else None
 
 
 def output_limits(made: Tensor) -> tuple[float, float] | None:
     """Return the limits between which a last activation or clamp, times constant factors, holds a tensor."""
-    function, factor = _find_skips(made.grad_fn)
+    function, factor = _skip_factors(made.grad_fn)
     name = "" if function is None else operator_name(function)
     if name in ("Clamp", "ClampMin", "ClampMax", "Hardtanh"):
         low, high = (
@@ -266,7 +266,7 @@ def output_limits(made: Tensor) -> tuple[float, float] | None:
     return low, high
 
 
-def _find_skips(function: Any, beyond: str = "") -> tuple[Any, float]:
+def _skip_factors(function: Any, beyond: str = "") -> tuple[Any, float]:
     """Return the first node before a tensor that does more than move its entries and multiply them by one number.
 
     The product of these numbers comes with it. Nodes of one kind (`beyond`) may be told not to count as factors.
@@ -292,9 +292,9 @@ def _constant_factor(node: Any) -> float | None:
 
 
 def find_skip(made: Edge, given: Edge) -> float | None:
-    """Return how many times a result holds an earlier one, where it adds something to it that is computed from it.
+    """Return the factor of a skip: a result that is an earlier one times this factor, plus something computed from it.
 
-    It holds what it reads by way of additions and products with numbers alone; None where there is no such way.
+    Only additions and products with numbers lead along the skip. None where the result is nothing of this form.
     """
     factors, others, begin = {made: 1.0}, list[Any](), given[0]._sequence_nr()
     while any(edge != given for edge in factors):

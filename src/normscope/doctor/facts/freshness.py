@@ -56,18 +56,17 @@ def _is_fresh(model: nn.Module) -> bool:
     held = [(module._parameters.get("weight"), module._parameters.get("bias")) for module in model.modules()]
     pairs = [(weight, bias) for weight, bias in held if weight is not None and weight.numel()]
     scales = [(weight, bias) for weight, bias in pairs if weight.ndim == 1]
-    moved = fetch_numbers([(weight != weight[0]).any() for weight, _ in scales])
-    shifted = fetch_numbers([(bias != 0).any() for _, bias in pairs if bias is not None])
+    varies = fetch_numbers([(weight != weight[0]).any() for weight, _ in scales])
     biases = [bias for _, bias in pairs if bias is not None]
-    has_bias = {id(bias): bool(own) for bias, own in zip(biases, shifted, strict=True)}
+    nonzero = fetch_numbers([(bias != 0).any() for bias in biases])
+    has_bias = {id(bias): bool(own) for bias, own in zip(biases, nonzero, strict=True)}
     norms = [k for k, (_, bias) in enumerate(scales) if bias is not None]
-    born = not any(moved[k] or has_bias[id(scales[k][1])] for k in norms)
+    born = not any(varies[k] or has_bias[id(scales[k][1])] for k in norms)
     if norms and (not born or all(parameter.requires_grad for parameter in model.parameters())):
         return born
-    if any(moved[k] for k, (_, bias) in enumerate(scales) if bias is None):
+    if any(varies[k] for k, (_, bias) in enumerate(scales) if bias is None):
         return False
-    units = fetch_numbers([(scales[k][0] != 1).any() for k in norms])
-    if any(units) or not born:
+    if not born or any(fetch_numbers([(scales[k][0] != 1).any() for k in norms])):
         return False
     drawn = [  # by the limits between which torch draws them
         (weight, bias, 1.0 / math.sqrt(max(1, math.prod(weight.shape[1:]))))
@@ -96,7 +95,7 @@ MOST_REPEATED_SHARE, CENTRED_DEVIATIONS = 0.1, 4.0
 def looks_drawn(module: nn.Module) -> bool:
     """Whether a layer may be a random draw: its weights differ, their mean is zero but for chance, its bias small.
 
-    So are many trained layers. Filters and bases that are computed repeat their values, or have another mean.
+    Many trained layers look so too. Filters and bases that are computed do not: values repeat, or the mean is another.
     """
     weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
     if weight is None or weight.ndim < 2 or weight.numel() < FEWEST_BIASES or weight.dtype != torch.float32:

@@ -373,7 +373,7 @@ def norm_of(gradient: Tensor) -> Tensor:
 
 
 def fetch_numbers(numbers: Sequence[Tensor]) -> list[float]:
-    """Return numbers with one transfer of each type from each device."""
+    """Return tensors of one number each, as numbers, with one transfer for each type from each device."""
     kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     whole = [gather_whole(number) if hasattr(number, "full_tensor") else number for number in numbers]
     for k, number in enumerate(whole):

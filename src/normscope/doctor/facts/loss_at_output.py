@@ -16,7 +16,7 @@ MAX_LABELS, MIN_SAMPLES_OF_LABEL, MIN_CLASSES = 10, 8, 3
 """The most different labels that count as names of kinds, not as numbers; the fewest samples of a label that share
 something not by chance; the fewest classes, for two values may be names of any two kinds."""
 IGNORED_LABEL = -100
-"""What torch takes for the class of what counts in no loss."""
+"""The class by which torch leaves an entry out of a loss."""
 MOVE_FACTOR = 3.0
 """How far outputs are moved, as a multiple of the largest of them and of the targets."""
 SAME_LOSS = 1e-4

@@ -23,7 +23,7 @@ POWER_STEPS = 4
 """Enough to tell a matrix of rank one: one step finds its direction."""
 
 SAFE_SIZES = 1e-12, 1e12
-"""Of the largest entry of a parameter: between them no square overflows or is lost in single precision."""
+"""Limits of the largest entry of a parameter: between them no square overflows or is lost in single precision."""
 FEWEST_ENTRIES = 4
 """Of lines with fewer entries some may be alike by chance."""
 MOST_OTHER_ZEROS = 1e-3

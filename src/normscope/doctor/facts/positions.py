@@ -158,7 +158,7 @@ def _probe(
     views = [(path, _by_form(made, len(forms), words.shape)) for path, made in outputs]
     steps_out = any(view is not None for path, view in views if not path)
     compared = [(path, view) for path, view in views if view is not None]
-    ahead = _moving(compared, 1, early) if facts.causal else None
+    ahead = _find_moving(compared, 1, early) if facts.causal else None
     end_moved = any(have_moved(made[:2], made[4:6]) for made in ends if made.shape[:1] == (2 * len(forms),))
     at_last = [(path, view[:, 1, longest - 1]) for path, view in compared]  # of the longer sequence
     meeting = next((own for own in at_last if own[0] and have_moved(own[1][0], own[1][4])), None)
@@ -169,7 +169,7 @@ def _probe(
     facts = replace(
         facts,
         reads_ahead=ahead,
-        reads_padding=None if mixes else _moving(compared, 2, words, at_end=not (end_moved and not steps_out)),
+        reads_padding=None if mixes else _find_moving(compared, 2, words, at_end=not (end_moved and not steps_out)),
         unordered=unordered,
         has_positions=unordered is not None and _has_positions(model),
     )
@@ -179,8 +179,13 @@ def _probe(
     return facts, None
 
 
-def _moving(compared: Sequence[tuple[str, Tensor]], form: int, places: Tensor, *, at_end: bool = True) -> str | None:
-    """Return the first module whose output at some places moves with a form; `at_end`, if that of the model does."""
+def _find_moving(
+    compared: Sequence[tuple[str, Tensor]], form: int, places: Tensor, *, at_end: bool = True
+) -> str | None:
+    """Return the first module whose output at some places differs from that of the unchanged form, if there is one.
+
+    With `at_end` None is returned unless the output of the model itself differs.
+    """
     at = places.nonzero(as_tuple=True)
     ends = [one for one in compared if not one[0]] if at_end else compared
     if not any(have_moved(view[0][at], view[form][at]) for _, view in ends):

@@ -35,7 +35,7 @@ SHORTER, SHORTEST = 0.01, 1e-4
 LARGE_EPS = 1e-4
 """Of an optimizer; torch's own are at most 1e-6, but for Adagrad's and RMSprop's of 1e-10 and 1e-8."""
 SMALLEST_SURE = 1e-30
-"""Of inner products in single precision: in smaller ones squares may have been lost."""
+"""The least inner product in single precision that is trusted: in smaller ones squares may have been lost."""
 REPEATS = 1e-5
 """The share by which the loss of a second run with the same weights may differ."""
 Gradients = Mapping[str, Tensor]
@@ -322,9 +322,9 @@ def _own_step(trial: Trial, gradients: Gradients, optimizer: Optimizer) -> dict[
 
 
 def _sums_of(moved: Gradients, weights: Gradients, gradients: Gradients) -> dict[str, list[float]]:
-    """Return for each parameter the squares of its change and its weights, and how many entries have what.
+    """Return five numbers of each parameter: the sums of squares of its change and its weights, and three counts.
 
-    These are entries with a gradient, that change, and with a gradient that do not change. All are fetched at once.
+    The counts are of entries with a gradient, of those that change, and of those with a gradient that do not change.
     """
     names = [name for name in moved if name in gradients]
     triples = [[_reals(held[name]) for held in (moved, weights, gradients)] for name in names]
@@ -366,9 +366,8 @@ def compute_products(pairs: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
     held = [[values.reshape(-1) for values in pair] for pair in pairs]
     products = fetch_numbers([torch.dot(one, other) for one, other in held])
     unsure = [k for k, product in enumerate(products) if not SMALLEST_SURE < abs(product) < math.inf]
-    for k, product in zip(
-        unsure, fetch_numbers([torch.dot(*(v.double() for v in held[k])) for k in unsure]), strict=True
-    ):
+    exact = fetch_numbers([torch.dot(*(values.double() for values in held[k])) for k in unsure])
+    for k, product in zip(unsure, exact, strict=True):
         products[k] = product
     return products
 

@@ -147,9 +147,9 @@ def check_gradient_jump(examined: Examined) -> Iterator[Finding]:
 
 
 def find_jump(ordered: Sequence[tuple[float, int]]) -> tuple[float, int, int]:
-    """Return by how many decades the last of the gradients that lie apart differs from its neighbour, and their places.
+    """Return by how many decades a gradient differs from the nearest one across the widest gap, and both places.
 
-    They are those on the side with fewer of them of the widest gap.
+    Of the gradients on one side of the gap, the side with fewer of them, it is the last one in the network.
     """
     gaps = [after[0] - before[0] for before, after in itertools.pairwise(ordered)]
     cut = gaps.index(max(gaps)) + 1

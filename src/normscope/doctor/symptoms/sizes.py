@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..facts.examined import Examined
-from ..facts.layers import LayerRow
 from ..facts.layers_over_data import NormalizerOverData
 from ..facts.loss import LossFacts
 from ..facts.loss_call import BINARY, CLASSES
@@ -45,17 +44,17 @@ class Size:
     """One size.
 
     Attributes:
-        codes: the codes of the findings that rest on it, each with the number that shows it: a code may have findings
-            that rest on something else.
+        codes: the codes of the findings that rest on it, each with the name of a number that these findings alone have:
+            a code may have other findings, which rest on something else.
         measure: the numbers of the layers of a model, none where it has no such layer.
         worst: which of them is the worst.
-        told: whether that number of a finding is the size itself, of the layer that is named.
+        read_from_finding: whether that number of a finding is the size itself, of the layer that the finding names.
     """
 
     codes: Mapping[str, str]
     measure: Callable[[Examined], Numbers]
     worst: Literal["largest", "smallest"] = "largest"
-    told: bool = False
+    read_from_finding: bool = False
 
 
 def measure_sizes(examined: Examined) -> dict[str, float]:
@@ -106,11 +105,6 @@ def _loss(read: Callable[[LossFacts], float | None]) -> Callable[[Examined], Num
     return measure
 
 
-def _rows(read: Callable[[LayerRow], float | None]) -> Callable[[Examined], Numbers]:
-    """A number of each row of the signal."""
-    return lambda examined: () if examined.signal is None else (read(row) for row in examined.signal.rows)
-
-
 def _saturated(*kinds: str) -> Callable[[Examined], Numbers]:
     """The saturated share of activations of these kinds inside of the network."""
 
@@ -138,11 +132,6 @@ def _jump(examined: Examined) -> Numbers:
     return (abs(find_jump(ordered)[0]),) if len(ordered) > 1 else ()
 
 
-def _batch(read: Callable[[NormalizerOverData], float | None]) -> Callable[[Examined], Numbers]:
-    """A number of each BatchNorm that takes its statistics from the batch."""
-    return _normalizers(lambda seen: read(seen) if seen.kind == "batch" and not seen.uses_running else None)
-
-
 def _eps_over_variance(seen: NormalizerOverData) -> float | None:
     return math.log10(seen.eps) - seen.log10_median if seen.eps > 0.0 else None
 
@@ -152,7 +141,7 @@ def _recurrent(examined: Examined) -> Numbers:
 
 
 def _ratio(over: float | None, under: float | None) -> float | None:
-    """Return a quotient; None where a part of it is missing, or nothing."""
+    """Return a quotient; None where a part of it is missing, or the divisor is not positive."""
     return None if over is None or under is None or under <= 0.0 else over / under
 
 
@@ -233,20 +222,22 @@ SIZES: Mapping[str, Size] = {
     "large scale of a layer": Size(
         codes={"layer-scale": "factor"},
         measure=lambda e: (factor for _, factor, _ in scale_factors(e)),
-        told=True,
+        read_from_finding=True,
     ),
     "small scale of a layer": Size(
         codes={"layer-scale": "factor"},
         measure=lambda e: (factor for _, factor, undone in scale_factors(e) if factor and not undone),
         worst="smallest",
-        told=True,
+        read_from_finding=True,
     ),
-    "size of an embedding": Size(codes={"layer-scale": "entry_size"}, measure=_embeddings, told=True),
+    "size of an embedding": Size(codes={"layer-scale": "entry_size"}, measure=_embeddings, read_from_finding=True),
     "branch over stream": Size(
         codes={"branch-dominates": "ratio"}, measure=lambda e: (ratio for ratio, _ in branch_ratios(e))
     ),
-    "large recurrent gain": Size(codes={"recurrent-scale": "gain"}, measure=_recurrent, told=True),
-    "small recurrent gain": Size(codes={"recurrent-scale": "gain"}, measure=_recurrent, worst="smallest", told=True),
+    "large recurrent gain": Size(codes={"recurrent-scale": "gain"}, measure=_recurrent, read_from_finding=True),
+    "small recurrent gain": Size(
+        codes={"recurrent-scale": "gain"}, measure=_recurrent, worst="smallest", read_from_finding=True
+    ),
     "output that differs": Size(
         codes={"output-constant": "samples"},
         measure=lambda e: (

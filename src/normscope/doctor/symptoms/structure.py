@@ -208,8 +208,8 @@ def check_softmax_axis(examined: Examined) -> Iterator[Finding]:
     )
 
 
-LEAST_DOUBLED = 2.0
-"""Times that a block adds its input: groups of blocks with a skip of their own hold it less than twice."""
+MIN_SKIP_FACTOR = 2.0
+"""How many times a block has to hold its input. Skips around groups of blocks that have skips give less."""
 
 
 def check_skip_scale(examined: Examined) -> Iterator[Finding]:
@@ -219,7 +219,7 @@ def check_skip_scale(examined: Examined) -> Iterator[Finding]:
     signal, kinds = examined.signal, {path: type(module) for path, module in examined.model.named_modules()}
     if signal is None:
         return
-    scaled = [skip for skip in signal.flow.skips if abs(skip[-1]) >= LEAST_DOUBLED]
+    scaled = [skip for skip in signal.flow.skips if abs(skip[-1]) >= MIN_SKIP_FACTOR]
     alike = Counter(kinds[path] for path, *_ in scaled)
     for path, number, factor in scaled:
         readers = [row for row, feeds in zip(signal.rows, signal.flow.feeds, strict=False) if number in feeds]
