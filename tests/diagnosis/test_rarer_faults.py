@@ -89,6 +89,44 @@ def test_blocks_that_chance_leaves_out_are_not_unused_and_generators_stay_as_the
     assert warned(Forgetting(), batch, loss="cross_entropy")["unused-parameter"].where == "blocks.11"
 
 
+class Settings(dict[str, float]):
+    """Settings that are read as attributes; one that is missing is an error of a dict."""
+
+    __getattr__ = dict.__getitem__
+
+    def __call__(self) -> None:
+        """Do nothing."""
+
+
+class Listing(type):
+    """Names a member that its classes do not have."""
+
+    def __dir__(cls) -> list[str]:
+        return ["missing", *super().__dir__()]
+
+
+class Optional(nn.Module, metaclass=Listing):
+    """A layer that a comprehension runs if it is asked for, in a class with members that raise."""
+
+    settings = Settings(rate=1.0)
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.first, self.more, self.steps = nn.Linear(8, 3), nn.Linear(8, 3), steps
+
+    @property
+    def padding_idx(self) -> int:
+        """Raise what is no AttributeError."""
+        raise RuntimeError("no tokens")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sum([self.more(x) for _ in range(self.steps)], start=self.first(x))
+
+
+def test_a_layer_that_a_comprehension_names_is_used_for_other_options() -> None:
+    assert warned(Optional(0), (torch.randn(32, 8), torch.arange(32) % 3), loss="cross_entropy") == {}
+
+
 def test_a_fixed_graph_that_refuses_fewer_nodes_is_left_alone() -> None:
     class Graph(nn.Module):
         def __init__(self) -> None:

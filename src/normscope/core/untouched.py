@@ -134,7 +134,7 @@ class Reached:
         yield from _members(type(module))
 
     def _function(self, function: FunctionType) -> Iterator[Any]:
-        names, stored = _names(function.__code__)
+        names, stored = names_in_code(function.__code__)
         everything = function.__globals__
         self.undo.extend(_entry(everything, name) for name in stored)
         for name in names:
@@ -188,13 +188,14 @@ def _members(kind: type) -> tuple[Any, ...]:
     """Return the functions and the containers that a class and the classes it is made of define; remembered."""
     if kind not in _classes:
         held = [value for base in kind.__mro__ if not _is_of(base.__module__, QUIET) for value in vars(base).values()]
-        bare = [getattr(value, "__func__", getattr(value, "fget", value)) for value in held]
+        held = [value.fget if isinstance(value, property) else value for value in held]
+        bare = [value.__func__ if isinstance(value, staticmethod | classmethod) else value for value in held]
         _classes[kind] = tuple(v for v in bare if isinstance(v, FunctionType) or type(v) in CONTAINERS)
     return _classes[kind]
 
 
 @functools.lru_cache(maxsize=4096)
-def _names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def names_in_code(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names that a function and those inside it look up, and the globals they bind."""
     codes = [code]
     for outer in codes:

@@ -332,7 +332,7 @@ def check_dead_channels(examined: Examined) -> Iterator[Finding]:
                 else "A few are common after training; watch that they do not become more."
                 if own
                 else "Look at what comes before: features that are constant in the data, or ReLUs that are never on.",
-                figures(dead=count, channels=size, share=count / size),
+                figures(dead=count, channels=size, **{"share" if place.normalizer else "filters": count / size}),
                 severity=Severity.WARNING if many else Severity.INFO,
             )
 

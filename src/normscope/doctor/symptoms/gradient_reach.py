@@ -8,11 +8,13 @@ import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 from torch import nn
 
 from ...core.finding import Finding, Severity, figure, figures
+from ...core.untouched import names_in_code
 from ...report.words import listed, pluralise
 from ..facts.examined import Examined
 from ..facts.forward_backward import NO_GRADIENT
@@ -108,14 +110,15 @@ def _is_called_somewhere(model: nn.Module, path: str, used: Collection[str]) -> 
             return False
         holder = holder.get_submodule(part)
     own = {"forward", *dir(owner)} - (set(dir(nn.Module)) - {"forward"})
-    methods = (inspect.getattr_static(owner, key) for key in own if not DOES_NOT_RUN.search(key))
+    methods = (inspect.getattr_static(owner, key, None) for key in own if not DOES_NOT_RUN.search(key))
     return any(name in _names_in(method) for method in methods)
 
 
 def _names_in(method: Any) -> tuple[str, ...]:
-    """Return the names of attributes that the code of a method reads."""
-    code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
-    return () if code is None else code.co_names
+    """Return the names of attributes that the code of a method reads, that of comprehensions inside of it included."""
+    plain = type(method) in (FunctionType, staticmethod, classmethod)  # what else a class holds may raise
+    code = getattr(inspect.unwrap(method), "__code__", None) if plain else None
+    return () if code is None else names_in_code(code)[0]
 
 
 CROSS_ATTENTION = re.compile(r"cross_?att|enc(oder)?_?(dec(oder)?_?)?att", re.IGNORECASE)

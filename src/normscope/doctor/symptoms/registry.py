@@ -264,7 +264,7 @@ def diagnose_model(
 
 MAX_ALIKE = 3
 """Layers that may have a finding of their own of one code: more of them show one fault."""
-MEASURES = ("share", "relative_error")
+MEASURES = ("share", "gates", "filters", "relative_error")
 """Numbers of a finding of which the largest is the worst."""
 
 

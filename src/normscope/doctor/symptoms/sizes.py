@@ -33,7 +33,7 @@ from .gradient_depth import (
 from .loss_function import find_last_factor
 from .no_better import first_loss_share, growths_of_layers
 from .normalizer_gain import written_normalizers
-from .units import inner_rows
+from .units import GATED, inner_rows
 from .weights import branch_ratios, leading_shares, recurrent_gains, scale_factors
 
 Numbers = Iterable[float | None]
@@ -166,7 +166,7 @@ SIZES: Mapping[str, Size] = {
     "gradient decades of a jump": Size(codes={"gradient-jump": "log10_gradient"}, measure=_jump),
     "share that differs at the end": Size(
         codes={"gradient-vanishing": "share_left"},
-        measure=lambda e: (max(shares_that_differ(e)[1][-2:], default=None),),
+        measure=lambda e: (max(shares_that_differ(e)[1][-2:], default=0.0) or None,),  # nothing at all is no fading
         worst="smallest",
     ),
     "fall between layers": Size(
@@ -209,15 +209,17 @@ SIZES: Mapping[str, Size] = {
     "values of a set": Size(
         codes={"tiny-sets": "entries"}, measure=_normalizers(lambda seen: seen.entries), worst="smallest"
     ),
-    "dead share of a ReLU": Size(codes={"dead-relu": "share"}, measure=_relus(passing=False)),
+    "dead share of a ReLU": Size(codes={"dead-relu": "share"}, measure=_relus(passing=False), told=True),
     "size passed by a ReLU": Size(codes={"dead-relu": "share"}, measure=_relus(passing=True), worst="smallest"),
     "saturated share": Size(
-        codes={"saturated-units": "share"}, measure=_saturated("sigmoid", "tanh", "hardsigmoid", "hardtanh")
+        codes={"saturated-units": "share"}, measure=_saturated("sigmoid", "tanh", "hardsigmoid", "hardtanh"), told=True
     ),
-    "saturated share of gates": Size(codes={"saturated-units": "share"}, measure=_saturated("lstm", "gru", "rnn")),
-    "one-hot share of rows": Size(codes={"attention-saturated": "share"}, measure=_saturated("softmax", "attention")),
+    "saturated share of gates": Size(codes={"saturated-units": "gates"}, measure=_saturated(*GATED), told=True),
+    "one-hot share of rows": Size(
+        codes={"attention-saturated": "share"}, measure=_saturated("softmax", "attention"), told=True
+    ),
     "leading share of a matrix": Size(
-        codes={"rank-one-weights": "share"}, measure=lambda e: (share for _, share in leading_shares(e))
+        codes={"rank-one-weights": "share"}, measure=lambda e: (share for _, share in leading_shares(e)), told=True
     ),
     "large scale of a layer": Size(
         codes={"layer-scale": "factor"},
@@ -270,7 +272,10 @@ SIZES: Mapping[str, Size] = {
         codes={"gradient-does-not-descend": "fall"}, measure=_steps(lambda steps: steps.fall), worst="smallest"
     ),
     "next loss over loss": Size(
-        codes={"step-too-long": "next_loss"}, measure=_steps(lambda steps: _ratio(steps.next_loss, steps.loss))
+        codes={"step-too-long": "next_loss"},
+        measure=_steps(
+            lambda steps: math.inf if math.isnan(steps.next_loss or 0.0) else _ratio(steps.next_loss, steps.loss)
+        ),
     ),
     "step over weights": Size(codes={"step-too-long": "next_loss"}, measure=_steps(lambda steps: steps.moved_share)),
     "steps to zero loss": Size(

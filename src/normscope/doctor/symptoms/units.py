@@ -226,6 +226,7 @@ MAX_SATURATED_SHARE = {"sigmoid": 0.5, "tanh": 0.5, "hardsigmoid": 0.5, "softmax
                        "gru": 0.9, "rnn": 0.9, "hardtanh": 0.9}  # fmt: skip
 """Shares: half of all gates wide open or shut is common after training, and a few attention heads that look at one
 token too; beyond that hardly any gradient is left."""
+GATED = ("lstm", "gru", "rnn")
 MOST_ROWS_SHARE = 0.5
 """Of the rows of a softmax: in a fresh network most of them spread over several entries."""
 NEARLY_ALL_SHARE = 0.9
@@ -291,7 +292,8 @@ def check_saturated_units(examined: Examined) -> Iterator[Finding]:
             severity=Severity.WARNING
             if row.saturated > NEARLY_ALL_SHARE or row in fresh_outputs or useless
             else Severity.INFO,
-            share=row.saturated,
+            share=None if row.kind in GATED else row.saturated,
+            gates=row.saturated if row.kind in GATED else None,
         )
 
 

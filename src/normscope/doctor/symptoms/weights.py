@@ -260,7 +260,7 @@ def check_lines(examined: Examined) -> Iterator[Finding]:
 
 def _is_table(examined: Examined, row: ParameterRow) -> bool:
     """Whether a parameter is a table of tokens, or the last layer that is made from one: it has its shape."""
-    tables = [module for module in examined.model.modules() if hasattr(module, "padding_idx")]
+    tables = [module for module in examined.model.modules() if "padding_idx" in vars(module)]
     return any(tuple(weight.shape) == row.shape for table in tables for weight in table.parameters(recurse=False))
 
 
