@@ -58,6 +58,7 @@ from benchmarks.machine import header
 from benchmarks.population.measuring import (
     LOSSES,
     WARM_UP_STEPS,
+    Limits,
     describe,
     describe_losses,
     loss_of,
@@ -339,7 +340,7 @@ def ask_all_tools(place: int) -> dict[str, Answer] | None:
         quiet.enter_context(contextlib.chdir(quiet.enter_context(tempfile.TemporaryDirectory())))
         try:
             setup = set_up(subject)
-            passes = time_passes(setup.model, setup.loss, setup.batch)
+            passes = time_passes(setup.model, setup.loss, setup.batch, Limits())
         except Exception:
             return None
         if is_network and passes > MAX_PASS_SECONDS:

@@ -209,17 +209,23 @@ SIZES: Mapping[str, Size] = {
     "values of a set": Size(
         codes={"tiny-sets": "entries"}, measure=_normalizers(lambda seen: seen.entries), worst="smallest"
     ),
-    "dead share of a ReLU": Size(codes={"dead-relu": "share"}, measure=_relus(passing=False), told=True),
+    "dead share of a ReLU": Size(codes={"dead-relu": "share"}, measure=_relus(passing=False), read_from_finding=True),
     "size passed by a ReLU": Size(codes={"dead-relu": "share"}, measure=_relus(passing=True), worst="smallest"),
     "saturated share": Size(
-        codes={"saturated-units": "share"}, measure=_saturated("sigmoid", "tanh", "hardsigmoid", "hardtanh"), told=True
+        codes={"saturated-units": "share"},
+        measure=_saturated("sigmoid", "tanh", "hardsigmoid", "hardtanh"),
+        read_from_finding=True,
     ),
-    "saturated share of gates": Size(codes={"saturated-units": "gates"}, measure=_saturated(*GATED), told=True),
+    "saturated share of gates": Size(
+        codes={"saturated-units": "gates"}, measure=_saturated(*GATED), read_from_finding=True
+    ),
     "one-hot share of rows": Size(
-        codes={"attention-saturated": "share"}, measure=_saturated("softmax", "attention"), told=True
+        codes={"attention-saturated": "share"}, measure=_saturated("softmax", "attention"), read_from_finding=True
     ),
     "leading share of a matrix": Size(
-        codes={"rank-one-weights": "share"}, measure=lambda e: (share for _, share in leading_shares(e)), told=True
+        codes={"rank-one-weights": "share"},
+        measure=lambda e: (share for _, share in leading_shares(e)),
+        read_from_finding=True,
     ),
     "large scale of a layer": Size(
         codes={"layer-scale": "factor"},
