@@ -216,10 +216,12 @@ def test_a_run_in_which_nothing_happens_says_nothing() -> None:
     assert run.findings == ()
 
 
-@pytest.mark.parametrize(("bias", "severity"), [(True, "warning"), (False, "info")])
-@pytest.mark.parametrize("place", [2, 4])
+@pytest.mark.parametrize(
+    ("place", "bias", "severity"),
+    [(2, True, "warning"), (4, True, "warning"), (2, False, "warning"), (4, False, "info")],
+)
 def test_frozen_random_layers_are_told_as_a_check_tells_them(place: int, bias: bool, severity: str) -> None:
-    """In the same words and as severe: a map without a bias behind a body may be meant, as a fixed classifier."""
+    """In the same words and as severe: a map without a bias behind all others may be meant, as a fixed classifier."""
     sizes = ((8, 32), (32, 32), (32, 4))
     layers = [nn.Linear(*size, bias=bias or 2 * i != place) for i, size in enumerate(sizes)]
     model = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])

@@ -166,7 +166,7 @@ FAINT_STEPS = 100
 
 def watch_frozen_layer(history: History) -> Iterator[Finding]:
     """`frozen-layer` (warning, info): a layer behind trained ones, or all of two or more in front of them, requires no
-    gradient and has the random values of a new layer (info: of one or two without a bias, behind trained ones: a
+    gradient and has the random values of a new layer (info: of one or two without a bias, behind all trained ones: a
     fixed classifier, perhaps; in front they are random features, and nothing is said); or all layers do, where other
     parameters are trained; or a table of embeddings with entries below 0.03 is frozen, and after 100 steps nothing
     is learned
