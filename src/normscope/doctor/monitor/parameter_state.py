@@ -209,9 +209,9 @@ class ParameterState:
         ):
             in_front = {path: weight for path, (weight, *_) in before}
         last = max((i for i, (_, (weight, *_)) in enumerate(matrices) if weight.requires_grad), default=0)
-        inner = {path for path, _ in matrices[first:last]}  # what layers behind learn from is no fixed classifier
+        between = {path for path, _ in matrices[first:last]}  # what layers behind learn from is no fixed classifier
         unmeant = choose_unmeant({path: layers[path] for path in untrained | in_front})
-        self.unmeant = [path for path in untrained | in_front if path in unmeant or path in inner]
+        self.unmeant = [path for path in untrained | in_front if path in unmeant or path in between]
         untrained |= {path: weight for path, weight in in_front.items() if path in self.unmeant}  # else random features
         self.evaluated = _go_on(self.evaluated, dict.fromkeys(evaluated, 0), step)
         unseen = {path for path, weight in untrained.items() if is_lazy(weight) or weight.is_inference()}
