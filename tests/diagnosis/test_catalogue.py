@@ -16,19 +16,23 @@ OPEN_PARTS = [part for name, part in PARTS.items() if name != "held-out"]
 FAULTS = {fault.name: fault for faults, _ in OPEN_PARTS for fault in faults}
 HEALTHY = {healthy.name: healthy for _, models in OPEN_PARTS for healthy in models}
 NO_WORSE_THAN_HEALTHY = {
-    "sixteen-means-over-neighbours",
     "eps-of-adam-beside-which-gradients-vanish",
     "leak-so-small-that-nothing-enters",
-    "converted-queries-too-large",
     "attention-over-all-edges",
 }
 """The faults whose sizes healthy networks of others show as well: they are notes."""
-MISSED = NO_WORSE_THAN_HEALTHY | {
-    "one-group-decayed",
-    "twelve-blocks-without-residual-sums",
-    "activations-rounded-for-quantisation",
-    "heads-split-without-a-transpose",
-}
+NAMED_BY_CODE = {"order-of-words-lost", "users-looked-up-twice"}
+"""The faults of layers that are never used, and that code names all the same: they are notes."""
+MISSED = (
+    NO_WORSE_THAN_HEALTHY
+    | NAMED_BY_CODE
+    | {
+        "one-group-decayed",
+        "twelve-blocks-without-residual-sums",
+        "activations-rounded-for-quantisation",
+        "heads-split-without-a-transpose",
+    }
+)
 """The faults whose cause no finding names yet."""
 BY_FINDING = """
 non-finite-weights: one-word-holds-nan
@@ -71,7 +75,7 @@ missing-activation: four-linear-layers-in-a-row leaky-relu-in-place
 bottleneck: one-unit-before-eight-classes one-channel-before-the-pooling
 labels-are-inputs: targets-are-the-tokens-themselves labels-shifted-before-the-model-shifts-them
 output-constant: class-token-in-front-of-a-causal-mask+ input-replaced-by-zeros instance-norm-before-the-mean
-gradient-vanishing: seven-layers-of-sigmoids convolutions-drawn-too-small
+gradient-vanishing: seven-layers-of-sigmoids convolutions-drawn-too-small sixteen-means-over-neighbours
 gradient-vanishing: written-gelus-behind-small-weights
 gradient-explosion: euler-steps-of-one+
 exploding-run: orthogonal-with-a-gain-of-five+ residual-scale-of-ten+
@@ -85,6 +89,7 @@ no-loss-gradient: error-rate-as-loss stars-rounded-in-the-loss hinge-with-zeros 
 no-loss-gradient: triplets-with-the-margin-on-the-wrong-side fakes-detached-in-the-step-of-the-generator
 gradient-not-finite: where-does-not-guard-the-gradient
 branch-dominates: words-drown-the-positions+ every-weight-at-one+
+attention-saturated: converted-queries-too-large
 samples-mixed: batch-standardised-by-hand positions-by-place-in-the-batch
 input-ignored: label-embedding-at-a-millionth decoder-gets-noise-alone reader-sees-the-padding-alone+
 mask-leaks: masked-with-a-small-number language-model-without-a-mask padding-in-the-mean-of-the-words
